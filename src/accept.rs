@@ -4,11 +4,11 @@
 use std::io;
 use std::time::Duration;
 
-/// The pause after a connection that could not be accepted, mostly because the process has no free
-/// descriptor: until one is free, every attempt fails at once.
+/// Pause after a failed accept. Most fail because no descriptor is free, and until one is, every
+/// attempt fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for the next connection through all failures; each is passed to `failed`.
+/// Waits for the next connection; each failure is passed to `failed`, and the wait continues.
 pub(crate) async fn next<S>(
     mut accept: impl AsyncFnMut() -> io::Result<S>,
     mut failed: impl FnMut(&io::Error),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon answers to `nri` commands about itself, its plugins and its pods: the documents of
-//! `status`, `plugins` and `pods`, in the form that scripts read (`docs/schema/`).
+//! The daemon's responses to the `nri` commands `status`, `plugins` and `pods`: documents in the form that scripts read
+//! (`docs/schema/`).
 //!
 //! During an upgrade the daemon and a command may be of different versions: a member that the other side
 //! does not know is ignored, and one that it does not send has its default.
@@ -24,7 +24,7 @@ pub(crate) enum PluginState {
     Synchronizing,
     Synchronized,
     Gone,
-    /// A state of a later version.
+    /// A state that a later version added.
     #[default]
     #[serde(other)]
     Unknown,
@@ -57,14 +57,14 @@ pub(crate) struct PluginRow {
     pub(crate) pid: Option<i32>,
     pub(crate) connected_at: i64,
     pub(crate) connected_time: Option<String>,
-    /// The process whose place it is about to take.
+    /// The process whose place in the chain it is about to take.
     pub(crate) replaces: Option<i32>,
-    /// Events that it is subscribed to.
+    /// Its subscribed events.
     pub(crate) events: Vec<String>,
     pub(crate) nri_version: String,
-    /// Events that it takes as the deprecated StateChange.
+    /// Events that it receives as the deprecated StateChange.
     pub(crate) deprecated_events: Vec<String>,
-    /// Methods of the extension that it is subscribed to.
+    /// Its subscribed methods of the extension.
     pub(crate) extension_events: Vec<String>,
     pub(crate) requests: u64,
     pub(crate) timeouts: u64,
@@ -77,14 +77,14 @@ pub(crate) struct PluginRow {
     pub(crate) answers: Option<AnswerRow>,
     pub(crate) synchronizing: Option<SynchronizeRow>,
     pub(crate) restarts: u64,
-    /// How the last process ended that the daemon started.
+    /// How the last process that the daemon started for it ended.
     pub(crate) exit_status: Option<String>,
     /// The last lines of that process.
     pub(crate) last_words: Vec<String>,
     pub(crate) restart_in_seconds: Option<f32>,
     /// Its last requests all timed out.
     pub(crate) unresponsive: bool,
-    /// It was disconnected for time-outs.
+    /// It was disconnected after too many time-outs.
     pub(crate) struck: bool,
     /// Why its process is older than its file.
     pub(crate) outdated: Option<String>,
@@ -95,7 +95,7 @@ pub(crate) struct PluginRow {
     pub(crate) gone_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gone_time: Option<String>,
-    /// Why it is gone.
+    /// The reason for its disconnection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
@@ -121,14 +121,14 @@ pub(crate) struct PluginFailure {
     pub(crate) what: String,
 }
 
-/// What a missing response of a plugin means, and whether the configuration, the plugin or the default says so.
+/// The effect of a plugin's missing response, and whether the configuration, the plugin or the default set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PolicyRow {
     /// `refuse` or `skip`.
     pub(crate) on_failure: String,
     pub(crate) on_failure_from: String,
-    /// Time-outs in a row before it is disconnected; 0 is never.
+    /// Consecutive time-outs until it is disconnected; 0 for never.
     pub(crate) strikes: u32,
     pub(crate) strikes_from: String,
 }
@@ -138,11 +138,11 @@ pub(crate) struct PolicyRow {
 #[serde(default)]
 pub(crate) struct TimeLimits {
     pub(crate) request_ms: f64,
-    /// For the whole Synchronize; without it, each request of it has that of any other.
+    /// For the whole Synchronize; if absent, each of its requests has the limit of any other.
     pub(crate) synchronize_ms: Option<f64>,
 }
 
-/// How long a plugin took to respond within about the last hour.
+/// A plugin's response times within about the last hour.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct AnswerRow {
@@ -154,7 +154,7 @@ pub(crate) struct AnswerRow {
     pub(crate) busy_for_an_hour: bool,
 }
 
-/// How far the Synchronize of a plugin is.
+/// Progress of a plugin's Synchronize.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SynchronizeRow {
@@ -173,10 +173,10 @@ pub(crate) struct PodRow {
     pub(crate) namespace: String,
     pub(crate) uid: String,
     pub(crate) engine: String,
-    /// What identified the engine.
+    /// The evidence for the engine.
     pub(crate) evidence: Vec<String>,
     pub(crate) state: String,
-    /// A daemon of an earlier version does not list them.
+    /// Absent from a daemon of an earlier version.
     pub(crate) labels: Option<BTreeMap<String, String>>,
     pub(crate) created_at: i64,
     pub(crate) created_time: Option<String>,
@@ -184,7 +184,7 @@ pub(crate) struct PodRow {
 }
 
 impl PodRow {
-    /// `NAMESPACE/NAME`, as other verbs take it; the ID of a pod without a name of its own.
+    /// `NAMESPACE/NAME`, as other verbs accept it; the ID of a pod without a separate name.
     pub(crate) fn full_name(&self) -> String {
         match (self.namespace.as_str(), self.name.as_str()) {
             (_, name) if name.is_empty() || name == self.id => self.id.clone(),
@@ -202,7 +202,7 @@ pub(crate) struct ContainerRow {
     pub(crate) name: String,
     pub(crate) state: String,
     pub(crate) pid: Option<u32>,
-    /// Its record was lost, and it was found by the runtime's state.
+    /// Its record was lost, and the runtime's state showed it.
     pub(crate) found: bool,
     #[serde(flatten)]
     pub(crate) times: Times,
@@ -227,7 +227,7 @@ pub(crate) struct Times {
 #[serde(default)]
 pub(crate) struct Status {
     pub(crate) version: String,
-    /// The NRI version that plugins are served.
+    /// The NRI version that the daemon offers to plugins.
     pub(crate) nri_version: String,
     /// 0 where the daemon does not respond.
     pub(crate) pid: u32,
@@ -239,9 +239,9 @@ pub(crate) struct Status {
     pub(crate) log_failure: Option<String>,
     /// The files in force.
     pub(crate) configuration: Option<ConfigurationInForce>,
-    /// The file that it executes.
+    /// The program that it executes.
     pub(crate) program: Option<Program>,
-    /// What restarts it: `systemd`.
+    /// The supervisor that restarts it: `systemd`.
     pub(crate) supervisor: Option<String>,
     pub(crate) uptime_seconds: u64,
     /// Connected plugins.
@@ -251,9 +251,9 @@ pub(crate) struct Status {
     /// Requests of wrappers by outcome.
     pub(crate) requests: BTreeMap<String, u64>,
     pub(crate) failures: Vec<Failure>,
-    /// Commands that went on without plugins.
+    /// Commands that bypassed plugins.
     pub(crate) bypassed: u64,
-    /// Containers that were found by the runtime's state: their records were lost.
+    /// Containers whose records were lost and that the runtime's state showed.
     pub(crate) found: usize,
     /// Records that could not be read.
     pub(crate) set_aside: Vec<PathBuf>,
@@ -266,21 +266,21 @@ pub(crate) struct Status {
     pub(crate) audit: Option<AuditCounts>,
     /// Launched plugins that are older than their files.
     pub(crate) outdated_plugins: Vec<OutdatedPlugin>,
-    /// Plugins that took part before the daemon started, and have not returned.
+    /// Plugins that were connected before the daemon started and have not returned.
     pub(crate) absent_plugins: Vec<String>,
     /// Data of engines that could not be read.
     pub(crate) missing: Vec<MissingData>,
-    /// Identity claims of tenants that were not believed.
+    /// Identity claims of tenants that the daemon rejected.
     pub(crate) contradictions: Vec<IdentityClaim>,
     /// `open`, or why plugins cannot connect.
     pub(crate) plugin_socket: String,
     pub(crate) plugin_socket_state: SocketState,
-    /// The engine itself serves plugins, and nri-runc only executes the runtime.
+    /// The engine serves plugins itself, and nri-runc only executes the runtime.
     pub(crate) pass_through: bool,
     pub(crate) disabled: bool,
     pub(crate) disabled_by: Option<String>,
     pub(crate) required: Vec<RequiredPlugin>,
-    /// None of a daemon of an earlier version.
+    /// Absent from a daemon of an earlier version.
     pub(crate) promises: Option<Vec<PromiseRow>>,
     pub(crate) refused_connections: Vec<RefusedConnections>,
 }
@@ -295,18 +295,18 @@ impl Status {
     }
 }
 
-/// The configuration that a daemon has, and how the files differ from it.
+/// The configuration in force, and how the files differ from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ConfigurationInForce {
     /// The only file that is read, if one was named.
     pub(crate) file: Option<PathBuf>,
     pub(crate) files: Vec<PathBuf>,
-    /// An error because of which creates are refused.
+    /// An error that makes the daemon refuse creates.
     pub(crate) protection_error: Option<String>,
     /// Keys whose values in the files are not in force.
     pub(crate) changed: Vec<String>,
-    /// Those of them that need a restart. None of a daemon of an earlier version.
+    /// The changed keys that need a restart. Absent from a daemon of an earlier version.
     pub(crate) restart_needed: Option<Vec<String>>,
     pub(crate) log_level: String,
 }
@@ -320,7 +320,7 @@ pub(crate) struct Program {
     pub(crate) file: Option<ProgramFile>,
 }
 
-/// What distinguishes a file from another one at its path.
+/// The attributes that distinguish a file from another one at its path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProgramFile {
     pub(crate) device: u64,
@@ -347,7 +347,7 @@ impl ProgramFile {
 pub(crate) struct Failure {
     pub(crate) at: i64,
     pub(crate) time: Option<String>,
-    /// When it happened first.
+    /// Time of its first occurrence.
     pub(crate) first: i64,
     pub(crate) count: u64,
     pub(crate) what: String,
@@ -357,7 +357,7 @@ pub(crate) struct Failure {
     pub(crate) refused: bool,
 }
 
-/// Records that the disk refused: the requests failed.
+/// Records that could not be written to disk: their requests failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RefusedRecords {
@@ -371,7 +371,7 @@ pub(crate) struct RefusedRecords {
 pub(crate) struct AuditCounts {
     pub(crate) written: u64,
     pub(crate) lost: u64,
-    /// Why it cannot be written now.
+    /// The reason why it cannot be written now.
     pub(crate) failure: Option<String>,
 }
 
@@ -396,7 +396,7 @@ pub(crate) struct MissingData {
     pub(crate) id: String,
 }
 
-/// An identity claim of a tenant that was not believed.
+/// An identity claim of a tenant that the daemon rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct IdentityClaim {
@@ -414,11 +414,11 @@ pub(crate) struct SocketState {
     pub(crate) state: String,
     pub(crate) path: PathBuf,
     pub(crate) since: i64,
-    /// The process that has it in place of the daemon.
+    /// The process that listens on it in place of the daemon.
     pub(crate) listener: Option<Listener>,
 }
 
-/// The process that has the plugin socket.
+/// The process that listens on the plugin socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Listener {
@@ -427,7 +427,7 @@ pub(crate) struct Listener {
     pub(crate) engine: Option<String>,
 }
 
-/// A plugin without which creates are refused.
+/// A plugin whose absence makes creates fail.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RequiredPlugin {

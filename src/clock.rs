@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The time of day, as records and messages carry it.
+//! The time of day, as records and messages store it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ pub(crate) fn now() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Nanoseconds of the monotonic clock, which all programs of this boot share.
+/// Nanoseconds of the monotonic clock, which is the same for all programs of this boot.
 pub(crate) fn monotonic() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     let now = now.map(std::time::Duration::from).unwrap_or_default();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one error type that people see.
+//! The error type whose messages users see.
 //!
-//! An [`Error`] holds what nri-runc was doing, what failed, and what to do. It never contains the
-//! phrases by which engines classify a runtime's output ("no such file or directory", "permission
-//! denied", …): Podman and Docker would turn our failure into "command not found" (see
-//! `RESERVED_PHRASES`). Modules whose callers branch on the outcome define small enums for it.
+//! An [`Error`] holds the failed action, the cause and the next step. It never contains the phrases
+//! by which engines classify a runtime's output ("no such file or directory", "permission denied",
+//! …): Podman and Docker would turn our failure into "command not found" (see `RESERVED_PHRASES`).
+//! Modules whose callers branch on the outcome define small enums for it.
 
 use std::fmt;
 use std::io;
@@ -12,11 +12,11 @@ use std::io;
 use crate::limits;
 use crate::presence;
 
-/// The result of our fallible functions.
+/// The result of nri-runc's fallible functions.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text.
-/// None of our own messages may contain one.
+/// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text. nri-runc's
+/// messages must not contain any.
 pub const RESERVED_PHRASES: [&str; 10] = [
     "no such file or directory",
     "executable file not found",
@@ -42,23 +42,23 @@ pub struct Error {
     hint: Option<String>,
     /// The plugin, field and rule, for failure lists and the audit log. Boxed: results stay small.
     origin: Option<Box<Origin>>,
-    /// The error of the operating system behind it; 0 for none.
+    /// The operating system's error that caused it; 0 for none.
     os: i32,
-    /// The state of the daemon, as a request without an answer shows it.
+    /// What a request without a response shows about the daemon.
     daemon: DaemonSeen,
 }
 
-/// The state of the daemon that a request without an answer shows; callers branch on it.
+/// What a request without a response shows about the daemon; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
-    /// Nothing, or there was no request.
+    /// Nothing: or no request was made.
     #[default]
     Unknown,
     /// No daemon listens.
     Absent,
     /// It exited during the request.
     Exited,
-    /// It accepted the request and sent nothing, no heartbeat either.
+    /// It accepted the request and sent nothing, not even a heartbeat.
     Silent,
 }
 
@@ -72,7 +72,7 @@ struct Origin {
 }
 
 impl Error {
-    /// A failure with nothing but its cause.
+    /// Creates a failure that has only a cause.
     pub fn new(cause: impl Into<String>) -> Self {
         Self {
             doing: Vec::new(),
@@ -84,8 +84,8 @@ impl Error {
         }
     }
 
-    /// An error about a file that is not the expected JSON: the place, never the text there. The
-    /// file may be a link that an attacker pointed at a file of secrets.
+    /// An error about a file that is not the expected JSON: names the position, never the text at
+    /// it, because an attacker may have linked the file to one with secrets.
     pub(crate) fn json(error: &serde_json::Error) -> Self {
         let what = if error.is_data() { "an unexpected value" } else { "no valid JSON" };
         Self::new(format!("{what} in line {}, column {}", error.line(), error.column()))
@@ -100,50 +100,50 @@ impl Error {
         self
     }
 
-    /// Sets the state of the daemon that it shows; the line itself stays as it is.
+    /// Sets what the failure shows about the daemon; the line is unchanged.
     #[must_use]
     pub(crate) fn seen(mut self, daemon: DaemonSeen) -> Self {
         self.daemon = daemon;
         self
     }
 
-    /// Returns the state of the daemon that the failure shows.
+    /// Returns what the failure shows about the daemon.
     pub(crate) fn daemon(&self) -> DaemonSeen {
         self.daemon
     }
 
-    /// Names the plugin behind it, for the lists of failures; the line itself stays as it is.
+    /// Names the plugin that caused it, for the lists of failures; the line is unchanged.
     #[must_use]
     pub fn by(mut self, plugin: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().plugin = plugin.into();
         self
     }
 
-    /// Names the field behind it, for the audit log; the line itself stays as it is.
+    /// Names the field that caused it, for the audit log; the line is unchanged.
     #[must_use]
     pub fn about(mut self, field: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().field = field.into();
         self
     }
 
-    /// Names the operator's rule behind it, for the audit log; the line itself stays as it is.
+    /// Names the operator's rule that caused it, for the audit log; the line is unchanged.
     #[must_use]
     pub fn against(mut self, rule: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().rule = rule.into();
         self
     }
 
-    /// The operator's rule behind it; empty for none.
+    /// The operator's rule that caused it; empty for none.
     pub fn rule(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.rule)
     }
 
-    /// The field behind it; empty for none.
+    /// The field that caused it; empty for none.
     pub fn field(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.field)
     }
 
-    /// The plugin behind it; empty for none.
+    /// The plugin that caused it; empty for none.
     pub fn plugin(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.plugin)
     }
@@ -245,7 +245,7 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
     } else if errno == Errno::EPERM {
         "the kernel refused it"
     } else if errno == Errno::ENOTDIR {
-        "a part of the path is no folder"
+        "a path component is not a folder"
     } else if errno == Errno::EISDIR {
         "it is a folder"
     } else if errno == Errno::ESRCH {
@@ -258,9 +258,9 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
     format!("{text} ({errno:?})")
 }
 
-/// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines: line
-/// breaks become blanks, terminal controls become escapes, and reserved phrases get underscores for
-/// their blanks. A long text is cut.
+/// Quotes foreign text (a plugin's reason, a parser's error) within one line: line breaks become
+/// blanks, terminal controls become escapes, and reserved phrases get underscores for their blanks.
+/// A long text is cut.
 pub fn quoted(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::QUOTED))
 }
@@ -276,7 +276,7 @@ fn without_reserved_phrases(mut line: String) -> String {
     line
 }
 
-/// Makes one line of a message. Texts of the crates in it did not pass [`quoted`].
+/// Makes a message one line. Texts of other crates in it did not pass [`quoted`].
 fn one_line(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::LINE))
 }

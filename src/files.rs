@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading and replacing files without following links or leaving halves behind.
+//! Reads and replaces files; follows no links and leaves no partial file.
 //!
-//! Everything below a directory that another user owns is opened relative to a directory
-//! descriptor, never by path, never through a symbolic link (CVE-2024-45310 is the reason).
-//! A file is never truncated in place: an engine, a hook or we ourselves may read it meanwhile.
+//! Everything below a directory that another user owns is opened relative to a directory descriptor, never by path,
+//! never through a symbolic link (CVE-2024-45310 is the reason). Files are never truncated in place: an engine, a hook
+//! or nri-runc may be reading them.
 //!
-//! All files are read through here: only regular ones, without blocking (D53), and no larger than
-//! the caller's limit (D54).
+//! All files are read through here. Only regular files no larger than the caller's limit (D54) are read, without
+//! blocking (D53).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ use crate::fnv::fnv128;
 use crate::limits::{self, DOCUMENT};
 use crate::presence::IfThere;
 
-/// Makes a directory of ours, 0700, and refuses one that others could write to (D11).
+/// Creates a private directory (0700), and refuses one that others could write to (D11).
 ///
 /// # Errors
 /// Fails when it cannot be made, is a link, belongs to another user or is open to others.
@@ -37,7 +37,7 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
     refuse_shared_dir(path, &std::fs::symlink_metadata(path)?)
 }
 
-/// Refuses all but a directory that only this process's user can use, with a hint for the fix.
+/// Refuses every directory that other users can access, with a hint for the fix.
 ///
 /// # Errors
 /// Fails when it is a link or a file, belongs to another user or is open to others.
@@ -60,10 +60,10 @@ pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Resul
     Ok(())
 }
 
-/// Opens a directory as a mere reference: no permission to list it is needed or gained.
+/// Opens a directory as a reference (O_PATH), which needs no permission to list it.
 ///
 /// # Errors
-/// Fails when `path` is missing or no directory.
+/// Fails when `path` is missing or not a directory.
 pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -90,7 +90,7 @@ pub struct Original {
 }
 
 impl Original {
-    /// The attributes of a new file of ours.
+    /// The attributes of a new file of nri-runc.
     pub fn new_with_mode(mode: u32) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
         let gid = nix::unistd::getegid().as_raw();
@@ -154,8 +154,8 @@ fn label_of(fd: impl AsFd) -> Option<Vec<u8>> {
     Some(label)
 }
 
-/// Writes `bytes` to the new file `name` in `dir` with mode, owner and label of `like`;
-/// returns its inode. A half-written file is removed again.
+/// Writes `bytes` to the new file `name` in `dir` with mode, owner and label of `like`; returns its inode. A partly
+/// written file is removed.
 ///
 /// # Errors
 /// Fails when the name is taken, or the file system refuses.
@@ -202,7 +202,7 @@ pub(crate) fn try_remove_at(dir: impl AsFd, name: &str) -> Result<()> {
     removed.doing(|| format!("removing {name}")).if_there().map(drop)
 }
 
-/// The inode that `name` in `dir` means now, if any.
+/// Returns the current inode of `name` in `dir`, if it exists.
 ///
 /// # Errors
 /// Fails when that cannot be known.
@@ -212,22 +212,21 @@ pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(stat.if_there()?.map(|stat| stat.st_ino))
 }
 
-/// Identifies a content by its length and FNV-1a of 128 bits. It is kept on disk, so its form never
-/// changes. It withstands accidents, not attacks: a user who can write a document can write the
-/// original just as well.
+/// Identifies a content by its length and 128-bit FNV-1a hash. It is stored on disk, so its form never changes. It
+/// detects accidents, not attacks: a user who can write a document can write the original just as well.
 pub(crate) fn fingerprint(bytes: &[u8]) -> String {
     format!("{}:{:032x}", bytes.len(), fnv128(bytes))
 }
 
-/// The directory that a descriptor means, as the kernel names it.
+/// Returns the path of a descriptor's directory, as the kernel reports it.
 pub(crate) fn path_of(dir: &OwnedFd) -> Option<String> {
     use std::os::fd::AsRawFd;
     let path = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
     path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
 }
 
-/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). The former file
-/// lies under `new` afterwards, so that a second exchange takes it back.
+/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). Afterwards the former file is named
+/// `new`, so a second exchange reverts the first.
 ///
 /// # Errors
 /// Fails when the file system refuses; `name` is unchanged then.
@@ -242,8 +241,7 @@ pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     .doing(|| format!("replacing {name}"))
 }
 
-/// Replaces `name` in one step where the file system knows no exchange; a third name keeps its
-/// former file meanwhile.
+/// Replaces `name` in one step on file systems without exchange; meanwhile the former file has a third name.
 fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     let kept = kept_name(new);
     remove_at(&dir, &kept);
@@ -261,13 +259,13 @@ fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The third name, which an interrupted exchange with `new` may leave behind.
+/// The third name. An interrupted exchange with `new` may leave it behind.
 pub(crate) fn kept_name(new: &str) -> String {
     format!("{new}.kept")
 }
 
-/// Writes the file `name` in `dir`, a directory that no other user can write to, mode 0600. It is
-/// incomplete meanwhile. A former file of that name is removed, and never opened.
+/// Writes the file `name` (mode 0600) in `dir`, a directory that other users cannot write to. Readers may see it
+/// incomplete. A former file of that name is removed without being opened.
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only.
@@ -283,8 +281,8 @@ pub(crate) fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
     File::from(fd).write_all(bytes).doing(|| format!("writing {name}"))
 }
 
-/// Replaces or creates the file `name` in `dir` in one step, as [`write_at`] otherwise. There is
-/// one temporary name for each file: only one process may write there.
+/// Replaces or creates the file `name` in `dir` in one step, otherwise like [`write_at`]. Each file has one temporary
+/// name, so only one process may write in `dir`.
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only; the old file is intact then.
@@ -299,14 +297,14 @@ pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()>
     renamed
 }
 
-/// Opens a file to read it. Any user may have put it there (D53): only a regular file is kept open,
-/// and the call never blocks. The kernel's files are regular ones.
+/// Opens a file to read it. Any user may have created it (D53): the call never blocks, and fails for any but a regular
+/// file. Files of the kernel count as regular.
 fn opened<P: nix::NixPath + ?Sized>(
     dir: impl AsFd,
     path: &P,
     follow: OFlag,
 ) -> io::Result<RegularFile> {
-    // O_NONBLOCK: a FIFO in its place has no writer. O_NOCTTY: a terminal has another owner.
+    // O_NONBLOCK: a FIFO may have no writer. O_NOCTTY: a terminal must not become this process's.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | follow;
     regular_of(openat(dir, path, flags, Mode::empty()))
 }
@@ -319,7 +317,7 @@ fn regular_of(opened: nix::Result<OwnedFd>) -> io::Result<RegularFile> {
     }
 }
 
-/// A regular file, and what the kernel said of it when it was opened.
+/// A regular file, and its attributes when it was opened.
 struct RegularFile(File, FileStat);
 
 fn looked_at(fd: OwnedFd) -> io::Result<RegularFile> {
@@ -331,7 +329,7 @@ fn looked_at(fd: OwnedFd) -> io::Result<RegularFile> {
     }
 }
 
-/// The file behind a descriptor, if it is a regular one: any other may block its reader.
+/// Returns the descriptor's file if it is a regular one: any other may block its reader.
 ///
 /// # Errors
 /// Fails when it is a folder, a FIFO, a socket or a device.
@@ -343,8 +341,8 @@ fn not_regular() -> io::Error {
     io::Error::other("it is not a regular file")
 }
 
-/// Opens the regular file at `path` to read it. Links are followed: operators put them in `/etc`, and
-/// the kernel has them.
+/// Opens the regular file at `path` to read it. Links are followed, because operators use them in `/etc` and the kernel
+/// in its file systems.
 ///
 /// # Errors
 /// Fails when it is missing, unreadable or not a regular file.
@@ -352,7 +350,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     opened(AT_FDCWD, path, OFlag::empty()).map(|RegularFile(file, _)| file)
 }
 
-/// Opens a file in a folder of ours to read it, where links are not legitimate.
+/// Opens a file in a private directory to read it; links are refused there.
 ///
 /// # Errors
 /// As [`open_regular`], and when it is a link.
@@ -360,19 +358,19 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
     opened(AT_FDCWD, path, OFlag::O_NOFOLLOW).map(|RegularFile(file, _)| file)
 }
 
-/// Opens a file of ours that is only locked, and makes it, 0600.
+/// Opens a private lock file, and creates it with mode 0600 if necessary.
 ///
 /// # Errors
 /// Fails when it cannot be made, is a link or not a regular file.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
-    // For both: a FIFO that is opened for one direction has no peer.
+    // For reading and writing: a FIFO opened in one direction waits for a peer.
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     regular_of(openat(AT_FDCWD, path, flags | OFlag::O_CLOEXEC, mode))
         .map(|RegularFile(file, _)| file)
 }
 
-/// Reads the regular file at `path`, through links, if it has at most `limit` bytes.
+/// Reads the regular file at `path`, following links, up to `limit` bytes.
 ///
 /// # Errors
 /// As [`open_regular`], and when it is larger.
@@ -396,7 +394,7 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
-/// Reads a file in a folder of ours: a link in its place is refused.
+/// Reads a file in a private directory; a link is refused.
 ///
 /// # Errors
 /// As [`open_own`], and when it is larger.
@@ -404,7 +402,7 @@ pub(crate) fn read_own(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     read_whole(&opened(AT_FDCWD, path, OFlag::O_NOFOLLOW)?, limit)
 }
 
-/// The number in a small file of the run directory; `None` without one.
+/// Reads the number in a small file of the run directory; `None` without one.
 pub(crate) fn read_count(path: &Path) -> Option<usize> {
     let text = read_own_text(path, limits::LINE).or_absent()?;
     Some(text.trim().parse().unwrap_or(1))
@@ -423,11 +421,11 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(no_text)
 }
 
-/// Reads in as few steps as possible. Not std: it would ask for the size once more, which the kernel's
-/// files do not report, and start small.
+/// Reads with as few system calls as possible. std would query the size again, which the kernel's files do not report,
+/// and start with a small buffer.
 fn read_whole(RegularFile(file, stat): &RegularFile, limit: usize) -> io::Result<Vec<u8>> {
     let size = usize::try_from(stat.st_size).unwrap_or_default();
-    // One more than the size: a file that has not grown ends there, and is not asked again.
+    // One byte more than the size: an unchanged file ends there, and needs no second read.
     let first = if size == 0 { 4096 } else { size.min(limit) + 1 };
     let mut bytes = Vec::with_capacity(first);
     loop {
@@ -451,7 +449,7 @@ fn read_whole(RegularFile(file, stat): &RegularFile, limit: usize) -> io::Result
     }
 }
 
-/// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
+/// Replaces or creates the file at `path` in one step, mode 0600; for private directories.
 ///
 /// # Errors
 /// Fails when the directory is missing, full or read-only; the old file is intact then.
@@ -459,10 +457,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_with_mode(path, bytes, 0o600)
 }
 
-/// The same with another mode.
+/// Like [`replace`], with another mode.
 ///
 /// # Errors
-/// As [`replace`].
+/// Like [`replace`].
 pub(crate) fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let doing = || format!("writing {}", path.display());
     let parent = path.parent().unwrap_or(Path::new("."));
@@ -481,7 +479,7 @@ pub(crate) fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<
     renamed
 }
 
-/// Tries whether a directory takes a file as large as a record, and leaves nothing there.
+/// Tests whether a directory accepts a file as large as a record; leaves no file there.
 ///
 /// # Errors
 /// Fails when it is missing, full or read-only.
@@ -591,7 +589,7 @@ mod tests {
         let (temp, dir) = place();
         write(&temp.path().join("a"), b"old");
         write(&temp.path().join("b"), b"new");
-        // As the kernel does it, and where its file system cannot.
+        // Once with the kernel's exchange, and once as on a file system without it.
         for exchange in [
             |dir: &OwnedFd| exchange_at(dir, "b", "a"),
             |dir: &OwnedFd| rename_in_turn(dir, "b", "a"),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The FNV-1a hash, in 64 and 128 bits. Both are on disk (records, notes, Bolt databases), so that
-//! they never change. They withstand accidents, not attacks.
+//! The FNV-1a hash, in 64 and 128 bits. Both are stored on disk (records, notes, Bolt databases),
+//! so they never change. They detect accidents, not attacks.
 
-/// The hash in 64 bits.
+/// The 64-bit hash.
 pub(crate) fn fnv64(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
-/// The hash in 128 bits.
+/// The 128-bit hash.
 pub(crate) fn fnv128(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -19,7 +19,7 @@ pub(crate) fn fnv128(bytes: &[u8]) -> u128 {
 mod tests {
     use super::*;
 
-    /// Values of the reference (draft-eastlake-fnv).
+    /// Test values of the reference (draft-eastlake-fnv).
     #[test]
     fn known_words_have_their_known_hashes() {
         assert_eq!(fnv64([]), 0xcbf2_9ce4_8422_2325);

@@ -2,7 +2,8 @@
 //! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Pure; the
 //! caller decides about `/`.
 //!
-//! Reference: glob(7); the syntax of Go's `filepath.Match`, which other readers of such files use.
+//! Reference: glob(7), and the syntax of Go's `filepath.Match`, which other readers of these
+//! patterns use.
 
 /// The characters that make a name a pattern.
 const SPECIAL: [char; 4] = ['*', '?', '[', '\\'];
@@ -20,7 +21,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut p, mut n) = (0, 0);
-    // The last star, and how much of the name it has eaten so far.
+    // The last star, and the length of the name that it has matched so far.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         if pattern.get(p) == Some(&'*') {
@@ -54,7 +55,7 @@ pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Matches one character at `at`; gives the place behind what matched it.
+/// Matches one character at `at`; returns the position after the matched pattern.
 fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),
@@ -74,12 +75,12 @@ fn match_set(pattern: &[char], at: usize, c: char) -> Option<usize> {
 struct CharacterSet {
     ranges: Vec<(char, char)>,
     is_negated: bool,
-    /// The place behind its `]`.
+    /// The position after its `]`.
     end: usize,
 }
 
 impl CharacterSet {
-    /// The set that begins at `at`, behind its `[`; `None` if it does not end.
+    /// The set that begins at `at`, after its `[`; `None` if it has no end.
     fn at(pattern: &[char], mut at: usize) -> Option<Self> {
         let is_negated = pattern.get(at) == Some(&'^');
         at += usize::from(is_negated);
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_match_what_they_describe() {
+    fn wildcards_match_the_names_that_they_describe() {
         for (pattern, name) in [
             ("sda", "sda"),
             ("sd*", "sda"),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Small pages over HTTP, for probes and for Prometheus. A connection is one request, with a limit for
-//! its head and one for its time; where too many are open, the oldest is closed. So a client that is
-//! slow or sends nothing occupies one slot, and keeps no other client away.
+//! HTTP responses for probes and Prometheus. Each connection serves one request, with limits for the length of its head
+//! and for its time. When too many are open, the oldest is closed, so slow clients cannot exclude others.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,10 +19,10 @@ use tokio::task::JoinHandle;
 use crate::accept;
 use crate::limits;
 
-/// The longest that a connection may last: one request, one page.
+/// Time limit for a connection: one request and its response.
 const CONNECTION: Duration = Duration::from_secs(10);
 
-/// Serves every connection of a listener: `answer` makes the page of a request. Never ends.
+/// Serves every connection of a listener; `answer` renders the response to a request. Never ends.
 pub(crate) async fn serve<S, A>(
     mut accept: impl AsyncFnMut() -> io::Result<S>,
     mut failed: impl FnMut(&io::Error),
@@ -39,7 +38,7 @@ pub(crate) async fn serve<S, A>(
     }
 }
 
-/// The connections that are served now, the oldest first.
+/// The open connections, the oldest first.
 #[derive(Debug, Default)]
 struct Connections(RefCell<VecDeque<JoinHandle<()>>>);
 
@@ -62,7 +61,7 @@ impl Connections {
         });
         self.make_room();
         self.0.borrow_mut().push_back(task);
-        // A request that has arrived is answered before the next connections can displace it.
+        // Lets a request that has arrived be answered before new connections can displace it.
         tokio::task::yield_now().await;
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The journal of systemd: where it listens, and a field of its native protocol, for the daemon's log
-//! and for the audit log. It sends nothing.
+//! systemd's journal: the path of its socket, and a field of its native protocol, for the daemon's log and the audit
+//! log. It sends nothing.
 
 use crate::limits;
 use crate::text::printable;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last words of a daemon that a wrapper started: its standard error, in a file of the run
-//! directory. A daemon prints nothing while it serves; it prints why it does not start, and a panic.
+//! The last output of a daemon that a wrapper started: its standard error, in a file of the run directory. A daemon
+//! prints only a failure to start, or a panic.
 //!
-//! The next start sets the file aside, and the daemon that starts reports it as a failure.
+//! The next start sets the file aside, and the new daemon reports it as a failure.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -13,13 +13,12 @@ use crate::error::quoted;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The file in the run directory, and its name once the next daemon starts.
+/// The file in the run directory, and its name after the next daemon has started.
 const FILE: &str = "daemon.err";
 const SET_ASIDE: &str = "daemon.err.old";
 
-/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
-/// `None` where the run directory takes no file: the daemon will report that. Any other kind of
-/// file of that name stays: a link is not followed, a FIFO without a reader does not block.
+/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside. `None` if it cannot be
+/// created: the daemon will report that. It leaves a link or FIFO of that name alone, and never blocks.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {
@@ -30,7 +29,7 @@ pub(crate) fn open(run_dir: &Path) -> Option<File> {
         Some(_) | None => {}
     }
     let mut options = OpenOptions::new();
-    // Not O_TRUNC alone: two writers of one file would leave holes.
+    // Not O_TRUNC alone: with two writers it would leave holes in the file.
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     options.create(true).append(true).mode(0o600).custom_flags(flags);
     let file = options.open(path).ok()?;
@@ -39,13 +38,13 @@ pub(crate) fn open(run_dir: &Path) -> Option<File> {
     Some(file)
 }
 
-/// The last words of the daemon that was started last, in one line.
+/// Returns the last output of the latest daemon as one line.
 pub(crate) fn read(run_dir: &Path) -> Option<String> {
     words_in(&run_dir.join(FILE))
 }
 
-/// Takes the last words of the previous daemon. `is_launched`: this daemon's own standard error is
-/// the file, and the previous words are set aside.
+/// Takes the last output of the previous daemon. `is_launched`: this daemon's own standard error is the file, and the
+/// previous output was set aside.
 pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
     let before = |name: &str| -> Option<String> {
         let path: PathBuf = run_dir.join(name);
@@ -68,7 +67,7 @@ fn words_in(path: &Path) -> Option<String> {
     of_output(&String::from_utf8_lossy(&bytes))
 }
 
-/// The end of a program's output, in one line.
+/// Returns the end of a program's output as one line.
 pub(crate) fn of_output(text: &str) -> Option<String> {
     // The standard library's advice about backtraces does not help an operator.
     let lines = text.lines().map(str::trim).take_while(|line| *line != "stack backtrace:");
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_text_has_no_words() {
+    fn a_file_that_is_not_text_has_no_last_words() {
         let temp = tempfile::tempdir().unwrap();
         assert_eq!(read(temp.path()), None);
         std::os::unix::fs::symlink("/etc/passwd", temp.path().join(FILE)).unwrap();

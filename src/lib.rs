@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! nri-runc: an OCI runtime wrapper that consults NRI plugins, then becomes the real runtime.
 //!
-//! The library exists for our own binary, sample plugins, tests and benches; nothing in it is
-//! promised to stay. Start reading at `ARCHITECTURE.md`.
+//! The library exists for our own binary, sample plugins, tests and benches; its API is not stable.
+//! Start reading at `ARCHITECTURE.md`.
 
 mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
-/// What the daemon answers about itself, its plugins and its pods.
+/// The daemon's responses about itself, its plugins and its pods.
 pub(crate) mod answers;
 /// runc's command line, read by a table.
 pub(crate) mod argv;
@@ -15,7 +15,7 @@ pub(crate) mod argv;
 pub(crate) mod audit;
 /// Resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;
-/// Asking several plugins, and merging their answers and silences.
+/// Asks several plugins in order and merges their answers.
 pub(crate) mod chain;
 /// The time of day.
 pub(crate) mod clock;
@@ -25,13 +25,13 @@ pub(crate) mod config;
 pub(crate) mod daemon;
 /// Bundle and engine facts become NRI messages.
 pub(crate) mod describe;
-/// Plugins asked without a node: `replay` and `adjust`.
+/// Plugins run without a node: `replay` and `adjust`.
 pub(crate) mod dry;
-/// Which engine called, by evidence, and the contents of its files.
+/// Detects the calling engine, and reads its files.
 pub(crate) mod engine;
 /// How failures read: one line an operator can act on.
 pub(crate) mod error;
-/// Reading and replacing files without following links or leaving halves behind.
+/// Reads and replaces files; follows no links and leaves no partial file.
 pub(crate) mod files;
 /// The FNV-1a hash.
 mod fnv;
@@ -39,9 +39,9 @@ mod fnv;
 mod formats;
 /// Names with wildcards.
 mod glob;
-/// The doors to host paths and to side effects that tests can move or break.
+/// Access to host paths and side effects; tests can redirect both or make them fail.
 pub(crate) mod host;
-/// Small pages over HTTP, for probes and Prometheus.
+/// HTTP responses for probes and Prometheus.
 mod http;
 /// The operator's injections.
 pub(crate) mod inject;
@@ -66,13 +66,13 @@ pub(crate) mod metrics;
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
-/// Whether something exists, or that cannot be known.
+/// Whether something exists; an unknown answer is an error.
 pub(crate) mod presence;
 /// Facts of the kernel about a process.
 mod procfs;
 /// Resolves the names in an adjustment to this host's devices, classes and files.
 pub(crate) mod resolve;
-/// The operator's rules on what plugins may do with which pods (pure).
+/// The operator's rules: what each plugin may do with which pods (pure).
 pub(crate) mod rules;
 /// The real runtime: finding it, its features, and executing it.
 pub(crate) mod runtime;

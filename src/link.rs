@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages between wrapper and daemon over `RUN_DIR/daemon.sock`.
 //!
-//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields
-//! (`tagged.rs`). The first field of a question is the protocol version. Words of argv are
-//! bytes, not text: they need not be UTF-8. No behaviour here, and no I/O but whole frames on a
-//! blocking socket; the daemon has its own asynchronous reader.
+//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields (`tagged.rs`). The
+//! first field of a request is the protocol version. Arguments are bytes, not text: they need not be UTF-8. This module
+//! only encodes, decodes, and reads whole frames from a blocking socket; the daemon has its own asynchronous reader.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -19,8 +18,8 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// The oldest protocol that the daemon understands: its own version less this. Wrappers of an
-/// engine that was not restarted, or of another copy of nri-runc, speak older ones.
+/// How many versions older than the daemon's a wrapper's protocol may be. Wrappers of an engine that was not restarted,
+/// or of another copy of nri-runc, speak older ones.
 const UNDERSTOOD: u32 = 2;
 
 /// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
@@ -34,20 +33,20 @@ pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
 /// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
 pub(crate) const BYPASSED_DIR: &str = "bypassed";
 
-/// File of that folder with the number of notes that wrappers did not keep, beyond the limits of notes.
+/// File of that folder with the number of notes that wrappers removed or did not write because of the limits.
 pub(crate) const DROPPED_NOTES: &str = "dropped";
 
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`; with any but the first, a wrapper asks the daemon. The audit log alone needs
-/// each `exec`, exec rules exist, plugins take part, or plugins refuse by their absence.
+/// Contents of `Config::execs_file`; with any but the first, a wrapper asks the daemon. In order: only the audit log
+/// needs each `exec`; exec rules exist; plugins handle execs; missing plugins refuse execs.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
-/// Engine variables that the wrapper passes on; nothing else of the environment leaves it.
+/// The engine's variables that the wrapper passes on; nothing else of the environment leaves it.
 pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
@@ -59,7 +58,7 @@ pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
     "TRACESTATE",
 ];
 
-/// A wrapper's question, or an operator's.
+/// A request of a wrapper or an operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WrapperRequest {
     /// Protocol version of the sender.
@@ -84,18 +83,17 @@ pub struct WrapperRequest {
     pub descriptors: Vec<Attached>,
     /// An admin verb and its arguments, as JSON; empty for runtime verbs.
     pub admin: String,
-    /// An OCI hook speaks, on behalf of the runtime that called it: argv and processes are the
-    /// runtime's. Nothing follows its answer.
+    /// Set if an OCI hook sends the request: argv and processes are those of the runtime that called it. No message
+    /// follows the response.
     pub hook: Option<Hook>,
-    /// The process that an `exec` starts. argv ends with the container's ID then.
+    /// The process that an `exec` starts; argv then ends with the container's ID.
     pub later: Option<LaterProcess>,
 }
 
-/// A process that `exec` is about to start in a container, as the engine asks for it. A member that is
-/// absent could not be read.
+/// A process that `exec` is about to start in a container, as the engine requests it. Unreadable members are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterProcess {
-    /// Its arguments, the program first; those beyond a limit are left out.
+    /// Its arguments, the program first; those beyond a limit are omitted.
     pub args: Option<Vec<String>>,
     /// The user's ID, as a decimal number.
     pub uid: Option<String>,
@@ -105,13 +103,13 @@ pub struct LaterProcess {
     pub username: Option<String>,
     /// Whether the engine gives it a terminal.
     pub terminal: Option<bool>,
-    /// The names of the processes that asked for it: the wrapper's parent first, the engine's shim last.
+    /// The names of the processes that requested it: the wrapper's parent first, the engine's shim last.
     pub caller: Vec<String>,
-    /// The user of the login that the wrapper belongs to.
+    /// The login user of the wrapper's session.
     pub login_uid: Option<u32>,
     /// The wrapper waits for a verdict.
     pub waits: bool,
-    /// Its document for plugins, as the runtime would read it. Without one, the argv is whole for them.
+    /// Its document for plugins, as the runtime would read it. If absent, plugins receive the complete argv.
     #[serde(skip)]
     pub document: Option<Vec<u8>>,
 }
@@ -119,7 +117,7 @@ pub struct LaterProcess {
 /// The call of an OCI hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
-    /// When it was called.
+    /// Its stage.
     pub stage: Stage,
     /// The container's init process, 0 when it does not run.
     pub init: u32,
@@ -128,11 +126,11 @@ pub struct Hook {
 /// The hooks that run on the host's side, by their names in config.json.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The container is being made; for runtimes older than `createRuntime`.
+    /// The container is being created; for runtimes older than `createRuntime`.
     Prestart = 1,
-    /// The container is being made.
+    /// The container is being created.
     CreateRuntime = 2,
-    /// It was made, or its process was started: runtimes differ.
+    /// The container was created, or its process was started; runtimes differ.
     Poststart = 3,
     /// The runtime has deleted it.
     Poststop = 4,
@@ -153,7 +151,7 @@ impl Stage {
         }
     }
 
-    /// Whether a hook that fails keeps the container from being made.
+    /// Whether a failing hook prevents the container's creation.
     pub fn may_refuse(self) -> bool {
         matches!(self, Self::Prestart | Self::CreateRuntime)
     }
@@ -166,7 +164,7 @@ pub enum Attached {
     Bundle = 1,
     /// The wrapper's own pidfd; it stays valid across exec.
     Process = 2,
-    /// The resources that `update` was given: standard input, or the file.
+    /// The resources of an `update`: standard input, or the file.
     Resources = 3,
 }
 
@@ -175,9 +173,9 @@ pub enum Attached {
 pub enum DaemonResponse {
     /// Still working.
     Heartbeat,
-    /// Go on.
+    /// The command may continue.
     Proceed(Proceed),
-    /// Fail the verb with this line.
+    /// The command must fail with this line.
     Refuse(String),
     /// The daemon speaks another protocol version.
     Incompatible {
@@ -186,42 +184,42 @@ pub enum DaemonResponse {
         /// Its program version.
         version: String,
     },
-    /// The answer to an admin verb, as JSON; after parts, the rest of it.
+    /// The response to an admin verb, as JSON; after parts, the rest of it.
     Admin(String),
-    /// The next part of such an answer.
+    /// The next part of such a response.
     AdminPart(String),
-    /// The daemon is about to exit and has done nothing about this: ask the next one.
+    /// The daemon is about to exit and has not acted on the request: ask the next one.
     Ending,
-    /// The daemon could not read the request, for this reason, and has done nothing about it.
+    /// The daemon could not read the request, for this reason, and has not acted on it.
     Unable(String),
 }
 
 /// Instructions to follow before executing the real runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proceed {
-    /// A file beside the document that is to be put in its place.
+    /// A file beside the document that replaces it.
     pub document: Option<String>,
-    /// The argv to execute instead of one's own.
+    /// The argv to execute instead of the original one.
     pub argv: Option<Vec<OsString>>,
-    /// The content of standard input, or of the document of an `exec`'s process, if it is to be replaced.
+    /// The new content of standard input, or of an `exec`'s process document.
     pub stdin: Option<Vec<u8>>,
 }
 
 /// A one-way message of the wrapper after [`Proceed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Everything is in place, the real runtime is about to be executed.
+    /// Everything is in place, and the real runtime is executed next.
     Exec,
-    /// It could not be executed; everything was put back.
+    /// The runtime could not be executed; everything was restored.
     ExecFailed(String),
 }
 
 const KIND_QUESTION: u8 = 1;
 const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
-/// A question of another kind: a daemon that knows no hooks must not take it for a wrapper's.
+/// The kind of a hook's request: a daemon that does not know hooks must not treat it as a wrapper's.
 const KIND_HOOK: u8 = 4;
-/// Likewise: a daemon that knows no later processes must not take it for a verb to settle.
+/// The kind of an `exec` request: a daemon that does not know it must not settle it as a verb.
 const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;
@@ -284,7 +282,7 @@ fn words(value: &[u8]) -> OsString {
 }
 
 impl WrapperRequest {
-    /// The frame that carries this question.
+    /// Encodes the request as a frame.
     pub fn encode(&self) -> Vec<u8> {
         let kind = match (&self.hook, &self.later) {
             (Some(_), _) => KIND_HOOK,
@@ -326,14 +324,14 @@ impl WrapperRequest {
         frame.finish()
     }
 
-    /// Reads a question from a frame (kind and fields, without the length).
+    /// Decodes a request from a frame (kind and fields, without the length).
     ///
     /// # Errors
-    /// Fails on another kind of frame and on fields that are cut short.
+    /// Fails on another kind of frame and on truncated fields.
     pub fn decode(frame: &[u8]) -> Result<Self> {
         let (kind, body) = match frame.split_first() {
             Some((kind @ (&KIND_QUESTION | &KIND_HOOK | &KIND_LATER), body)) => (*kind, body),
-            _ => return Err(Error::new("that is no question of nri-runc")),
+            _ => return Err(Error::new("that is not a request of nri-runc")),
         };
         let mut question = Self::default();
         let (mut stage, mut init, mut document) = (None, 0, None);
@@ -382,7 +380,7 @@ fn attached(value: &[u8]) -> Option<Attached> {
 }
 
 impl DaemonResponse {
-    /// The frame that carries this answer.
+    /// Encodes the response as a frame.
     pub fn encode(&self) -> Vec<u8> {
         let text = |kind, text: &str| Frame::new(kind).field(TAG_TEXT, text.as_bytes()).finish();
         match self {
@@ -400,10 +398,10 @@ impl DaemonResponse {
         }
     }
 
-    /// Reads an answer from a frame.
+    /// Decodes a response from a frame.
     ///
     /// # Errors
-    /// Fails on an unknown kind of frame and on fields that are cut short.
+    /// Fails on an unknown kind of frame and on truncated fields.
     pub fn decode(frame: &[u8]) -> Result<Self> {
         let Some((kind, body)) = frame.split_first() else {
             return Err(Error::new("an empty frame"));
@@ -453,7 +451,7 @@ impl Proceed {
 }
 
 impl Notice {
-    /// The frame that carries this notice.
+    /// Encodes the notice as a frame.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Exec => Frame::new(KIND_EXEC).finish(),
@@ -463,7 +461,7 @@ impl Notice {
         }
     }
 
-    /// Reads a notice from a frame.
+    /// Decodes a notice from a frame.
     ///
     /// # Errors
     /// Fails on another kind of frame.

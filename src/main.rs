@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the role by argv and nothing else: a runtime verb, or our own verb `nri`.
+//! Chooses the role by argv alone: a runtime verb, or our own verb `nri`.
 //!
 //! Without std's entry point on purpose: it would ignore SIGPIPE, open /dev/null on closed
 //! descriptors and install signal stacks before `main`, and the real runtime, which inherits

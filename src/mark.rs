@@ -5,7 +5,7 @@
 //! The daemon writes one file for each container that needs one, below its records, with the
 //! verdict on the container's creation; the file is removed with the container. A wrapper finds it
 //! by a hash of runtime root and ID, so that a container without a mark costs one failing `openat`.
-//! Nothing in it comes from the bundle: the container's author cannot write one.
+//! Its content never comes from the bundle, so the container's author cannot forge one.
 //!
 //! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
 //! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
@@ -25,7 +25,7 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::tagged::{fields, put};
 
-/// The folder of the marks, in the run directory's folder of records.
+/// The folder of the marks, in the records' folder of the run directory.
 pub(crate) const MARKS: &str = "marks";
 
 /// The first line.
@@ -39,7 +39,7 @@ const TAG_ENGINE: u8 = 5;
 const TAG_PLUGIN: u8 = 6;
 const TAG_SUBJECT: u8 = 7;
 
-/// Facts about a container whose `exec`s the daemon has to know of: with them a wrapper decides
+/// Facts about a container whose `exec`s involve the daemon; with them a wrapper decides alone
 /// while the daemon is away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -50,13 +50,13 @@ pub struct ExecSubject {
     pub namespace: String,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether the pod may have other labels: it has no record.
+    /// Whether the labels are incomplete because the pod has no record.
     pub lacks_labels: bool,
     /// The engine's name.
     pub engine: String,
     /// The runtime handler.
     pub handler: String,
-    /// Whether a tenant may have written the namespace, or made the engine seem another.
+    /// Whether a tenant may have written the namespace, or disguised the engine.
     pub is_doubtful: bool,
     /// Whether the pod is in an exempt namespace.
     pub is_exempt: bool,
@@ -67,10 +67,9 @@ pub struct ExecSubject {
 pub struct ProcessValue {
     /// Its place in config.json, as `explain` shows it: `process.env[PATH]`.
     pub field: String,
-    /// The engine's own value; null when there was none. With groups, the engine's user.
+    /// The engine's value; null if it set none. For groups, the engine's user.
     pub engine: Value,
-    /// The value that plugins put in its place; null when they removed it. With groups, the added
-    /// ones.
+    /// The plugin's value; null if it removed the engine's. For groups, the added ones.
     pub plugin: Value,
 }
 
@@ -78,22 +77,22 @@ pub struct ProcessValue {
 pub(crate) const PROCESS_MEMBERS: [&str; 3] = ["oomScoreAdj", "scheduler", "ioPriority"];
 
 impl ProcessValue {
-    /// The variable, if the value is one.
+    /// Returns the variable's name if the value is a variable.
     pub(crate) fn variable(&self) -> Option<&str> {
         self.field.strip_prefix("process.env[")?.strip_suffix(']')
     }
 
-    /// The resource limit, if the value is one.
+    /// Returns the resource limit's name if the value is one.
     pub(crate) fn rlimit(&self) -> Option<&str> {
         self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
     }
 
-    /// The groups, if the value is these: the user of the engine, and the groups for it.
+    /// Returns the engine's user and the added groups if the value is groups.
     pub(crate) fn groups(&self) -> Option<(&Value, &Value)> {
         (self.field == GROUPS).then_some((&self.engine, &self.plugin))
     }
 
-    /// The member of the process, if the value is one.
+    /// Returns the member's name if the value is a whole member.
     pub(crate) fn member(&self) -> Option<&'static str> {
         let name = self.field.strip_prefix("process.")?;
         PROCESS_MEMBERS.into_iter().find(|member| *member == name)
@@ -103,8 +102,8 @@ impl ProcessValue {
 /// The groups of the process, as a field of config.json.
 const GROUPS: &str = "process.user.additionalGids";
 
-/// The groups that plugins added by these changes (field, value after) to the user that the engine
-/// wrote. `exec` has to know that user: the groups of another one are the caller's choice.
+/// The groups that plugins' changes (field, value after) added to the engine's user. `exec` needs
+/// that user too: for any other user the caller chooses the groups.
 pub(crate) fn added_groups<'a>(
     user: Value,
     changes: impl Iterator<Item = (&'a str, &'a Value)>,
@@ -116,8 +115,8 @@ pub(crate) fn added_groups<'a>(
     (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
-/// The values that `exec` carries over: field, value before, value after. If several changes set
-/// one field, the first value before and the last one after count.
+/// The values that `exec` applies: field, value before, value after. If several changes set one
+/// field, the first value before and the last value after count.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {
@@ -146,11 +145,11 @@ pub struct Mark {
     pub root: String,
     /// The container's ID.
     pub id: String,
-    /// Whether it is its pod's infrastructure container: a `kill` notifies the daemon.
+    /// Whether it is its pod's infrastructure container, whose `kill` notifies the daemon.
     pub is_sandbox: bool,
-    /// The values that `exec` has to carry over.
+    /// The values that `exec` applies.
     pub values: Vec<ProcessValue>,
-    /// Facts about the container, if the daemon has to know of each `exec`.
+    /// Facts about the container, if its `exec`s involve the daemon.
     pub subject: Option<ExecSubject>,
 }
 

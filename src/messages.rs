@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The codes of messages: each message of `docs/errors.md` has one, which is printed at the end of its line,
-//! as in `… [NR042]`. The table is `messages.txt`.
+//! The codes of messages: each message of `docs/errors.md` has one, printed at the end of its line, as `… [NR042]`. The
+//! table is `messages.txt`.
 //!
-//! A code is found by the finished text, where a line is printed: an error has passed through other errors,
-//! the daemon's response and the log until then, and none of them has to know of codes.
+//! The code is looked up by the finished text when a line is printed. Other errors, the daemon's response and the log
+//! pass errors on without handling codes.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -18,7 +18,7 @@ const WRAPS: char = '+';
 /// The mark of a code whose message is no longer printed.
 const RETIRED: char = '-';
 
-/// What may follow a message within its line: the end, the next step, an outer error, an effect.
+/// The text that may follow a message in its line: the end, the next step, an outer error, an effect.
 const ENDS: [&str; 3] = [" (", ": ", "; it was"];
 
 /// A row of the table.
@@ -39,7 +39,7 @@ struct Found {
     message: Message,
     /// The line's bytes from the first word of the message to its last one.
     at: Range<usize>,
-    /// How many bytes of the line are the message's own.
+    /// The number of bytes that the message itself contributes.
     own: usize,
 }
 
@@ -67,8 +67,8 @@ pub(crate) fn with_code(line: &str) -> String {
     }
 }
 
-/// Returns the code of the message in a line that has none yet. Of several, the message with most text of its
-/// own, since it says most; one that wraps others counts only without them.
+/// Returns the code of the message in a line that has none yet. Of several messages, the one with the longest fixed
+/// text wins, because it is the most specific; one that wraps others counts only if no other is found.
 pub fn code_of(line: &str) -> Option<&'static str> {
     if line.len() > limits::LINE_WITH_CODE || line.contains(" [NR") {
         return None;
@@ -79,7 +79,7 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     let known = table().filter(|message| !message.is_retired);
     let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
     let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();
-    // The end of such a message is the text of a plugin or of another program, which may look like ours.
+    // The end of such a message is text of a plugin or another program, which may look like one of ours.
     let is_quoted = |inner: &Found| {
         let mut open = found.iter().filter(|outer| outer.message.text.ends_with('…'));
         open.any(|outer| !outer.message.wraps && inner.at.start >= outer.at.end)
@@ -88,7 +88,7 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     own.max_by_key(|found| (!found.message.wraps, found.own)).map(|found| found.message.code)
 }
 
-/// Whether another message says more of the same part of the line.
+/// Whether another message describes this part of the line more specifically.
 fn is_refined(one: &Found, all: &[Found]) -> bool {
     all.iter().any(|other| other.at.end == one.at.end && other.own > one.own)
 }

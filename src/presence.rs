@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether something exists: a file, a folder, a process. "It does not exist" and "it cannot be
 //! known now" (no descriptor left, no memory, a bad disk) are different answers, and only the first
-//! may end anything: with `Ok(None)` and `Ok(false)` the kernel states absence, an error states
-//! nothing. Its caller asks again, or takes the side on which no container is lost.
+//! may end anything. `Ok(None)` and `Ok(false)` mean that the kernel reports absence; an error
+//! means unknown, and the caller retries or chooses the outcome that loses no container.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ use nix::libc::{
 
 use crate::error::Error;
 
-/// Whether this error of the operating system states absence; a name that is too long cannot exist.
+/// Whether this OS error means absence; a name that is too long cannot exist.
 pub(crate) fn is_absence(os: i32) -> bool {
     matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
 }
@@ -25,22 +25,21 @@ pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }
 
-/// Whether another attempt may have another outcome: the object is neither absent nor of another
-/// kind.
+/// Whether a retry may have another outcome: the object is neither absent nor of the wrong kind.
 pub(crate) fn may_pass(os: i32) -> bool {
     os != 0 && !is_absence(os) && !matches!(os, EINVAL | EISDIR | ELOOP)
 }
 
-/// The outcome of a call about something that need not be there.
+/// The result of a call about an object that may be absent.
 pub(crate) trait IfThere<T, E> {
-    /// `None` if it does not exist.
+    /// Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when its existence is unknown.
     fn if_there(self) -> Result<Option<T>, E>;
 
-    /// Counts what cannot be known as absent, for values that are only shown or looked up again
-    /// later. Nothing may end, and nothing be allowed, because of it.
+    /// Treats unknown as absent, for values that are only shown or looked up again later. Never use
+    /// it to end or permit something.
     fn or_absent(self) -> Option<T>;
 }
 
@@ -72,15 +71,15 @@ impl<T> IfThere<T, Error> for Result<T, Error> {
     }
 }
 
-/// Whether there is anything at this path.
+/// Whether anything exists at this path.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn exists(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some())
 }
 
-/// Whether the kernel reports that nothing has this path, not even a link: a path that cannot be
+/// Whether the kernel reports that nothing, not even a link, has this path: a path that cannot be
 /// looked up may exist.
 pub(crate) fn is_absent(path: &Path) -> bool {
     matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
@@ -89,7 +88,7 @@ pub(crate) fn is_absent(path: &Path) -> bool {
 /// Whether there is a folder at this path.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn is_dir(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some_and(|meta| meta.is_dir()))
 }
@@ -97,7 +96,7 @@ pub(crate) fn is_dir(path: &Path) -> io::Result<bool> {
 /// Lists a folder; empty if the folder does not exist.
 ///
 /// # Errors
-/// Fails when they cannot all be known.
+/// Fails when the list may be incomplete.
 pub(crate) fn entries(folder: &Path) -> io::Result<Vec<std::fs::DirEntry>> {
     match std::fs::read_dir(folder).if_there()? {
         Some(entries) => entries.collect(),
@@ -105,7 +104,7 @@ pub(crate) fn entries(folder: &Path) -> io::Result<Vec<std::fs::DirEntry>> {
     }
 }
 
-/// The first pause before another attempt, and the longest.
+/// The first pause before a retry, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
 /// The pauses between attempts: each is twice as long as the last.
@@ -119,19 +118,19 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The length of the next pause.
+    /// Returns the length of the next pause.
     pub(crate) fn next(&mut self) -> Duration {
         let longer = PAUSES[1].min(self.0 * 2);
         std::mem::replace(&mut self.0, longer)
     }
 }
 
-/// Attempts of a process that has nothing else to do: a third of a second in all.
+/// Attempts of a process that may block: a third of a second in all.
 const ATTEMPTS: usize = 5;
 
-/// An error that may be one of the operating system.
+/// An error that may come from the operating system.
 pub(crate) trait MayPass {
-    /// Whether another attempt may have another outcome.
+    /// Whether a retry may have another outcome.
     fn may_pass(&self) -> bool;
 }
 
@@ -147,11 +146,10 @@ impl MayPass for Error {
     }
 }
 
-/// Tries again for a moment, where the calling thread may wait and another attempt may have another
-/// outcome.
+/// Retries for a moment if a retry may have another outcome; it blocks the calling thread.
 ///
 /// # Errors
-/// Fails as the last attempt did.
+/// Fails with the error of the last attempt.
 pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let mut backoff = Backoff::default();
     for _more in 1..ATTEMPTS {
@@ -163,10 +161,10 @@ pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -
     attempt()
 }
 
-/// Tries again like [`insist`], but leaves the daemon's loop free between attempts.
+/// Retries like [`insist`], without blocking the daemon's loop.
 ///
 /// # Errors
-/// Fails as the last attempt did.
+/// Fails with the error of the last attempt.
 pub(crate) async fn insist_on_loop<T, E: MayPass>(
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_knows_not_to_be_there_is_absent() {
+    fn only_what_the_kernel_reports_missing_is_absent() {
         for os in [ENOENT, ENOTDIR, ESRCH] {
             assert!(matches!(failed(os).if_there(), Ok(None)), "{os}");
             assert!(matches!(failed(os).map_err(Error::from).if_there(), Ok(None)), "{os}");
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_no_folder_and_a_folder_of_none_has_nothing() {
+    fn a_file_is_not_a_folder_and_a_missing_folder_is_empty() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("file");
         crate::files::replace(&file, b"").unwrap();

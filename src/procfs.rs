@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts of the kernel about a process (proc(5)): its command line, parent, start time and
-//! environment, and a descriptor of it. Every reader of these files is here.
+//! The kernel's facts about a process (proc(5)): its command line, parent, start time and environment, and a descriptor
+//! of it. All readers of these files are here.
 //!
-//! A process may end at any time and its number go to another one, and a process of a container
-//! may call itself anything: the caller decides what it believes. It never sends a signal.
+//! A process may end at any time and another one may get its PID, and a container's process may give itself any name:
+//! the caller decides which facts to trust. It never sends a signal.
 //!
-//! Only the kernel's answer shows that a process is gone: without free descriptors, every answer
-//! here is an error.
+//! Only the kernel's report shows that a process is gone: without free descriptors every function here returns an
+//! error.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,8 +25,8 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The arguments of a process, its program's name first; none if the process has ended, and for a
-/// moment in the middle of its execve(2).
+/// The arguments of a process, its program's name first; none if the process has ended, and for a moment during its
+/// execve(2).
 ///
 /// # Errors
 /// Fails when they cannot be read.
@@ -42,7 +42,7 @@ pub(crate) fn command_line(host: &Host, pid: u32) -> io::Result<Vec<Vec<u8>>> {
 /// Whether a process executes a program: one that has ended does not, nor does a kernel thread.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
     let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).if_there();
     Ok(link?.is_some())
@@ -51,15 +51,15 @@ pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
 /// The parent of a process; `None` if the process has ended.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
 
-/// The name of a process, as the kernel cuts it, and its parent; `None` if the process has ended.
+/// The process's name, as the kernel truncates it, and its parent; `None` if the process has ended.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(String, u32)>> {
     let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
     let stat = String::from_utf8_lossy(&stat);
@@ -69,7 +69,7 @@ pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(Strin
     Ok(Some((name, parent)))
 }
 
-/// The user of the login that a process belongs to; `None` where it belongs to none.
+/// The login user of a process; `None` if it belongs to no login.
 ///
 /// # Errors
 /// Fails when that cannot be read.
@@ -125,14 +125,13 @@ pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Op
 /// When a process started, in clock ticks since the host was booted; `None` if it has ended.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
 }
 
-/// Whether a process is of this user and in this PID namespace. Of any other, command line and
-/// environment are not read: they are in its own memory, and a container's process can make their
-/// reader wait.
+/// Whether a process is of this user and in this PID namespace. Otherwise its command line and environment are not
+/// read: they are in the process's memory, and a container's process can make their reader wait.
 pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
     let namespace =
         |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
@@ -141,7 +140,7 @@ pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
         && namespace(&pid.to_string()) == namespace("self")
 }
 
-/// A variable of the environment that a process was started with.
+/// A variable of a process's initial environment.
 ///
 /// # Errors
 /// Fails when its environment cannot be read.
@@ -167,7 +166,7 @@ pub(crate) fn variables(
     Ok(pairs.collect())
 }
 
-/// A process's handling of signals.
+/// How a process handles signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dispositions {
     handled: u64,
@@ -195,7 +194,7 @@ fn bit(signal: u8) -> u64 {
 /// Returns how a process handles signals; `None` if it has ended.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn dispositions(host: &Host, pid: u32) -> io::Result<Option<Dispositions>> {
     Ok(read(host, pid, "status")?.and_then(|status| dispositions_in(&status)))
 }
@@ -212,25 +211,25 @@ fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
 /// Opens a process; `None` if it has ended and was reaped.
 ///
 /// # Errors
-/// Fails when that cannot be known: no descriptor is left.
+/// Fails when that is unknown because no descriptor is left.
 pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Before Linux 6.15 the number of a session leader that was reaped: flags and number are
-        // right, so that the kernel can mean nothing else.
+        // Before Linux 6.15 the kernel returns this for a reaped session leader; flags and number are valid, so it has
+        // no other cause.
         Err(Errno::INVAL) => Ok(None),
         opened => opened.map_err(io::Error::from).if_there(),
     }
 }
 
-/// Opens the very process that started at `start`, if it still runs or is a zombie; without a
-/// start time any process of that number.
+/// Opens the process that started at `start`, if it still runs or is a zombie; without a start time, any process of
+/// that number.
 ///
 /// # Errors
 /// Fails when it cannot be known whether that process is there.
 pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result<Option<OwnedFd>> {
     let Some(process) = open(pid)? else { return Ok(None) };
-    // Compared after opening: from here on the descriptor cannot mean another process.
+    // Compared after opening, because from here on the descriptor cannot mean another process.
     let is_same = start.is_none() || start_time(host, pid)? == start;
     Ok(is_same.then_some(process))
 }
@@ -242,7 +241,7 @@ fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Op
     let path = host.path(format!("/proc/{pid}/stat"));
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let opened = openat(AT_FDCWD, &path, flags, Mode::empty());
-    // The kernel gives it whole.
+    // The kernel returns it in one read.
     let read = opened.and_then(|file| nix::unistd::read(file, &mut bytes));
     let Some(length) = read.map_err(io::Error::from).if_there()? else { return Ok(None) };
     let stat = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events for other programs (`nri-runc nri events`): a bounded ring of JSON lines, each with a cursor
-//! after which a reader can go on, also after a re-execution of the daemon.
+//! Events for other programs (`nri-runc nri events`): a bounded ring of JSON lines. Each has a cursor from which a
+//! reader can continue, even after the daemon's re-execution.
 //!
-//! The ring is the queue of every reader: one that reads slowly, or not at all, costs no memory, delays no
-//! request, and finds a line of kind `lost` in place of the lines that it missed. It knows no records.
+//! The ring is the queue of every reader: a slow reader costs no memory, delays no request, and receives a line of kind
+//! `lost` in place of the lines that it missed. This module does not read records.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use crate::clock::now;
 use crate::limits;
 use crate::text::rfc3339_nanos;
 
-/// What an event is about; other programs depend on the names.
+/// The subject of an event; other programs depend on the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
     PodRunning,
@@ -28,7 +28,7 @@ pub(crate) enum EventKind {
     PodUpdated,
     Created,
     Started,
-    /// A process was let into a container by `exec`.
+    /// `exec` started a process in a container.
     Exec,
     Updated,
     Exited,
@@ -93,7 +93,7 @@ pub(crate) struct NodeEvent {
     /// Unix time in nanoseconds.
     pub(crate) at: i64,
     pub(crate) kind: EventKind,
-    /// The refused request: NRI's name of it, or the command of the runtime.
+    /// The refused request: its NRI name, or the runtime's command.
     pub(crate) event: String,
     /// `NN-name`.
     pub(crate) plugin: String,
@@ -101,7 +101,7 @@ pub(crate) struct NodeEvent {
     /// NRI's name of the field, or its path in config.json.
     pub(crate) field: String,
     pub(crate) reason: String,
-    /// Of `exited` and `removed`, where it is known.
+    /// Of `exited` and `removed`, if known.
     pub(crate) exit_code: Option<i32>,
     pub(crate) subject: AuditSubject,
     /// The pod's UID, if its engine has one.
@@ -111,7 +111,7 @@ pub(crate) struct NodeEvent {
 }
 
 impl NodeEvent {
-    /// Creates an event of this moment without details.
+    /// Creates an event of the current time without details.
     pub(crate) fn new(kind: EventKind) -> Self {
         Self {
             at: now(),
@@ -134,8 +134,8 @@ impl NodeEvent {
         Self { plugin: plugin.to_owned(), ..self }
     }
 
-    /// Formats the line, with its line feed. Tenants and plugins choose its texts: long ones are cut, and
-    /// labels that are too long are null.
+    /// Formats the line, with its line feed. Tenants and plugins choose its texts: long ones are cut, and labels that
+    /// are too long become null.
     fn line(mut self, cursor: &str, lost: Option<Option<u64>>) -> String {
         let Self { event, plugin, rule, field, reason, subject, pod_uid, .. } = &mut self;
         for text in
@@ -199,7 +199,7 @@ struct EventLine<'a> {
     lost: Option<Option<u64>>,
 }
 
-/// The place after which a reader goes on.
+/// The position after which a reader continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Since {
     /// The oldest event that is kept.
@@ -230,7 +230,7 @@ impl Since {
 /// The latest events.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EventRing {
-    /// Names this stream: another daemon begins another one.
+    /// The name of this stream: each daemon starts a new one.
     stream: String,
     /// The number of the oldest line.
     first: u64,
@@ -266,7 +266,7 @@ impl EventRing {
         }
     }
 
-    /// The line about events that a reader missed; how many is not known if they are another daemon's.
+    /// The line about events that a reader missed; their number is unknown if they are another daemon's.
     fn lost_line(&self, count: Option<u64>) -> String {
         let said = match count {
             Some(_) => "they were dropped before they were read",
@@ -288,18 +288,18 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    /// Adds an event; readers receive it when they come to it.
+    /// Adds an event; readers receive it when they reach it.
     pub(crate) fn push(&self, event: NodeEvent) {
         self.ring.borrow_mut().push(event);
         self.come.notify_waiters();
     }
 
-    /// The events as the next program of this daemon continues them.
+    /// Serializes the events for the next program of this daemon.
     pub(crate) fn save(&self) -> Value {
         json!(*self.ring.borrow())
     }
 
-    /// Continues the events of the program before; a form that cannot be read begins another stream.
+    /// Continues the previous program's events; an unreadable form starts a new stream.
     pub(crate) fn resume(&self, saved: Value) {
         if let Ok(ring) = serde_json::from_value(saved) {
             self.ring.replace(ring);
@@ -311,7 +311,7 @@ impl EventStream {
         self.lost.get()
     }
 
-    /// Begins to follow; `None` while as many follow as may.
+    /// Starts following; `None` at the limit of followers.
     pub(crate) fn follower(self: &Rc<Self>, since: &Since) -> Option<EventReader> {
         if self.followers.get() >= limits::EVENT_READERS {
             return None;
@@ -322,7 +322,7 @@ impl EventStream {
         Some(reader)
     }
 
-    /// Reads once: it keeps no connection.
+    /// Reads once, without keeping a connection.
     pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> EventReader {
         let ring = self.ring.borrow();
         let (next, is_other) = match since {
@@ -344,13 +344,13 @@ pub(crate) struct EventReader {
     stream: Rc<EventStream>,
     /// The number of the next event.
     next: u64,
-    /// Whether it comes from the stream of another daemon.
+    /// Whether its position is in another daemon's stream.
     is_other: bool,
     is_follower: bool,
 }
 
 impl EventReader {
-    /// The cursor of the event before its next one: where to go on if none comes.
+    /// The cursor of the event before its next one, from which to continue if no event comes.
     pub(crate) fn cursor(&self) -> String {
         self.stream.ring.borrow().cursor(self.next - 1)
     }
@@ -382,7 +382,7 @@ impl EventReader {
     /// Waits for the next lines.
     pub(crate) async fn next(&mut self) -> String {
         loop {
-            // Registered before it looks: no event comes in between unseen.
+            // Registered before the check: no event in between is missed.
             let stream = Rc::clone(&self.stream);
             let come = stream.come.notified();
             let text = self.take();
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(rest.len(), limits::EVENTS + 1);
         let read = all(&mut slow);
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &json!(3)));
-        // The cursor of that line leads to the oldest event.
+        // That line's cursor leads to the oldest event.
         let again = all(&mut stream.reader(&cursor(&read[0])));
         assert_eq!(again, read[1..]);
         assert_eq!(all(&mut slow), [Value::Null; 0]);
@@ -485,7 +485,7 @@ mod tests {
         let read = all(&mut stream.reader(&cursor(&old)));
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &Value::Null));
         assert_eq!(read[1]["container_id"], "new");
-        // As far as it can be known, so is one that this daemon has not given yet.
+        // A number that this daemon has not reached yet counts as another daemon's cursor.
         let future = Since::Cursor { stream: stream.ring.borrow().stream.clone(), number: 7 };
         assert_eq!(all(&mut stream.reader(&future))[0]["kind"], "lost");
     }
@@ -500,7 +500,7 @@ mod tests {
         let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])));
         assert_eq!(rest[0], read[limits::EVENTS - 1]);
         assert_eq!((rest.len(), &rest[1]["container_id"]), (2, &json!("after")));
-        // A form that this program does not know is as a restart.
+        // An unknown form has the effect of a restart.
         after.resume(json!({"stream": 5}));
         assert_eq!(all(&mut after.reader(&cursor(&rest[0]))).len(), 1);
     }
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn an_invalid_cursor_is_refused() {
         for text in ["", "1", "-", "a-", "-1", "a-b", "x-1", "a-1-2", "a-+1", "a--1", "5m"] {
             assert_eq!(Since::parse(text), None, "{text}");
         }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text for people, on a terminal or in a log: escapes of everything that a terminal would interpret or
-//! hide, and the forms of times, ages, ids and counts. JSON documents are not escaped here, because
-//! JSON brings its escapes.
+//! Text for people, on a terminal or in a log: escapes for every character that a terminal would interpret or hide, and
+//! the forms of times, ages, ids and counts. JSON documents are not escaped here: JSON has its escapes.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +9,7 @@ pub(crate) use nri_api::text::printable;
 
 use crate::limits;
 
-/// Makes a whole page printable: its line ends and tabs stay.
+/// Makes a whole page printable; line ends and tabs stay.
 pub(crate) fn printable_page(page: &str) -> String {
     let mut shown = String::with_capacity(page.len());
     let mut left = page.chars().peekable();
@@ -31,7 +30,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{}Z", date_and_time(seconds))
 }
 
-/// Unix time in nanoseconds, to the nanosecond; nothing for a time that is not known.
+/// Unix time in nanoseconds as text with all digits; `None` for an unknown time.
 pub fn rfc3339_nanos(nanos: i64) -> Option<String> {
     let nanos = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)?;
     let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
@@ -70,7 +69,7 @@ pub(crate) fn span(seconds: u64) -> String {
     shown
 }
 
-/// The time since `nanos` (Unix time) as text; a dash if it is not known.
+/// The time since `nanos` (Unix time) as text; a dash if unknown.
 pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
         return "-".to_owned();
@@ -94,8 +93,7 @@ pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// The first 13 characters of an id that an engine made, as crictl shows it. An id that a person
-/// chose stays whole.
+/// The first 13 characters of an engine's ID, as crictl shows it. An ID that a person chose stays whole.
 pub fn short_id(id: &str) -> &str {
     let is_made = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_made { &id[..13] } else { id }

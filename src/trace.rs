@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trace to which a request to a plugin belongs, so that a plugin's own spans can belong to it
-//! too. A traced caller of the runtime names its span in `TRACEPARENT` and `TRACESTATE`, as the W3C
-//! recommendation "Trace Context", level 1, has it; both go to the plugins. Nothing is recorded here.
+//! The trace of a plugin's request, so that the plugin can add its spans to it. A traced caller of the runtime names
+//! its span in `TRACEPARENT` and `TRACESTATE` (W3C "Trace Context", level 1); plugins receive both. Nothing is recorded
+//! here.
 
 use std::ffi::OsString;
 
@@ -11,12 +11,12 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// The span to which the current work belongs, if its caller is traced.
+/// The current work's span, if its caller is traced.
 pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// Does `work` within the caller's span, if it has one.
+/// Runs `work` in the caller's span, if it has one.
 pub(crate) async fn within<T>(caller: Option<TraceContext>, work: impl Future<Output = T>) -> T {
     match caller {
         Some(caller) => CURRENT.scope(caller, work).await,
@@ -34,7 +34,7 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
-    /// The pairs that carry it to a plugin, under the names of the W3C headers.
+    /// The metadata for a plugin's request, under the names of the W3C headers.
     pub(crate) fn into_metadata(self) -> Vec<(&'static str, String)> {
         let state = (!self.state.is_empty()).then_some(("tracestate", self.state));
         [("traceparent", self.parent)].into_iter().chain(state).collect()
@@ -49,13 +49,13 @@ impl TraceContext {
         Self::read(value("TRACEPARENT"), value("TRACESTATE"))
     }
 
-    /// Reads `traceparent`, with the `tracestate` beside it. None if it is malformed: a reader must
-    /// then ignore the trace. A malformed `tracestate` alone is left out.
+    /// Reads `traceparent`, and its `tracestate`. None if it is malformed: the reader must then ignore the trace. A
+    /// malformed `tracestate` alone is dropped.
     pub(crate) fn read(parent: &str, state: &str) -> Option<Self> {
         let (version, rest) = parent.trim().split_once('-')?;
         let (trace, rest) = rest.split_once('-')?;
         let (span, rest) = rest.split_once('-')?;
-        // A later version may append more.
+        // A later version may append further parts.
         let (flags, more) =
             rest.split_once('-').map_or((rest, None), |(flags, m)| (flags, Some(m)));
         let is_known = version == "00" && more.is_none();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_no_trace() {
+    fn a_malformed_trace_is_ignored() {
         for text in [
             "",
             "00",

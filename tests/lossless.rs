@@ -369,7 +369,7 @@ proptest! {
     }
 
     #[test]
-    fn text_that_is_no_json_is_refused_and_never_a_panic(
+    fn text_that_is_not_json_is_refused_without_a_panic(
         bytes in vec(any::<u8>(), 1..100),
         cut in any::<prop::sample::Index>(),
         byte in any::<u8>(),

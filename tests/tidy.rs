@@ -62,7 +62,7 @@ fn is_generated(text: &str) -> bool {
 }
 
 #[test]
-fn every_file_says_what_it_is_for() {
+fn every_file_states_its_purpose() {
     for (name, text) in ["src", "crates", "tests", "examples"].into_iter().flat_map(sources) {
         if is_generated(&text) {
             continue;
@@ -138,7 +138,7 @@ const ROOMS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn rooms_reach_only_what_they_may() {
+fn folders_import_only_what_they_may() {
     let low = [
         "accept",
         "answers",
@@ -255,7 +255,7 @@ fn rooms_of_the_daemon_form_a_tree() {
 }
 
 #[test]
-fn each_room_of_the_daemon_says_what_it_never_does() {
+fn each_folder_of_the_daemon_states_its_limits() {
     for (room, _) in DAEMON_ROOMS {
         let folder = root().join("src/daemon").join(room);
         let file =

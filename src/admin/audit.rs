@@ -92,7 +92,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
                 return Err(Error::new("no audit log is kept")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
-            // The log was kept earlier.
+            // The log was enabled earlier.
             search_files(&config.audit_path, &filter, &mut page)?
         }
     };
@@ -227,7 +227,7 @@ impl Page {
         Self { format, is_endless, count: 0, out, held, prefixes: Prefixes::default() }
     }
 
-    /// Adds the lines that the filter admits; returns the number of unreadable ones.
+    /// Adds the lines that the filter admits; returns the number of invalid ones.
     fn add_all(&mut self, lines: impl BufRead, filter: &AuditFilter) -> Result<u64> {
         search(lines, filter, |text, line| self.add(text, line, filter))
     }
@@ -323,8 +323,8 @@ impl Prefixes {
     }
 }
 
-/// The widths of a line's first columns. A longer word moves the rest of its line, or is shortened: lines are
-/// printed as they are found.
+/// The widths of a line's first columns. A longer word moves the rest of its line, or is shortened: each line is
+/// printed when it is found.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
 /// Whether words are shortened to their columns: for a person at a screen. A pipe gets them whole.
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_line_with_what_is_known() {
+    fn an_entry_is_one_line_with_the_known_values() {
         let mut line = json!({"time": "2026-11-22T10:36:48.123456789Z", "action": "applied",
             "event": "CreateContainer", "plugin": "10-a", "field": "process.env[A]",
             "from": null, "to": "(hidden)", "namespace": "shop", "pod": "web", "container": "c"});

@@ -87,7 +87,7 @@ pub(super) fn junit(document: &Value) -> String {
     )
 }
 
-/// Escapes a text that may be a tenant's. XML permits no other control characters than these.
+/// Escapes a text that may be a tenant's. XML permits no control characters except these.
 fn xml(text: &str) -> String {
     let lines = text.split('\n').map(printable);
     let text = lines.collect::<Vec<_>>().join("\n");

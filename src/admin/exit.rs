@@ -4,11 +4,11 @@
 
 /// Done.
 pub(super) const DONE: u8 = 0;
-/// Failed: nothing or only a part was done, as the line on standard error says.
+/// Failed: nothing was done, or only a part, as the line on standard error states.
 pub(super) const FAILED: u8 = 1;
 /// Wrong command line.
 pub(super) const USAGE: u8 = 2;
-/// Done, and something was found that a script may want to know.
+/// Done, with a finding that a script may need.
 pub(super) const FOUND: u8 = 3;
 
 /// The meaning of each code for every verb.
@@ -19,7 +19,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
     (FOUND, "done, and something was found: only of the commands below that say so"),
 ];
 
-/// The meaning of a code for one verb, where that is not obvious.
+/// The meaning of a code for one verb, if that is not obvious.
 pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
@@ -59,7 +59,7 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
-/// Renders the end of the help of one verb: what is not plain about a code, else what it means for all.
+/// Renders the end of the help of one verb: its special meaning of a code, else the general one.
 pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));

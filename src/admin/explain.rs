@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gave_way_names_whose_value_holds() {
+    fn a_yielded_value_names_the_owner_of_the_other_one() {
         let left = |to: Value| {
             let mut page = String::new();
             let left = json!({"plugin": "inject:a", "field": "Env[A]", "to": to});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Colours, only for a person at a terminal: never with `NO_COLOR` or on a dumb terminal, never
-//! into a pipe or a file. A colour repeats what the words say. It is added to text that is already
-//! escaped, so that no other sequence reaches the terminal, and it changes no character.
+//! into a pipe or a file. Colours only repeat information of the text. They are added to escaped
+//! text, so that no other sequence reaches the terminal, and change no character.
 
 use std::env::var_os;
 use std::os::fd::AsFd;

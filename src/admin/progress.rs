@@ -14,7 +14,7 @@ use crate::text::{printable, span};
 
 use super::paint;
 
-/// Wait after which the line appears.
+/// Time after which the line appears.
 const SILENT: Duration = Duration::from_secs(1);
 
 /// Interval at which the line is rewritten.
@@ -55,7 +55,7 @@ pub(super) fn begin(what: &str) {
     *progress = Some(Progress { what, begun: Instant::now(), is_shown: false, thread });
 }
 
-/// Renames the step of the present wait; before `begin` and after `clear` it does nothing.
+/// Renames the step of the current wait; does nothing before `begin` and after `clear`.
 pub(super) fn step(what: &str) {
     if let Some(progress) = progress().as_mut() {
         what.clone_into(&mut progress.what);
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_fits_the_terminal_and_is_no_command_to_it() {
+    fn the_line_fits_the_terminal_and_cannot_control_it() {
         let waited = Duration::from_secs(61);
         assert_eq!(line("checking plugins", waited, 80), "checking plugins (1m1s) ...");
         assert_eq!(line("checking plugins", waited, 9), "checking");

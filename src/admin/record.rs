@@ -81,8 +81,8 @@ impl RecordingStream {
         }
     }
 
-    /// Shuts down our side of the connection: the daemon sends the requests still in flight, then
-    /// closes its side. A second signal does not wait for them.
+    /// Shuts down this side of the connection: the daemon sends the requests still in flight, then closes its side. A
+    /// second signal does not wait for them.
     fn ask_for_the_rest(&mut self) {
         let wait = if self.deadline.is_some() { Duration::ZERO } else { REST_WAIT };
         self.deadline = Some(Instant::now() + wait);
@@ -141,7 +141,7 @@ impl ScriptFile {
         Ok(Self { out, path: Some(path), requests: 0, bytes: 0 })
     }
 
-    /// Adds a line of the daemon; environment values only with `show_env`.
+    /// Adds a line from the daemon; environment values only with `show_env`.
     fn add(&mut self, line: &[u8], show_env: bool, listener: &mut RecordingStream) -> Result<()> {
         let mut line: Value = serde_json::from_slice(line)
             .map_err(|error| Error::new(format!("the daemon sent invalid JSON: {error}")))?;

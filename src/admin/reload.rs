@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_a_diff_and_what_needs_a_restart_stands_apart() {
+    fn changes_are_a_diff_and_those_for_a_restart_are_separate() {
         let document = json!({
             "running": true, "applied": true, "restart_with": "nri-runc nri restart",
             "warnings": ["f:1:1: unknown key x"],

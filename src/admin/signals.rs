@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals as events, awaited beside a descriptor: a command that has to clean up is not
-//! interrupted in the middle of a step, and SIGTERM has no default effect on the first process of a
-//! pod.
+//! Signals as events, awaited beside a descriptor: a command that must clean up is not interrupted
+//! in the middle of a step, and SIGTERM has no default effect on the first process of a pod.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;

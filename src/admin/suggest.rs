@@ -83,7 +83,7 @@ const FLAGS: [(&str, &str); 19] = [
     ("-y", "no command asks for confirmation"),
 ];
 
-/// Adds the tip, if the word is one of another tool.
+/// Adds the tip, if the word is one of another tool's.
 pub(super) fn add_tip(error: &mut clap::Error) {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => word.clone(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The unit in which systemd runs the daemon. systemctl stops and restarts it: otherwise systemd
-//! would restart a stopped daemon, beside one that was started manually.
+//! would restart a stopped daemon next to one that was started manually.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ impl Unit {
         Err(Error::new("no unit of systemd has this main process"))
     }
 
-    /// Returns the package's unit, if systemd runs it or should run it: a daemon started beside it
-    /// would be in its way. `autostart`: without a unit, a daemon may be started.
+    /// Returns the package's unit, if systemd runs it or should run it: a daemon started in
+    /// addition would conflict. `autostart`: without a unit, a daemon may be started.
     pub(super) fn that_is_wanted(autostart: bool) -> Option<Self> {
         let state = property(USUAL, "ActiveState").ok()?;
         let is_loaded = property(USUAL, "LoadState").ok()? == "loaded";

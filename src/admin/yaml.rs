@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Text that a reader could take for
-//! another type is quoted, by the rules of YAML 1.1 and 1.2, and characters that a terminal acts on
-//! or hides are escaped: saphyr, the YAML reader of this crate, writes some of them unescaped.
+//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Text that a reader could parse as
+//! another type is quoted, by the rules of YAML 1.1 and 1.2, and characters that a terminal
+//! interprets or hides are escaped: saphyr, the YAML reader of this crate, writes some of them
+//! unescaped.
 
 use std::fmt::Write as _;
 
@@ -85,7 +86,7 @@ fn number_text(number: &Number) -> String {
     }
 }
 
-/// Renders text as it is if that is unambiguous, else quoted.
+/// Renders text unquoted if that is unambiguous.
 fn scalar(text: &str) -> String {
     let is_inner =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-' | '+' | '@' | ' ');
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The document that a reader of YAML finds.
+    /// The document as a YAML reader parses it.
     fn read(node: &Yaml<'_>) -> Value {
         match node {
             Yaml::Value(Scalar::Null) => Value::Null,

@@ -18,14 +18,14 @@ pub(super) struct Flag {
     pub(super) takes_word: bool,
     /// Its meaning to the wrapper.
     pub(super) means: FlagMeaning,
-    /// The runtimes with this long name: decides about `-name` and about abbreviations.
+    /// The runtimes with this long name: this decides how `-name` and abbreviations are read.
     pub(super) known_by: KnownBy,
 }
 
 /// The runtimes that know a long name. Only runc reads `-name` as `--name`, only crun `--na`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
-    /// runc and crun; youki too, unless its own table differs.
+    /// runc and crun; youki too, unless it has a separate table.
     All,
     Runc,
     Crun,
@@ -54,7 +54,7 @@ pub(super) enum FlagMeaning {
     Bundle,
     Config,
     PidFile,
-    /// The file with the process that `exec` starts.
+    /// The file with the process document of an `exec`.
     Process,
     /// The terminal and the user of that process.
     Tty,
@@ -62,16 +62,16 @@ pub(super) enum FlagMeaning {
     Cwd,
     Env,
     ResourcesFlag,
-    /// One resource of `update`, which `--resources` can carry as well.
+    /// One resource of `update`, which `--resources` may also contain.
     Resource,
     Force,
     Detach,
     All,
     /// The ID is a pattern, not a container's.
     Regex,
-    /// The runtime only prints something.
+    /// Makes the runtime only print something.
     Help,
-    /// Not used; listed because it takes a value, or takes none.
+    /// Not used; listed to define whether it takes a value.
     Passed,
 }
 
@@ -93,7 +93,7 @@ const fn lone(
     Flag { name, letters, takes_word: false, means, known_by }
 }
 
-/// Flags before the verb; runc 1.6 takes the long names after it, too.
+/// Flags before the verb; runc 1.6 also accepts the long names after it.
 pub(super) const GLOBAL: &[Flag] = &[
     word("root", "r", FlagMeaning::Root, KnownBy::All),
     word("log", "l", FlagMeaning::Log, KnownBy::All),
@@ -102,9 +102,10 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("systemd-cgroup", "s", FlagMeaning::SystemdCgroup, KnownBy::All),
     word("cgroup-manager", "", FlagMeaning::CgroupManager, KnownBy::Crun),
     lone("debug", "", FlagMeaning::Passed, KnownBy::All),
-    // crun takes the next word here as well. Not `KnownBy::All`, as it reads `--ro` as `--root`.
+    // crun takes the next word here as well. Not `KnownBy::All`, because crun reads `--ro` as
+    // `--root`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
-    // Removed in runc 1.4; containerd up to 1.6 can be configured to send it.
+    // runc 1.4 removed it; containerd up to 1.6 can be configured to send it.
     word("criu", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("systemd-log", "", FlagMeaning::Passed, KnownBy::Youki),
 ];
@@ -116,7 +117,7 @@ pub(super) const GLOBAL_ENDS: &[Flag] = &[
     lone("version", "vV", FlagMeaning::Help, KnownBy::All),
 ];
 
-/// Flags that end a call after the verb; no runtime has `--version` there.
+/// Flags that end a call after the verb; no runtime accepts `--version` there.
 pub(super) const VERB_ENDS: &[Flag] = &[
     lone("help", "h?", FlagMeaning::Help, KnownBy::All),
     lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
@@ -190,7 +191,7 @@ const UPDATE: &[Flag] = &[
     word("memory-reservation", "", FlagMeaning::Resource, KnownBy::All),
     word("memory-swap", "", FlagMeaning::Resource, KnownBy::All),
     word("pids-limit", "", FlagMeaning::Resource, KnownBy::All),
-    // No runtime's `--resources` carries these: they stay flags.
+    // No runtime accepts these in `--resources`: they stay flags.
     word("l3-cache-schema", "", FlagMeaning::Passed, KnownBy::All),
     word("mem-bw-schema", "", FlagMeaning::Passed, KnownBy::All),
 ];
@@ -220,7 +221,7 @@ const EXEC: &[Flag] = &[
     word("cap", "c", FlagMeaning::Passed, KnownBy::All),
     word("preserve-fds", "", FlagMeaning::Passed, KnownBy::All),
     word("cgroup", "", FlagMeaning::Passed, KnownBy::All),
-    // crun takes a value only as `--tty=VALUE`, for which no table entry is needed.
+    // crun accepts a value only as `--tty=VALUE`, which needs no entry here.
     lone("tty", "t", FlagMeaning::Tty, KnownBy::All),
     lone("no-new-privs", "", FlagMeaning::Passed, KnownBy::All),
     lone("ignore-paused", "", FlagMeaning::Passed, KnownBy::Runc),

@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parses runc's command line by a table, and never rewrites it.
 //!
-//! [`read`] finds the verb, the ID and the few flags that the wrapper acts on. It never fails:
-//! words that it cannot parse pass to the runtime unchanged, and the runtime reports the error. The
-//! words themselves are never copied, corrected or reordered here; only [`for_update_by_stdin`] and
-//! [`with_process_file`] build another command line.
+//! [`read`] finds the verb, the ID and the few flags that the wrapper acts on. It never fails: words that it cannot
+//! parse reach the runtime unchanged, and the runtime reports the error. It never copies, corrects or reorders words;
+//! only [`for_update_by_stdin`] and [`with_process_file`] build another command line.
 //!
-//! One parser serves three grammars. Where they differ, runc is tried first:
+//! One parser handles three grammars. If they differ, runc's is tried first:
 //!
-//! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc,
-//!   youki), not `=B` (crun). Only words that mean nothing to runc are tried as crun's and
-//!   youki's bundled letters (`-fr`, `-bB`) and crun's shortened names (`--bund`).
-//! * Flags count at any place, also after the ID (runc, youki; crun refuses them there),
-//!   and runc 1.6 takes global flags after the verb. `exec` and `kill` end at their first plain
-//!   word, as in runc 1.6: up to 1.5 `kill ID --all 9` went to the container `9`.
+//! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc, youki), not `=B` (crun).
+//!   Only words that runc does not accept are tried as crun's and youki's bundled letters (`-fr`, `-bB`) and crun's
+//!   shortened names (`--bund`).
+//! * Flags count at any position, also after the ID (runc, youki; crun refuses them there), and runc 1.6 takes global
+//!   flags after the verb. `exec` and `kill` end at their first plain word, as in runc 1.6: up to 1.5 `kill ID --all 9`
+//!   went to the container `9`.
 //! * A flag given twice: the last wins (runc, crun; youki refuses most).
-//! * The IDs `help` and `h` request help, as in runc 1.6, for any runtime. Up to runc 1.5 and in
-//!   crun they are IDs: such a call is inert here, and the wrapper still involves plugins.
+//! * The IDs `help` and `h` request help, as in runc 1.6, for any runtime. Up to runc 1.5 and in crun they are IDs:
+//!   such a call is inert here, but the wrapper still involves plugins.
 //! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
 //!
-//! Words that we can parse count as a real call even if a runtime would refuse them: asking plugins
-//! in vain is harmless. A call is inert only if no runtime would act on it, except for those two
-//! IDs.
+//! Words that can be parsed count as a real call even if a runtime would refuse them: asking plugins in vain is
+//! harmless. A call is inert only if no runtime would act on it, except for those two IDs.
 //!
-//! An unlisted flag is taken to need no value, unless that leaves a plain word too many: then the
-//! next word was its value. So a flag of a future runtime hides neither verb nor ID.
+//! An unlisted flag is assumed to take no value, unless there would be a plain word too many: then the next word was
+//! its value. So a future runtime's flag cannot hide the verb or the ID.
 //!
 //! Reference: urfave/cli v1 and v3 over Go's `flag` (runc), glibc argp (crun), clap (youki).
 
@@ -63,7 +61,7 @@ pub enum Verb {
     Exec,
     /// `state`.
     State,
-    /// Our own verb; only as the first word, so that no container or flag is mistaken for it.
+    /// nri-runc's own verb; only as the first word, so that no container or flag is mistaken for it.
     Nri,
     /// Any other verb, known or not.
     Other,
@@ -95,7 +93,7 @@ impl Verb {
         }
     }
 
-    /// Returns the verb that a word names.
+    /// Returns the verb of a word.
     pub fn from_word(word: &OsStr) -> Self {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
@@ -127,12 +125,12 @@ pub struct CommandLine {
     pub verb: Verb,
     /// The verb's index in argv.
     pub verb_index: Option<usize>,
-    /// The container's ID. `None` also if the word is a pattern (crun's `--regex`).
+    /// The container's ID. Also `None` if the word is a pattern (crun's `--regex`).
     pub id: Option<OsString>,
     /// Its index in argv; the words after it are an `exec`'s command.
     pub id_index: Option<usize>,
-    /// Whether an unlisted flag is right before it, whose value it may be. Of an `exec`, which ends at
-    /// its first word, the container, its flags and the command may then be others.
+    /// Whether an unlisted flag precedes it, so that it may be that flag's value. An `exec` ends at its first word, so
+    /// its container, flags and command may then be wrong.
     pub id_may_be_value: bool,
     /// `--root`.
     pub root: Option<OsString>,
@@ -168,7 +166,7 @@ pub struct CommandLine {
     pub detach: bool,
     /// `--all` of kill.
     pub all: bool,
-    /// The runtime will print help, a version or a usage error and touch no container.
+    /// Whether the runtime will only print help, a version or a usage error, and touch no container.
     pub is_inert: bool,
     /// The single resources of update, in their order, which [`for_update_by_stdin`] removes along
     /// with `--resources`. runc ignores them if `--resources` is given.
@@ -180,7 +178,7 @@ pub struct CommandLine {
 pub struct ProcessFlag {
     /// A file with the document of a process.
     pub value: OsString,
-    /// The index of the argv word that ends with the value: the next word, or the flag itself.
+    /// The index of the argv word that ends with the value: the flag itself or the next word.
     pub word: usize,
 }
 
@@ -204,8 +202,8 @@ pub struct ResourceFlag {
     pub range: Range<usize>,
 }
 
-/// Whether no runtime creates a container of this ID: below a runtime's root it means the root
-/// itself, or a directory above.
+/// Whether no runtime can create a container of this ID, because below a runtime's root it means the root itself or a
+/// parent directory.
 pub(crate) fn is_never_an_id(id: &OsStr) -> bool {
     id.is_empty() || id == "." || id == ".."
 }
@@ -236,9 +234,8 @@ pub fn read(argv: &[OsString]) -> CommandLine {
 /// Returns the command line with its resources from standard input: `--resources` and the single
 /// resources are removed, `--resources=-` is inserted right after the verb, all other words stay.
 ///
-/// It is one word, because runc 1.1 sorts flags to the front before it reads them, and a lone
-/// `-` after them: of `--resources - --l3-cache-schema X ID` it takes the file named
-/// `--l3-cache-schema`.
+/// `--resources=-` is one word because runc 1.1 moves flags to the front, before a lone `-`: for `--resources -
+/// --l3-cache-schema X ID` it reads the file `--l3-cache-schema`.
 pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsString> {
     let Some(verb_index) = call.verb_index else { return argv.to_vec() };
     let mut gone: Vec<Range<usize>> = Vec::new();
@@ -283,8 +280,8 @@ pub(crate) fn with_process_file(
     words
 }
 
-/// Returns an `exec` without a process document with more flags, which count as the last ones, and with these
-/// arguments of the process in place of its own.
+/// Returns an `exec` without a process document, with more flags, which override earlier ones, and with other arguments
+/// of the process.
 pub(crate) fn with_later_process(
     argv: &[OsString],
     call: &CommandLine,
@@ -292,7 +289,7 @@ pub(crate) fn with_later_process(
     args: Option<&[String]>,
 ) -> Vec<OsString> {
     let Some(at) = call.id_index else { return argv.to_vec() };
-    // Behind `--` no word is a flag.
+    // After `--` no word is a flag.
     let is_end = |at: &usize| argv.get(*at).is_some_and(|word| word == "--");
     let end = at.checked_sub(1).filter(is_end).unwrap_or(at);
     let (before, rest) = argv.split_at(end.min(argv.len()));
@@ -311,8 +308,8 @@ pub(crate) fn with_later_process(
 /// The signals with which engines stop an infrastructure container, by number and name.
 const ENDING_SIGNALS: [(u8, &str); 4] = [(2, "INT"), (3, "QUIT"), (9, "KILL"), (15, "TERM")];
 
-/// Returns the number of the signal that a `kill` sends, if it should end the process. Without one,
-/// runc and crun send SIGTERM.
+/// Returns the number of a `kill`'s signal, if the signal should end the process. Without one, runc and crun send
+/// SIGTERM.
 pub(crate) fn ending_signal(call: &CommandLine) -> Option<u8> {
     let Some(signal) = &call.signal else { return Some(15) };
     let signal = signal.to_str()?.to_ascii_uppercase();
@@ -403,7 +400,7 @@ impl CommandLineReader {
     }
 }
 
-/// Whether Go reads this as false; other values that are not true are an error there.
+/// Whether Go parses this as false; other values that do not parse as true are errors there.
 fn is_false(value: &OsStr) -> bool {
     matches!(value.as_bytes(), b"0" | b"f" | b"F" | b"false" | b"False" | b"FALSE")
 }
@@ -506,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_no_verb_and_does_nothing() {
+    fn an_empty_command_line_has_no_verb() {
         for argv in [vec![], words("x"), words("x --root"), words("x --"), words("x --debug")] {
             let call = read(&argv);
             assert_eq!((call.verb, call.verb_index, call.is_inert), (Verb::None, None, true));

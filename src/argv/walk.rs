@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Walks a command line by the tables of `flags.rs` and emits each flag and word.
+//! Walks a command line with the tables of `flags.rs` and emits each flag and word.
 //!
 //! It knows where a flag's value ends, but not the flag's meaning. Reference: `mod.rs`.
 
@@ -14,7 +14,7 @@ use super::flags::{self, Flag, GLOBAL, GLOBAL_ENDS, VERB_ENDS};
 pub(super) enum CommandPart<'a> {
     /// A flag of a table; `value` is the next word or the text after `=`.
     Flag { flag: &'static Flag, value: Option<&'a OsStr>, words: Range<usize> },
-    /// A plain word of the verb. `may_be_value`: an unlisted flag is right before it.
+    /// A plain word of the verb. `may_be_value`: an unlisted flag precedes it.
     Word { word: &'a OsStr, at: usize, may_be_value: bool },
     /// The word after the container's ID, `kill`'s signal.
     Signal { word: &'a OsStr },
@@ -24,8 +24,8 @@ pub(super) enum CommandPart<'a> {
 
 /// Walks the words before the verb; returns the verb's index.
 ///
-/// The first plain word is the verb. After an unlisted flag it may be that flag's value: then it is
-/// skipped unless it names a verb, if a verb follows.
+/// The first plain word is the verb. After an unlisted flag it may be that flag's value: it is
+/// skipped if it is not a verb and a verb follows.
 pub(super) fn walk_globals<'a>(
     argv: &'a [OsString],
     sink: &mut dyn FnMut(CommandPart<'a>),
@@ -106,17 +106,17 @@ enum Step {
     Word,
     /// `--`.
     End,
-    /// Flags of a table, over this many words.
+    /// Flags of a table, and the number of their words.
     Flags { words: usize },
     /// An unlisted flag.
     Unknown { has_value: bool },
 }
 
-/// The flags that are valid at one place.
+/// The flags that are valid at one position.
 struct Tables {
     own: &'static [Flag],
     ends: &'static [Flag],
-    /// Global flags after the verb: full long names only.
+    /// Global flags after the verb, only by their full long names.
     outer: &'static [Flag],
 }
 
@@ -156,7 +156,7 @@ impl Tables {
         self.own.iter().chain(self.ends)
     }
 
-    /// Finds a full name or a single letter. Go's `flag` takes either with one dash or two.
+    /// Finds a full name or a single letter. Go's `flag` accepts either with one dash or two.
     fn exact(&self, name: &[u8], dashes: usize) -> Option<&'static Flag> {
         if let [letter] = name {
             return self.letter(*letter);
@@ -170,7 +170,7 @@ impl Tables {
         self.own_and_ends().find(|flag| flag.letters.as_bytes().contains(&letter))
     }
 
-    /// Finds the flag of crun that this abbreviates, if only one.
+    /// Finds crun's flag of this abbreviation, if there is only one.
     fn shortened(&self, name: &[u8]) -> Option<&'static Flag> {
         let mut fitting = self
             .own_and_ends()

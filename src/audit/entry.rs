@@ -15,11 +15,11 @@ pub(crate) enum AuditAction {
     WouldRefuse,
     /// An injection in audit mode would have set it.
     WouldInject,
-    /// A value was not applied, or a plugin was left out, and the request continued.
+    /// A value was not applied, or a plugin was skipped, and the request continued.
     Skipped,
-    /// A plugin's request to end a container was carried out.
+    /// A plugin's request to evict a container was carried out.
     Evicted,
-    /// A process was started, or was to be started, in a container.
+    /// A process was started, or requested, in a container.
     Exec,
     /// A plugin was synchronized: it receives requests from now on.
     Connected,
@@ -90,7 +90,7 @@ impl AuditSubject {
     }
 }
 
-/// A process that `exec` started or was to start. `None` members could not be read.
+/// A process that `exec` started or requested. Unreadable members are `None`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ExecutedProcess {
     /// `UID:GID`.
@@ -110,7 +110,7 @@ pub(crate) struct ExecutedProcess {
     pub(crate) exit_code: Option<i32>,
 }
 
-/// One entry. Empty members are not in the line.
+/// One entry. Empty members are omitted from the line.
 #[derive(Debug, Clone)]
 pub(crate) struct AuditEntry {
     /// Unix time in nanoseconds.
@@ -120,11 +120,11 @@ pub(crate) struct AuditEntry {
     pub(crate) event: String,
     /// `NN-name`.
     pub(crate) plugin: String,
-    /// Path in config.json, `cgroup:FILE`, or NRI's name of a field that was refused.
+    /// Path in config.json, `cgroup:FILE`, or NRI's name of a refused field.
     pub(crate) field: String,
-    /// The value before and after, of an applied value.
+    /// The values before and after, if a value was applied.
     pub(crate) values: Option<(Value, Value)>,
-    /// The process, of an entry about `exec`.
+    /// The process, if the entry is about `exec`.
     pub(crate) executed: Option<ExecutedProcess>,
     /// The rule that decided.
     pub(crate) rule: String,
@@ -134,7 +134,7 @@ pub(crate) struct AuditEntry {
 }
 
 impl AuditEntry {
-    /// Creates an entry with the present time and no details.
+    /// Creates an entry of the current time without details.
     pub(crate) fn new(action: AuditAction) -> Self {
         Self {
             at: crate::clock::now(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The audit log as a file of root (0600) with a bounded size: at its limit it is renamed to
-//! `NAME.1`, the former one to `NAME.2`, and the oldest is removed. It has whole lines only: a
-//! partial write is truncated. Lines about connections have a share of each file, so that a flood
-//! of them causes no rotation.
+//! `NAME.1`, the former one to `NAME.2`, and the oldest is removed. It contains only whole lines: a
+//! partial write is truncated. Lines about connections may use only a share of each file, so that a
+//! flood of them causes no rotation.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -40,7 +40,7 @@ impl RotatedFile {
     /// Appends a line, including its line feed.
     ///
     /// # Errors
-    /// Fails when the file system refuses; the file still has whole lines only.
+    /// Fails when the write fails; the file still contains only whole lines.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let size = self.opened()?.size;
@@ -50,7 +50,7 @@ impl RotatedFile {
         }
         let open = self.opened()?;
         if let Err(error) = open.file.write_all(line) {
-            // Half a line would corrupt the next one too.
+            // A partial line would corrupt the next one too.
             let _best_effort = open.file.set_len(open.size);
             return Err(error);
         }
@@ -76,7 +76,7 @@ impl RotatedFile {
         Ok(true)
     }
 
-    /// Returns the file that has this name now: an operator may have moved the open one.
+    /// Returns the file that has this name now: an operator may have renamed the open one.
     fn opened(&mut self) -> io::Result<&mut OpenFile> {
         let there = std::fs::symlink_metadata(&self.path).or_absent();
         let inode = there.map(|there| (there.dev(), there.ino()));
@@ -84,7 +84,7 @@ impl RotatedFile {
             Some(open) => open,
             None => {
                 let mut open = open(&self.path)?;
-                // Existing bytes count as used: a restart grants no second share.
+                // Existing bytes count as used: a restart must not grant a second share.
                 let left = self.max_size.saturating_sub(open.size) / SHARE;
                 open.about_connections = (self.max_size / SHARE).saturating_sub(left);
                 open
@@ -99,7 +99,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let mut options = OpenOptions::new();
-    // O_NONBLOCK: a FIFO in its place must not block the thread.
+    // O_NONBLOCK: a FIFO of this name must not block the thread.
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     options.read(true).append(true).create(true).mode(0o600).custom_flags(flags);
     let mut file = options.open(path)?;
@@ -140,7 +140,7 @@ fn rotate(path: &Path, max_files: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the name of the file after `number` rotations; 0 is the present one.
+/// Returns the name of the file after `number` rotations; 0 is the current one.
 pub(super) fn rotated(path: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return path.to_owned();
@@ -244,12 +244,13 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_whole_lines() {
-        // /dev/full is no regular file; a limit of the process would end the whole test program.
+        // /dev/full is not a regular file, and a limit of the process would end the whole test
+        // program.
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 1000, 2);
         log.append(b"one\n").unwrap();
-        // A file that can only be read refuses the line.
+        // A file opened read-only refuses the line.
         let read_only = File::open(&path).unwrap();
         let open = log.open.as_mut().unwrap();
         let writable = std::mem::replace(&mut open.file, read_only);

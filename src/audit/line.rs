@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An entry as a line: JSON in ASCII, of a bounded length. Names, reasons and values come from
-//! tenants and plugins: they are escaped, so that none can end the line, begin another or control a
-//! terminal.
+//! Formats an entry as a line: JSON in ASCII, with a maximum length. Names, reasons and values come
+//! from tenants and plugins: they are escaped, so that none can end the line, begin another or
+//! control a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 /// Placeholder for the value of an environment variable.
 const HIDDEN: &str = "(hidden)";
 
-/// Stands for the arguments that are left out.
+/// Stands for omitted arguments.
 const CUT: &str = "\u{2026}";
 
 /// The members of a line in their order.
@@ -59,7 +59,7 @@ struct Line<'a> {
     container_id: &'a str,
 }
 
-/// Formats the line, without its line feed. Cuts long texts of the entry and takes its values.
+/// Formats the line, without its line feed. Truncates the entry's long texts and takes its values.
 pub(super) fn of(entry: &mut AuditEntry) -> String {
     let AuditEntry { event, plugin, field, rule, reason, subject, .. } = entry;
     for text in [event, plugin, field, rule, reason].into_iter().chain(subject.texts_mut()) {
@@ -94,7 +94,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     ascii(&serde_json::to_string(&line).unwrap_or_default())
 }
 
-/// Returns a value without secrets; a long one becomes a cut text.
+/// Returns a value without secrets; a long one becomes a truncated text.
 fn shown(field: &str, mut value: Value) -> Value {
     redact(field, &mut value, HIDDEN);
     let mut text = match &value {
@@ -109,7 +109,7 @@ fn shown(field: &str, mut value: Value) -> Value {
     Value::String(text)
 }
 
-/// Hides the values of arguments such as `KEY=VALUE`, and cuts long ones.
+/// Hides the values of arguments such as `KEY=VALUE`, and truncates long ones.
 fn bound(executed: &mut ExecutedProcess) {
     let mut room = limits::AUDIT_VALUE;
     let mut is_cut = false;
@@ -136,8 +136,8 @@ fn cut(text: &mut String, limit: usize) {
     }
 }
 
-/// Escapes all other characters: JSON permits control characters above 0x7e and marks of direction,
-/// which only its strings can have.
+/// Escapes all characters outside ASCII: JSON permits control characters above 0x7e and direction
+/// marks, which occur only in its strings.
 pub(crate) fn ascii(json: &str) -> String {
     let mut ascii = String::with_capacity(json.len());
     for character in json.chars() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log: one JSON line for each value that a plugin changed, that was refused or that was
-//! not applied, optionally for each process that `exec` starts, and for each plugin that connects,
-//! disconnects or is refused.
+//! The audit log: one JSON line for each value that a plugin changed or that was refused or not
+//! applied, for each plugin that connects, disconnects or is refused, and optionally for each
+//! process that `exec` starts.
 //!
 //! A dedicated thread writes the lines, to a file with a bounded size or to the journal, so that a
-//! slow or full disk delays no container: lines that it cannot take are counted, reported once, and
-//! summed up in a line once there is room again. It knows no records, decides nothing and never
-//! fails a request.
+//! slow or full disk delays no container: lines that do not fit its queue are counted, reported
+//! once, and summed up in a line later. It does not use records, decides nothing and never fails a
+//! request.
 
 mod entry;
 mod file;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hides the values of environment variables (D27): those of the process, and those of hooks.
+//! Hides the values of environment variables (D27), of the process and of hooks.
 
 use serde_json::Value;
 

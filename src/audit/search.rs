@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Searches the audit log: its files, oldest first, and the lines in them that an operator
-//! requests.
+//! Searches the audit log: its files, oldest first, for the lines that an operator requests.
 
 use std::fs::File;
 use std::io::{BufRead, Read};
@@ -26,9 +25,9 @@ pub(crate) struct AuditFilter {
     pub(crate) container: Option<String>,
     /// `NN-name`, or the bare name.
     pub(crate) plugin: Option<String>,
-    /// Names of actions; empty is any.
+    /// Names of actions; empty means any.
     pub(crate) actions: Vec<String>,
-    /// A time as [`since`] gives it.
+    /// A time as [`since`] returns it.
     pub(crate) since: Option<String>,
 }
 
@@ -45,13 +44,13 @@ impl AuditFilter {
         let is_container =
             |wanted: &String| of("container") == wanted || begins(of("container_id"), wanted);
         let is_plugin = |wanted: &String| {
-            // An update may be of several.
+            // An update may have several plugins.
             of("plugin").split(',').any(|plugin| {
                 let name = plugin.split_once('-').map(|(_, name)| name);
                 plugin == wanted || name == Some(wanted)
             })
         };
-        // Missing lines concern every search.
+        // A gap concerns every search.
         let is_gap = line["action"] == "lost";
         let is_about = self.pod.as_ref().is_none_or(is_pod)
             && self.container.as_ref().is_none_or(is_container)
@@ -83,13 +82,13 @@ fn begins(id: &str, wanted: &str) -> bool {
     !wanted.is_empty() && id.starts_with(wanted)
 }
 
-/// Times are compared as text: `Z` sorts after a fraction of the same second.
+/// Makes times comparable as text: `Z` sorts after a fraction of the same second.
 fn comparable(time: &str) -> &str {
     time.trim_end_matches('Z')
 }
 
-/// Parses an operator's time: an age such as `90s` or `2h`, or the beginning of a UTC time such as
-/// `2026-11-22` or `2026-11-22T10:15:00Z`. `None` if it is neither.
+/// Parses an operator's time: an age such as `90s` or `2h`, or a UTC time or its beginning, such as `2026-11-22` or
+/// `2026-11-22T10:15:00Z`. `None` if it is neither.
 pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     let age = match text.strip_suffix('d').map(str::parse::<u32>) {
         Some(Ok(days)) => Some(std::time::Duration::from_secs(u64::from(days) * 86_400)),
@@ -111,11 +110,11 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     (has_a_form && time.chars().zip(form.chars()).all(is_like)).then(|| time.to_owned())
 }
 
-/// Opens the files of the log, oldest first. They are opened from the newest on, so that one which
-/// is rotated meanwhile is met twice instead of missed. A rotation leaves one number free.
+/// Opens the files of the log, oldest first. They are opened from the newest to the oldest, so that a file rotated
+/// meanwhile is read twice instead of missed. A rotation leaves one number free.
 ///
 /// # Errors
-/// Fails when a file cannot be read, or there is none.
+/// Fails when a file is unreadable, or none exists.
 pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
     let (mut files, mut seen, mut is_free) = (Vec::new(), Vec::new(), false);
     for number in 0.. {
@@ -258,13 +257,13 @@ mod tests {
             files.into_iter().map(|file| std::io::read_to_string(file).unwrap()).collect()
         };
         assert_eq!(read(&path), ["oldest", "older", "new"]);
-        // While files are renamed, one number is free: first the last but one, then the present file's.
+        // While files are renamed, one number is free: first the second to last, later the current file's.
         std::fs::rename(rotated(&path, 1), temp.path().join("kept")).unwrap();
         assert_eq!(read(&path), ["oldest", "new"]);
         std::fs::rename(temp.path().join("kept"), rotated(&path, 1)).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
-        // What is set aside while the files are opened is met twice.
+        // A file that is set aside while the files are opened is read twice.
         std::fs::hard_link(rotated(&path, 1), &path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
         std::os::unix::fs::symlink("/etc/passwd", rotated(&path, 3)).unwrap();

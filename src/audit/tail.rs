@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the audit log while it grows: its files, oldest first, then new lines. A file that is
-//! rotated meanwhile is read to its end before the next one.
+//! Reads the audit log while it grows: its files, oldest first, then new lines. A rotated file is
+//! read to its end before the next one.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -37,7 +37,7 @@ impl AuditTail {
         Ok(Self { path: path.to_owned(), files, is_cut: false, may_have_missed: false })
     }
 
-    /// Returns the next whole lines, some at a time; empty if there are none yet.
+    /// Returns the next whole lines, in batches; empty if there are none yet.
     ///
     /// # Errors
     /// Fails when a file cannot be read.
@@ -61,7 +61,8 @@ impl AuditTail {
                 }
                 continue;
             }
-            // An unfinished line is read again once it ends: the daemon may also truncate it.
+            // An unfinished line is read again once it is complete: the daemon may also truncate
+            // it.
             let back = i64::try_from(unfinished).unwrap_or_default();
             file.seek(SeekFrom::Current(-back)).doing(reading)?;
             bytes.truncate(whole);
@@ -149,11 +150,11 @@ impl AuditTail {
     }
 }
 
-/// The state of a file without another whole line.
+/// The state of a file that has no further whole line.
 enum AtEnd {
-    /// It is the present file.
+    /// It is the current file.
     Wait,
-    /// There is more, in it or in the next file.
+    /// There are more lines, in it or in the next file.
     ReadOn,
     /// It was rotated with this unfinished line at its end.
     Unfinished(Vec<u8>),
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read_oldest_first_then_what_comes() {
+    fn existing_lines_are_read_oldest_first_then_new_ones() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 10, 3);
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(text(&mut tail), "set aside\na long line\n");
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert_eq!(text(&mut tail), "");
-        // Later than the file that was set aside, as the clock of files has it.
+        // Later than the file that was set aside, according to the file system's clock.
         std::thread::sleep(std::time::Duration::from_millis(20));
         append(&path, b"anew\n");
         assert_eq!(text(&mut tail), "anew\n");

@@ -80,7 +80,7 @@ struct Queue {
 #[derive(Debug)]
 enum Order {
     Write(Vec<u8>, Share),
-    /// Responds when everything before it is written.
+    /// A request for a response once everything before it is written.
     Flush(oneshot::Sender<()>),
 }
 
@@ -102,7 +102,7 @@ struct Settings {
 }
 
 impl AuditLog {
-    /// Opens or closes the log by the configuration; an unchanged one stays open.
+    /// Opens or closes the log as configured; if its settings are unchanged it stays open.
     pub(crate) fn apply(&self, config: &Config) {
         let settings = config.audit_target.map(|target| Settings {
             target,
@@ -114,7 +114,8 @@ impl AuditLog {
         if queue.as_ref().map(|queue| &queue.settings) == settings.as_ref() {
             return;
         }
-        // The old thread finishes its lines, perhaps beside the new one: both append whole lines.
+        // The old thread finishes its lines, possibly concurrently with the new one: both append
+        // whole lines.
         *queue = settings.and_then(|settings| start(settings, &self.counts));
     }
 
@@ -160,8 +161,8 @@ impl AuditLog {
         }
     }
 
-    /// Takes a failure that was not yet reported to `status`; one each time that writing starts to
-    /// fail.
+    /// Takes a failure that was not yet reported to `status`; there is one each time that writing
+    /// starts to fail.
     pub(crate) fn new_failure(&self) -> Option<String> {
         self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -246,7 +247,7 @@ struct Writer {
     settings: Settings,
     counts: Arc<AuditCounts>,
     is_failing: bool,
-    /// Dropped lines about connections, not yet reported.
+    /// Dropped lines about connections that are not yet reported.
     beyond_share: u64,
 }
 
@@ -255,7 +256,7 @@ struct Writer {
 enum Written {
     Yes,
     No,
-    /// It is about a connection, and these have used their share.
+    /// It is about a connection, and such lines have used their share.
     BeyondShare,
 }
 
@@ -285,7 +286,7 @@ impl Writer {
         }
     }
 
-    /// Reports in the log how many lines are missing here.
+    /// Logs how many lines are missing here.
     fn tell_of_lost(&mut self) {
         let lost = self.counts.untold.swap(0, Relaxed);
         if lost == 0 {
@@ -437,7 +438,7 @@ mod tests {
         };
         let log = AuditLog::default();
         *log.queue.borrow_mut() = Some(Queue { orders, settings });
-        // Nobody takes from the queue.
+        // No thread takes from the queue.
         (0..limits::AUDIT_QUEUE + 10).for_each(|_| log.record(entry("x")));
         assert_eq!(log.counts().lost(), 10);
         log.flush(Duration::from_millis(10)).await;

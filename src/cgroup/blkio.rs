@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Block I/O, on both layouts.
 //!
-//! A list of limits is the file's full content afterwards: limits of devices that only the file has
-//! are lifted. An absent list leaves its limits unchanged, and a weight of zero is the kernel's
-//! default.
+//! A list replaces the file's limits: limits of devices that only the file has are lifted. An
+//! absent list leaves the limits unchanged, and a weight of zero is the kernel's default.
 //! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;
 //! runc's `cgroups/fs/blkio.go` and `fs2/io.go` for which file is chosen.
 
@@ -88,7 +87,7 @@ const DEVICES: &str = "blockIO.weightDevice";
 
 pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let controller = "blkio";
-    // The scheduler of the kernel decides which file exists: CFQ's of old, or BFQ's.
+    // The kernel's scheduler decides which file exists: the former CFQ's, or BFQ's.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
         ("blkio.weight", "blkio.weight_device", "0", 500)
     } else {
@@ -117,7 +116,7 @@ pub(super) fn plan_v2(
     if files.exists("", BFQ) {
         plan_weight(io.weight, ("", BFQ), 100, files, writes);
     } else {
-        // Runtimes stretch 10 to 1000 over 1 to 10000.
+        // Runtimes map 10 to 1000 linearly to 1 to 10000.
         let wide = io.weight.map(|weight| match weight {
             0 => 0,
             weight => 1 + weight.clamp(10, 1000).saturating_sub(10) * 9999 / 990,
@@ -129,7 +128,7 @@ pub(super) fn plan_v2(
     Ok(())
 }
 
-/// The weight of the whole; zero restores the default where it was changed.
+/// The weight for all devices; zero restores the default if it was changed.
 fn plan_weight(
     weight: Option<u64>,
     (controller, file): (&'static str, &str),
@@ -138,7 +137,7 @@ fn plan_weight(
     writes: &mut Vec<Write>,
 ) {
     let Some(weight) = weight else { return };
-    // BFQ and v2 say "default 100", and below it the devices.
+    // BFQ and v2 show "default 100", followed by the devices.
     let text = files.text(controller, file).unwrap_or_default();
     let now = text.lines().next().unwrap_or_default().trim_start_matches("default ").trim();
     if weight == 0 && (now.is_empty() || now == default.to_string()) {
@@ -180,7 +179,7 @@ fn plan_list(
     writes.push(Write { undo, ..write(controller, file, value.join("\n"), field) });
 }
 
-/// `io.max` has all four limits of a device on one line; keys that are not named stay.
+/// `io.max` has all four limits of a device on one line; unnamed keys are unchanged.
 fn plan_max(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let before = lines(files.text("", "io.max"));
     let key_of = |line: &str, key: &str| {
@@ -232,7 +231,7 @@ mod tests {
     use super::super::CgroupFiles;
     use super::*;
 
-    /// Files by name; their controller is the layout's.
+    /// Files by name; the layout determines their controller.
     struct FakeFiles(BTreeMap<&'static str, &'static str>);
 
     impl CgroupFiles for FakeFiles {
@@ -249,7 +248,7 @@ mod tests {
         FakeFiles(files.iter().copied().collect())
     }
 
-    /// File, value and what takes it back.
+    /// File, value and undo value.
     fn shown(writes: &[Write]) -> Vec<String> {
         let show = |write: &Write| {
             let undo = write.undo.as_ref().map(|(_, value)| value.as_str()).unwrap_or_default();

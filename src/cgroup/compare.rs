@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares cgroup files with the values that are meant to be in them. The kernel writes many values in
-//! its own form: lists of CPUs, bytes in whole pages, "max". What cannot be compared is an error and never a
-//! difference. It only reads. Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`.
+//! Compares cgroup files with their expected values. The kernel shows many values in another form: lists of CPUs, bytes
+//! in whole pages, "max". A value that cannot be compared is an error, never a difference. It only reads. Reference:
+//! kernel `cgroup-v1/`, `cgroup-v2.rst`.
 
 use std::path::PathBuf;
 use std::str::SplitWhitespace;
@@ -12,29 +12,29 @@ use crate::presence::IfThere;
 use super::write::{is_within_a_page, members};
 use super::{CgroupFiles, Cgroups, Write};
 
-/// A file that does not have its value.
+/// A file whose value differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) file: PathBuf,
     /// The value as the file would show it.
     pub(crate) expected: String,
-    /// The text that the file has.
+    /// The file's text.
     pub(crate) actual: String,
-    /// Whether the expected value is the only one.
+    /// Whether exactly one value is expected.
     pub(crate) is_certain: bool,
 }
 
 /// Files that runtimes and kernels accept without applying the value.
 const NOT_APPLIED: [&str; 2] = ["memory.kmem.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
 
-/// A second, and the step in which runtimes give systemd the CPU time of one, in microseconds.
+/// One second in microseconds, and the granularity in which runtimes give systemd the CPU time of one second.
 const SECOND: u128 = 1_000_000;
 const SYSTEMD_STEP: u128 = 10_000;
 
-/// Compares the file of a write with its value; `None` if it has it.
+/// Compares the file of a write with its value; `None` if they are equal.
 ///
 /// # Errors
-/// One line on why they cannot be compared.
+/// Fails with one line if they cannot be compared.
 pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Difference>, String> {
     let Write { controller, file, value, field, other, .. } = write;
     if NOT_APPLIED.contains(&file.as_str()) {
@@ -45,10 +45,10 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
     let text = text.map_err(|why| format!("{file} cannot be read: {}", in_our_words(&why)))?;
     let text = text.ok_or_else(|| format!("there is no {file}"))?;
     let (expected, actual) = match (file.as_str(), field.as_str()) {
-        // The other half is another field's, and perhaps nobody's.
+        // The other half belongs to another field, or to none.
         ("cpu.max", "cpu.quota") => (word(value, 0), word(&text, 0)),
         ("cpu.max", "cpu.period") => (word(value, 1), word(&text, 1)),
-        // As a unified value, it may be written without the period.
+        // A unified value may be written without the period.
         ("cpu.max", _) if !value.contains(' ') => (value.as_str(), word(&text, 0)),
         ("memory.oom_control", _) => (value.as_str(), oom_kill_disable(&text)),
         _ => (value.as_str(), text.as_str()),
@@ -72,8 +72,8 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
     }
 }
 
-/// Whether systemd made this of a quota: it gets the time of a second from the runtime, rounded up to 10 ms,
-/// and writes it again at each reload.
+/// Whether this is systemd's value for a quota: the runtime gives systemd the time per second, rounded up to 10 ms, and
+/// systemd writes that at each reload.
 fn is_rounded_quota(
     cgroups: &Cgroups,
     write: &Write,
@@ -107,7 +107,7 @@ fn oom_kill_disable(text: &str) -> &str {
     text.lines().find_map(|line| line.strip_prefix("oom_kill_disable ")).unwrap_or_default()
 }
 
-/// Whether the kernel shows `actual` for a written `expected`; `None` where only the kernel knows.
+/// Whether the kernel shows `actual` for a written `expected`; `None` if only the kernel knows.
 fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     if expected == actual {
         return Some(true);
@@ -139,13 +139,13 @@ fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
 /// The quantity in a file.
 enum Unit {
     Number,
-    /// A limit of memory, which the kernel has in whole pages.
+    /// A memory limit, which the kernel keeps in whole pages.
     Bytes,
     /// Huge pages of this many bytes.
     Pages(u64),
 }
 
-/// The quantity in a file that the kernel shows as one number; `None` for all others.
+/// The unit of a file that the kernel shows as one number; `None` for all others.
 fn unit(file: &str) -> Option<Unit> {
     match file {
         "cpu.weight" | "cpu.idle" | "cpu.max.burst" | "cpu.shares" | "cpu.cfs_quota_us"
@@ -174,7 +174,7 @@ impl Amount {
         if text == "max" || text.parse::<i64>().is_ok_and(|number| number < 0) {
             return Some(Self::Unlimited);
         }
-        // The kernel takes it for octal.
+        // The kernel would parse it as octal.
         if text.len() > 1 && text.starts_with('0') {
             return None;
         }
@@ -190,7 +190,7 @@ impl Amount {
     }
 }
 
-/// The size of the pages that a file of huge pages limits: `hugetlb.2MB.max`.
+/// The page size of a huge page file: `hugetlb.2MB.max`.
 fn huge_page(file: &str) -> Option<u64> {
     let size = file.strip_prefix("hugetlb.")?.split('.').next()?;
     match Amount::of(size.strip_suffix('B')?)? {
@@ -207,8 +207,7 @@ mod tests {
     use super::super::{Around, plan};
     use super::*;
 
-    /// `file: expected -> actual` of each value that its file does not have, and why others cannot be
-    /// compared.
+    /// `file: expected -> actual` for each differing value, and the reasons why others cannot be compared.
     fn compared(tree: &CgroupTree, wanted: Value) -> Result<Vec<String>, String> {
         let (cgroups, wanted) = (tree.cgroups(), map(wanted));
         let around = Around { before: &wanted, tried: None, after: &wanted };
@@ -224,7 +223,7 @@ mod tests {
     const NONE: &[&str] = &[];
 
     #[test]
-    fn v1_values_in_the_kernels_own_form_are_no_difference() {
+    fn v1_values_in_the_kernels_form_do_not_differ() {
         let tree = CgroupTree::v1();
         for (file, text) in [
             ("memory/k/c/memory.limit_in_bytes", "8192"),
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_values_in_the_kernels_own_form_are_no_difference() {
+    fn v2_values_in_the_kernels_form_do_not_differ() {
         let tree = CgroupTree::v2();
         for (file, text) in [
             ("cpu.max", "5000 20000"),
@@ -278,7 +277,7 @@ mod tests {
             tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
         }
         for same in [
-            // Both formulas: 39 by the older one, which runtimes used before.
+            // Both formulas: the older one, which runtimes used before, gives 39.
             json!({"cpu": {"shares": 1024}}),
             json!({"cpu": {"quota": 5000}}),
             json!({"cpu": {"period": 20_000}}),
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomparable_value_is_reported_and_is_no_drift() {
+    fn an_incomparable_value_is_reported_but_is_not_drift() {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/io.max", "8:0 rbps=1000 wbps=max\n");
         let why = compared(&tree, json!({"unified": {"io.max": "8:0 rbps=1000"}})).unwrap_err();
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_either_formula_is_no_drift_after_another_value() {
+    fn a_weight_by_either_formula_is_not_drift_after_a_change() {
         let tree = CgroupTree::v2();
         for text in ["100", "39"] {
             tree.file("/sys/fs/cgroup/k/c/cpu.weight", &format!("{text}\n"));
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_rounded_up_by_systemd_is_no_drift_in_a_scope() {
+    fn a_quota_that_systemd_rounded_up_is_not_drift_in_a_scope() {
         for (tree, scope, file, text) in [
             (CgroupTree::v2(), "", "cpu.max", "51000 100000"),
             (CgroupTree::v1(), "cpu,cpuacct/", "cpu.cfs_quota_us", "51000"),

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! cgroup v1's numbers in cgroup v2's terms.
+//! Converts cgroup v1's numbers to cgroup v2's.
 //!
-//! Runtimes turn CPU shares into a weight by one of two formulas: an older one along a straight
-//! line, and one that maps the default of v1 to that of v2 (runc since 1.3.2, crun since 1.23). A
-//! container's weight shows which one made it.
-//! Reference: release notes of runc and crun.
+//! Runtimes convert CPU shares to a weight by one of two formulas: an older linear one, and one
+//! that maps v1's default to v2's (runc since 1.3.2, crun since 1.23). A container's weight shows
+//! which one was used. Reference: release notes of runc and crun.
 
-/// The least and the most that a share can be.
+/// The minimum and maximum of shares.
 const SHARES: (u64, u64) = (2, 262_144);
 
-/// The weight for `shares`, by the formula that made the present weight, `now`, of one of `before`;
-/// by the newer one if that does not show. The second is the other formula's.
+/// The weight for `shares`, by the formula that gives the current weight `now` for one of `before`,
+/// or by the newer one if none does. The second value is the other formula's.
 pub(super) fn weights(shares: u64, before: &[u64], now: Option<u64>) -> (u64, u64) {
     let by = |formula: fn(u64) -> u64| before.iter().any(|shares| Some(formula(*shares)) == now);
     let (old, new) = (linear(shares), curved(shares));
@@ -50,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formulas_give_what_the_runtimes_give() {
+    fn both_formulas_give_the_runtimes_results() {
         for (shares, old, new) in [
             (2, 1, 1),
             (100, 4, 17),
@@ -69,11 +68,11 @@ mod tests {
     fn the_current_weight_shows_which_formula_made_it() {
         assert_eq!(weight(512, &[1024], Some(39)), 20);
         assert_eq!(weight(512, &[1024], Some(100)), 59);
-        // 700 were tried in place of 300: the old formula makes 12 and 27 of them.
+        // A failed update tried 700 in place of 300: the old formula gives 12 and 27 for them.
         for now in [12, 27] {
             assert_eq!(weight(512, &[300, 700], Some(now)), 20, "{now}");
         }
-        // The new formula makes 39 of 300; the old one makes 39 of 1024.
+        // The new formula gives 39 for 300; the old one gives 39 for 1024.
         for (before, now) in
             [(&[][..], None), (&[2], Some(1)), (&[1024], Some(77)), (&[300, 1024], Some(39))]
         {

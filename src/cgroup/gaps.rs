@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Features that the build machines lack (huge pages of v1, real-time groups, disks on v2,
-//! resctrl): the exact writes, on trees of plain files behind the door of D18. Each test prints
-//! that no kernel has accepted them.
+//! resctrl): the exact writes, on trees of plain files with redirected host paths (D18). Each test
+//! prints that no kernel has accepted the writes.
 
 use serde_json::{Value, json};
 
 use super::tests::{CgroupTree, map};
 use super::{Around, carry_out, plan, resctrl};
 
-/// The case's name, the resources, and the files with the value written last.
+/// The case's name, the resources, and the files with the last written value.
 type Case = (&'static str, Value, Vec<(&'static str, &'static str)>);
 
 #[expect(clippy::print_stderr, reason = "a gap is said")]

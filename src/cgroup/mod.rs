@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources to cgroup files, for containers that already run.
+//! Writes resources to cgroup files, for running containers.
 //!
-//! [`plan`] decides and is pure: it takes OCI resources and a look at the files, and gives writes
-//! in an order that the kernel takes, or says what cannot be. [`carry_out`] writes them, and puts
-//! everything back when one of them fails. Which containers may be written to at all is not
-//! decided here (D22), and no process is ever moved, frozen or killed.
-//! Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; runc's `cgroups` package.
+//! [`plan`] decides and is pure: it takes OCI resources and the files' content, and returns writes
+//! in an order that the kernel accepts, or an error. [`carry_out`] makes them, and reverts all of
+//! them when one fails. The caller decides which containers may be written to (D22), and no process
+//! is ever moved, frozen or killed. Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; runc's
+//! `cgroups` package.
 
 mod blkio;
 mod compare;
@@ -37,13 +37,13 @@ pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members
 
 /// The files that a decision may read: `file` of `controller` (always empty on v2).
 pub(crate) trait CgroupFiles {
-    /// Whether the file is there; an error where that cannot be known.
+    /// Whether the file exists; an error if that is unknown.
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool>;
-    /// Its text, without the line's end; none if it is not there.
+    /// Its text, without the final line feed; `None` if it does not exist.
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>>;
 }
 
-/// The files, as one decision sees them. What it could not see spoils the decision as a whole.
+/// The files, as one decision sees them. An unreadable file fails the whole decision.
 struct SeenFiles<'a> {
     files: &'a dyn CgroupFiles,
     unknown: RefCell<Option<(String, io::Error)>>,
@@ -81,37 +81,37 @@ pub(crate) struct Write {
     pub file: String,
     /// The text to write, line by line.
     pub value: String,
-    /// Path of the resource, below `linux.resources`.
+    /// Path of the resource below `linux.resources`.
     pub field: String,
-    /// File and value that undo the write, unless the file's earlier text does.
+    /// File and value that revert the write, unless the file's earlier text does.
     pub undo: Option<(String, String)>,
-    /// Another value that some runtimes make of the field.
+    /// Another value that some runtimes write for the field.
     pub other: Option<String>,
-    /// Without the file the value holds anyway.
+    /// Skip the write if the file is absent.
     is_optional: bool,
-    /// The kernel may silently take another value; that is a failure.
+    /// Whether the kernel may silently choose another value, which counts as a failure.
     pub is_verified: bool,
 }
 
 impl Write {
-    /// Whether the kernel may be busy with it for seconds: below what is in use it reclaims memory
-    /// within the call, writing to disks, and for other memory nodes it moves pages.
+    /// Whether the kernel may take seconds for it: a limit below current use makes it reclaim
+    /// memory within the call, writing to disks, and other memory nodes make it move pages.
     pub(crate) fn may_take_long(&self) -> bool {
         self.file.starts_with("memory.") || self.file == "cpuset.mems"
     }
 }
 
-/// Why resources cannot be written.
+/// The reason why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// It cannot be done on this host.
+    /// It is impossible on this host.
     Refused {
         /// Path of the resource.
         field: String,
         /// Why.
         why: String,
     },
-    /// The runtime may be able to.
+    /// The runtime may be able to do it.
     NotDirect(String),
 }
 
@@ -124,21 +124,21 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// The resources around the wanted ones.
+/// The complete resources before and after an update.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
     /// The resources in force.
     pub before: &'a Map<String, Value>,
-    /// A failed update, of which a part is perhaps in force.
+    /// The resources of a failed update, part of which may be in force.
     pub tried: Option<&'a Map<String, Value>>,
     /// The resources after the writes.
     pub after: &'a Map<String, Value>,
 }
 
-/// The writes that `wanted` comes to, in their order.
+/// The writes for `wanted`, in order.
 ///
 /// # Errors
-/// Says which field cannot be written, and why.
+/// Fails with the field that cannot be written, and the reason.
 pub(crate) fn plan(
     layout: Layout,
     wanted: &Map<String, Value>,
@@ -176,7 +176,7 @@ fn plan_seen(
     Ok(writes)
 }
 
-/// A file for a field.
+/// A write to a file for a field.
 fn write(
     controller: &'static str,
     file: impl Into<String>,
@@ -209,7 +209,7 @@ fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     }
 }
 
-/// The writes of huge page limits; `file` is the name of the limit's file without its page size.
+/// The writes of huge page limits; `file` is the limit file's name without its page size.
 fn plan_hugepages(
     controller: &'static str,
     file: &str,
@@ -229,7 +229,7 @@ fn refused<T>(field: &str, why: impl Into<String>) -> Result<T, Unfit> {
     Err(Unfit::Refused { field: field.to_owned(), why: why.into() })
 }
 
-/// Resources that can be written. Anything else makes the reading fail.
+/// Resources that can be written. Any others make parsing fail.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct WritableResources {
@@ -299,13 +299,13 @@ struct DeviceRule {
     access: String,
 }
 
-/// Zero says "leave it" to every runtime.
+/// Zero means "unchanged" to every runtime.
 fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::default())
 }
 
-/// A burst may never exceed the quota: one that falls is written before the quota, one that rises
-/// after it.
+/// Orders the burst's write: a burst may never exceed the quota, so a lower one is written before
+/// the quota, and a higher one after it.
 fn early_or_late(burst: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>, Option<Write>) {
     let falls = burst.as_ref().is_some_and(|burst| {
         let now = first_number(files.text(burst.controller, &burst.file)).unwrap_or(0);
@@ -314,7 +314,7 @@ fn early_or_late(burst: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>,
     if falls { (burst, None) } else { (None, burst) }
 }
 
-/// A limit as most files take it.
+/// A limit in the form that most files accept.
 fn or_max(limit: i64) -> String {
     if limit < 0 { "max".to_owned() } else { limit.to_string() }
 }

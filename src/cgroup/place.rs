@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds a container's cgroups: by its init process, and by its runtime's state where that names
-//! them.
+//! Finds a container's cgroups: by its init process, and by its runtime's state if that names them.
 //!
-//! An init process may have moved itself below the cgroup that its runtime made (systemd in a
-//! container does): the runtime's record counts if the process is at or below it, and nothing is
-//! written if it is elsewhere. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
+//! An init process may have moved itself into a child of the cgroup that its runtime made, as
+//! systemd in a container does. The runtime's record counts if the process is at or below that
+//! cgroup; otherwise nothing is written. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,9 +23,9 @@ const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", 
 /// The kind of cgroups that has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// v1, or hybrid.
+    /// v1 or hybrid.
     V1,
-    /// v2 alone.
+    /// v2 only.
     V2,
 }
 
@@ -34,7 +33,7 @@ pub(crate) enum Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mounts {
     layout: Layout,
-    /// Controller (empty for v2) to the mount's root and its place.
+    /// Controller (empty for v2) to the mount's root and mount point.
     mounts: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
@@ -42,7 +41,7 @@ impl Mounts {
     /// Reads the mount points.
     ///
     /// # Errors
-    /// Fails where cgroups are not mounted.
+    /// Fails if cgroups are not mounted.
     pub(crate) fn read(host: &Host) -> Result<Self> {
         let path = host.path("/proc/self/mountinfo");
         let text = files::read_kernel(&path).doing(|| format!("reading {}", path.display()))?;
@@ -65,7 +64,7 @@ impl Mounts {
                         v1.entry(controller.to_owned()).or_insert_with(|| place.clone());
                     }
                 }
-                // Beside v1 it has another mount, for systemd, and no controllers.
+                // Next to v1 it is another mount, for systemd, without controllers.
                 "cgroup2" if v2.is_none() => v2 = Some(place),
                 _ => {}
             }
@@ -133,7 +132,7 @@ impl Cgroups {
         Ok(Self { layout: mounts.layout, dirs })
     }
 
-    /// The cgroups at `path` of every hierarchy, as an engine's pod has them: without a process.
+    /// The cgroups at `path` in every hierarchy, without a process, as for an engine's pod.
     pub(crate) fn at(host: &Host, mounts: &Mounts, path: &str) -> Option<Self> {
         let below = below(Path::new(path), Path::new("/"))?;
         let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));
@@ -151,20 +150,20 @@ impl Cgroups {
         self.dirs.get(controller).map(PathBuf::as_path)
     }
 
-    /// One of its folders, to name it.
+    /// One of its folders, for messages.
     pub(crate) fn any_dir(&self) -> Option<&Path> {
         self.dirs.values().next().map(PathBuf::as_path)
     }
 
-    /// Whether systemd manages it: then only systemd writes it (D22).
+    /// Whether systemd manages it: then only systemd may write it (D22).
     pub(crate) fn is_scope(&self) -> bool {
         let is_scope =
             |dir: &PathBuf| dir.extension().is_some_and(|e| e == "scope" || e == "slice");
         self.dirs.values().any(is_scope)
     }
 
-    /// Whether a controller's folder is `other`'s, or holds it: then the limits would apply to more
-    /// than the container's processes.
+    /// Whether a controller's folder is `other`'s, or contains it: then the limits would apply to
+    /// more than the container's processes.
     pub(crate) fn holds(&self, other: &Self) -> bool {
         WRITTEN.iter().any(|name| match (self.dirs.get(*name), other.dirs.get(*name)) {
             (Some(dir), Some(other)) => other.starts_with(dir),
@@ -172,14 +171,14 @@ impl Cgroups {
         })
     }
 
-    /// Whether it still exists; true while that cannot be known.
+    /// Whether it still exists; true if that is unknown.
     pub(crate) fn exists(&self) -> bool {
         self.dirs.values().all(|dir| presence::is_dir(dir).unwrap_or(true))
     }
 
-    /// Whether its processes are frozen, here or by a cgroup above.
+    /// Whether its processes are frozen, by it or by a cgroup above.
     pub(crate) fn is_frozen(&self) -> bool {
-        // The answer explains a failure, and decides nothing.
+        // This only explains a failure, and decides nothing.
         let text = |controller, file| self.text(controller, file).or_absent().flatten();
         match self.layout {
             Layout::V1 => text("freezer", "freezer.state").is_some_and(|text| text != "THAWED"),
@@ -210,7 +209,7 @@ impl CgroupFiles for Cgroups {
     }
 }
 
-/// `path` below a mount's root, relative; `None` for a path outside of it.
+/// `path` relative to a mount's root; `None` for a path outside of it.
 fn below(path: &Path, root: &Path) -> Option<PathBuf> {
     let below = path.strip_prefix(root).ok()?;
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));

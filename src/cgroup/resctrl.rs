@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups of resctrl: moves a running container into another one, its threads one by one, as the
-//! kernel takes them; removes one that a runtime made for a container that was not created.
+//! Groups of resctrl: moves a running container into another group, thread by thread as the kernel
+//! requires, and removes a group that a runtime made for a container whose creation failed.
 //!
-//! A thread that starts meanwhile is in its parent's group: the tasks are read again until no new
-//! one is found. No group is made or changed, and none with threads removed.
+//! A thread that starts meanwhile is in its parent's group, so the tasks are read again until no
+//! new one is found. It never creates or changes a group, nor removes one that has threads.
 //! Reference: kernel `filesystems/resctrl.rst`.
 
 use std::collections::BTreeSet;
@@ -20,22 +20,23 @@ use crate::presence::{self, IfThere};
 
 use super::Cgroups;
 
-/// Rounds of looking for new threads; after these, the container forks faster than it can be moved.
+/// Rounds of searching for new threads; if these are not enough, the container forks faster than it
+/// can be moved.
 const ROUNDS: usize = 20;
 
-/// Controllers whose folder shows the container's processes, the likeliest to have one first.
+/// Controllers whose folders show the container's processes, the likeliest first.
 const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 
-/// A group below resctrl: the default one has no name.
+/// A resctrl group: the default one has no name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     name: String,
-    /// The monitoring group in it.
+    /// Its monitoring group.
     monitoring: Option<String>,
 }
 
 impl Group {
-    /// The group of this name, without one for monitoring.
+    /// The group of this name, without a monitoring group.
     pub(crate) fn named(name: &str) -> Self {
         Self { name: name.to_owned(), monitoring: None }
     }
@@ -52,7 +53,7 @@ impl Group {
 /// Puts all threads of `cgroups` into a group.
 ///
 /// # Errors
-/// The kernel's refusal in one line; some threads may have moved then.
+/// Fails with the kernel's refusal in one line; some threads may have moved.
 pub(crate) fn enter(
     host: &Host,
     cgroups: &Cgroups,
@@ -92,7 +93,7 @@ fn enter_one(host: &Host, dir: &Path, (resctrl, group): (&Path, &Path)) -> Resul
     Err(format!("{}: its processes are made faster than they can be moved", group.display()))
 }
 
-/// The kernel's reason for refusing the last command, to be appended; empty where it has none.
+/// The kernel's reason for refusing the last command, to be appended; empty if it gives none.
 fn status(host: &Host, resctrl: &Path) -> String {
     let text = files::read_kernel(&host.path(resctrl.join("info/last_cmd_status"))).or_absent();
     match text.as_deref().unwrap_or_default().trim() {
@@ -101,16 +102,16 @@ fn status(host: &Host, resctrl: &Path) -> String {
     }
 }
 
-/// Whether there is surely no group of this name.
+/// Whether there is certainly no group of this name.
 pub(crate) fn is_missing(host: &Host, resctrl: &Path, name: &str) -> bool {
     matches!(presence::is_dir(&host.path(resctrl.join(name))), Ok(false))
 }
 
-/// Removes a group that has no threads, processors and groups for monitoring; without one, does
-/// nothing.
+/// Removes a group without threads, processors and monitoring groups; does nothing if it does not
+/// exist.
 ///
 /// # Errors
-/// Why it is still there, in one line.
+/// Fails with the reason in one line if it still exists.
 pub(crate) fn remove_unused(host: &Host, resctrl: &Path, name: &str) -> Result<(), String> {
     let dir = host.path(resctrl.join(name));
     let said = |error: std::io::Error| {
@@ -129,7 +130,7 @@ pub(crate) fn remove_unused(host: &Host, resctrl: &Path, name: &str) -> Result<(
     std::fs::remove_dir(dir).if_there().map(|_gone| ()).map_err(said)
 }
 
-/// The group of a process; `None` where the kernel does not show it.
+/// The group of a process; `None` if the kernel does not show it.
 pub(crate) fn group_of(host: &Host, pid: u32) -> Option<Group> {
     let text =
         files::read_kernel(&host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).or_absent()?;

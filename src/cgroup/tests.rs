@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cases for both layouts on trees of plain files: what is written, in which order, what is
-//! refused, and that a failure leaves nothing behind.
+//! Cases for both layouts on trees of plain files: the writes and their order, the refusals, and
+//! that a failure leaves no change.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const V1: &str = "\
 36 30 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/// A host of plain files with one process, 42.
+/// A host of plain files with one process, PID 42.
 pub(super) struct CgroupTree {
     temp: tempfile::TempDir,
 }
@@ -171,7 +171,7 @@ fn v2_gives_cpu_time_as_weight_and_as_one_pair() {
     let tree = CgroupTree::v2();
     let cpu = |cpu: Value| json!({ "cpu": cpu });
     for (wanted, before, files) in [
-        // The weight of 39 for 1024 shares tells which formula the runtime uses.
+        // The weight of 39 for 1024 shares shows which formula the runtime uses.
         (json!({"shares": 512}), json!({"shares": 1024}), &["cpu.weight=20"][..]),
         (json!({"shares": 512}), json!({"shares": 4096}), &["cpu.weight=59"]),
         (json!({"shares": 512}), json!({"idle": 1}), &[]),
@@ -257,7 +257,7 @@ fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
 }
 
 #[test]
-fn what_is_not_known_is_left_to_a_runtime() {
+fn unknown_resources_are_left_to_the_runtime() {
     for wanted in [
         json!({"blockIO": {"weight": "much"}}),
         json!({"rdma": {"mlx5": {}}}),
@@ -291,7 +291,7 @@ fn files_get_the_wanted_values_and_old_ones_are_returned() {
 }
 
 #[test]
-fn a_different_value_is_no_other_spelling_of_the_kernel() {
+fn a_different_value_does_not_count_as_another_spelling() {
     let tree = CgroupTree::v2();
     let wanted = map(json!({
         "memory": {"limit": 1_000_001}, "pids": {"limit": 9},
@@ -323,7 +323,7 @@ fn a_write_that_fails_puts_the_earlier_ones_back() {
     let wanted = map(json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}}));
     let around = Around { before: &Map::new(), tried: None, after: &wanted };
     let writes = plan(cgroups.layout(), &wanted, around, &cgroups).unwrap();
-    // Between decision and writing a link appears: it is not followed.
+    // A link that appears between decision and writing must not be followed.
     let file = cgroups.dir("").unwrap().join("cpu.max");
     std::fs::rename(&file, file.with_extension("aside")).unwrap();
     std::os::unix::fs::symlink(file.with_extension("aside"), &file).unwrap();
@@ -339,10 +339,10 @@ fn a_write_that_fails_puts_the_earlier_ones_back() {
 }
 
 #[test]
-fn the_runtimes_word_counts_only_if_the_process_is_there() {
+fn the_runtimes_cgroup_counts_only_if_the_process_is_in_it() {
     let tree = CgroupTree::v2();
     let at = |path: &str| BTreeMap::from([(String::new(), PathBuf::from(path))]);
-    // init moved itself below, as systemd does.
+    // init moved itself into a child cgroup, as systemd does.
     let above = tree.find(&at("/sys/fs/cgroup/k")).unwrap();
     assert!(above.dir("").unwrap().ends_with("sys/fs/cgroup/k"));
     for elsewhere in ["/sys/fs/cgroup/other", "/sys/fs", "/etc"] {
@@ -438,7 +438,7 @@ fn a_move_back_enters_the_monitoring_group_too() {
     let read = |tasks: &str| std::fs::read_to_string(host.path(resctrl.join(tasks))).unwrap();
     super::resctrl::enter(&host, &tree.cgroups(), resctrl, &before).unwrap();
     assert_eq!((read(gold).as_str(), read(monitored).as_str()), ("42\n", "42\n"));
-    // The monitoring group may have gone meanwhile.
+    // The monitoring group may have been removed meanwhile.
     std::fs::remove_dir_all(host.path(resctrl.join("gold/mon_groups/c1"))).unwrap();
     let error = super::resctrl::enter(&host, &tree.cgroups(), resctrl, &before).unwrap_err();
     assert!(error.contains("gold/mon_groups/c1: it is missing"), "{error}");
@@ -461,7 +461,7 @@ fn a_group_is_removed_only_if_nothing_is_in_it() {
             if name == "gold/tasks" { "" } else { "why\n" },
         );
     }
-    // Plain files: the folder is not empty.
+    // On plain files the folder is not empty.
     let error = remove("gold").unwrap_err();
     assert!(error.ends_with("(ENOTEMPTY), last_cmd_status: why"), "{error}");
     std::fs::remove_file(host.path(resctrl.join("gold/tasks"))).unwrap();

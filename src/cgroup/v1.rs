@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources as cgroup v1 takes them (and a hybrid host, where v1 has the controllers).
+//! Converts resources for cgroup v1 (and a hybrid host, where v1 has the controllers).
 //!
-//! Files that bound each other are written in an order in which the kernel takes each step.
+//! Files that limit each other are written in an order in which the kernel accepts each step.
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
 use super::{
@@ -53,7 +53,7 @@ fn plan_memory(
         ("memory.kmem.tcp.limit_in_bytes", kernel_tcp, "memory.kernelTCP"),
     ] {
         if let Some(value) = set(*value) {
-            // Since 6.1 the kernel ignores a limit of its own memory without a word.
+            // Since 6.1 the kernel silently ignores a limit of kernel memory.
             let limit = write("memory", file, value, field);
             writes.push(Write { is_verified: true, ..limit });
         }
@@ -78,7 +78,8 @@ fn plan_memory(
     Ok(())
 }
 
-/// Memory may never exceed memory with swap: raising begins with the latter.
+/// Plans memory limits: memory may never exceed memory with swap, so raising starts with the
+/// latter.
 fn plan_limits(
     limit: Option<i64>,
     swap: Option<i64>,
@@ -89,9 +90,9 @@ fn plan_limits(
         return;
     }
     let follows = swap.is_none() || swap == limit || swap == Some(-1);
-    // No limit means none with swap either.
+    // Unlimited memory implies unlimited memory with swap.
     let swap = if limit == Some(-1) { swap.or(Some(-1)) } else { swap };
-    // A kernel without swap accounting has no such file; what only follows can be left out.
+    // A kernel without swap accounting has no such file, so a derived value is skipped.
     let swap = swap.map(|swap| write("memory", MEMSW, swap, "memory.swap").optional(follows));
     let limit = limit.map(|limit| write("memory", LIMIT, limit, "memory.limit"));
     let now = first_number(files.text("memory", LIMIT)).unwrap_or(i64::MAX);
@@ -120,7 +121,7 @@ fn plan_cpu(cpu: &Cpu, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
         idle,
     } = cpu;
     if let Some(shares) = set(*shares) {
-        // The kernel raises and lowers what it finds too small or too large, without a word.
+        // The kernel silently adjusts values that are too small or too large.
         let shares = write("cpu", "cpu.shares", shares, "cpu.shares");
         writes.push(Write { is_verified: true, ..shares });
     }
@@ -142,8 +143,8 @@ fn plan_cpu(cpu: &Cpu, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     in_order(runtime_first, runtime, period, writes);
 }
 
-/// A period, and whether it comes second: one that shrinks would for a moment give the old
-/// amount of time a larger part, which the cgroup above may not allow.
+/// A period, and whether it is written second: writing a shorter one first would briefly make the
+/// old quota a larger share, which the parent cgroup may not allow.
 fn pair(
     period: Option<u64>,
     file: &str,
@@ -170,10 +171,10 @@ fn in_order(
     }
 }
 
-/// Kinds of access, as the kernel orders them.
+/// Kinds of access, in the kernel's order.
 const ACCESS: [char; 3] = ['r', 'w', 'm'];
 
-/// Only what changes is written, so that taking back takes nothing else away.
+/// Plans device rules: only changes are written, so that reverting them removes nothing else.
 fn plan_devices(
     rules: &[DeviceRule],
     files: &SeenFiles<'_>,
@@ -200,7 +201,7 @@ fn plan_devices(
             true => !has_all && !own.contains(*kind) && !wider.contains(*kind),
             false => has_all || own.contains(*kind),
         };
-        // That it may be made without being opened does not matter.
+        // Permission to make a node without opening it does not matter.
         let stays = |kind: &char| matches!(kind, 'r' | 'w') && wider.contains(*kind);
         if !rule.allow && !has_all && ACCESS.iter().any(|kind| is_meant(kind) && stays(kind)) {
             let why = format!("a rule for more devices than {} {device} allows it", rule.kind);
@@ -222,7 +223,7 @@ fn plan_devices(
     Ok(())
 }
 
-/// The kinds of access that the list gives to the devices that count.
+/// The kinds of access that the list grants to the relevant devices.
 fn granted(listed: &str, kind: &str, counts: impl Fn(&str) -> bool) -> String {
     let lines = listed.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     lines
@@ -233,7 +234,7 @@ fn granted(listed: &str, kind: &str, counts: impl Fn(&str) -> bool) -> String {
         .collect()
 }
 
-/// Whether one pair of numbers stands for another as well.
+/// Whether one pair of numbers includes another.
 fn covers(wide: &str, device: &str) -> bool {
     let mut pairs = wide.split(':').zip(device.split(':'));
     pairs.all(|(wide, number)| wide == "*" || wide == number)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources as cgroup v2 takes them: OCI has v1's terms, which are translated as runc does.
+//! Converts resources for cgroup v2: OCI uses v1's terms, which are converted as runc does.
 //!
-//! Controllers come in runc's order, the unified settings last, so that they win.
+//! Controllers are in runc's order, with the unified settings last so that they take precedence.
 //! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
@@ -32,7 +32,7 @@ pub(super) fn plan(
     plan_hugepages("", "max", hugepages, &mut writes);
     for (key, value) in unified {
         let field = format!("unified[{key}]");
-        // The caller has checked the keys; a path must not get out of the folder all the same.
+        // The caller has checked the keys; this still prevents a path outside of the folder.
         if key.contains('/') || key.starts_with("cgroup.") || !key.contains('.') {
             return refused(&field, "it is not a resource file of a cgroup");
         }
@@ -80,7 +80,7 @@ fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> 
     Ok(())
 }
 
-/// OCI's memory with swap becomes v2's swap alone; -1 is unlimited.
+/// Converts OCI's memory with swap to v2's swap alone; -1 is unlimited.
 fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Option<i64>, Unfit> {
     let field = "memory.swap";
     match (set(limit), swap) {
@@ -124,7 +124,8 @@ fn plan_cpu(
         writes.push(write("", "cpu.idle", idle, "cpu.idle"));
     }
     let is_idle = idle.or_else(|| number(around.after, "cpu", "idle")) == Some(1);
-    // The kernel takes no weight of an idle group; it counts again when idle goes.
+    // The kernel accepts no weight for an idle group; the weight applies again when idle is
+    // cleared.
     if let Some(shares) = set(*shares).filter(|_| !is_idle) {
         let before = std::iter::once(around.before).chain(around.tried);
         let before = before.filter_map(|before| number(before, "cpu", "shares"));
@@ -143,7 +144,7 @@ fn plan_cpu(
     Ok(())
 }
 
-/// Quota and period share a file: the one that is not asked for stays as it is.
+/// Quota and period share a file: the one that is not requested is unchanged.
 fn max(
     quota: Option<i64>,
     period: Option<u64>,

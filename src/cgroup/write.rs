@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes values to cgroup files: in order, and all of them or none.
+//! Writes values to cgroup files in order, either all of them or none.
 //!
-//! A file is opened without being made and without following a link. When the kernel refuses a
-//! value, everything that was written before is put back, last first.
+//! Files are never created, and links never followed. When the kernel refuses a value, all earlier
+//! writes are reverted, last first.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -23,13 +23,13 @@ pub(crate) struct AppliedWrite {
     pub file: String,
     /// Path of the resource.
     pub field: String,
-    /// Its text before.
+    /// Its text before the write.
     pub before: String,
-    /// Its text now.
+    /// Its text after the write.
     pub after: String,
 }
 
-/// A write that the kernel refused; nothing is written then.
+/// A write that the kernel refused; nothing is changed then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteError {
     /// Path of the resource.
@@ -38,19 +38,19 @@ pub(crate) struct WriteError {
     pub why: String,
 }
 
-/// Writes everything, or nothing.
+/// Makes all writes, or none.
 ///
 /// # Errors
-/// Names the value that was refused.
+/// Fails with the refused value.
 pub(crate) fn carry_out(
     cgroups: &Cgroups,
     writes: &[Write],
 ) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
-        // A value that cannot be read could not be put back.
+        // An unreadable value could not be restored.
         let before = match cgroups.text(write.controller, &write.file) {
-            // Files that are only written, such as devices.allow.
+            // Write-only files such as devices.allow.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             known => known,
         };
@@ -84,18 +84,18 @@ pub(crate) fn carry_out(
     Ok(written.collect())
 }
 
-/// The text of its file, where it is only compared or shown.
+/// The text of its file, for comparison or display only.
 fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
 
-/// Whether the file may be the outcome of the write; false only if it surely is not. Kernels write
-/// lists of CPUs and bytes in their own way, and a weight has two formulas.
+/// Whether the file's value may result from the write; false only if it certainly does not. Kernels
+/// show lists of CPUs and bytes in other forms, and a weight has two formulas.
 pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,
-        // crun leaves the file unchanged where a quota is removed.
+        // crun leaves the file unchanged when a quota is removed.
         "cpu.max" => text == write.value || write.value.starts_with("max"),
         "memory.max" | "memory.low" => text == write.value || is_rounded(&text, &write.value),
         "cpuset.cpus" | "cpuset.mems" => match (members(&text), members(&write.value)) {
@@ -106,7 +106,7 @@ pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     }
 }
 
-/// Whether the file has just the value of a write.
+/// Whether the file has exactly the value of a write.
 pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return false };
     match write.field.as_str() {
@@ -121,11 +121,11 @@ pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
     }
 }
 
-/// Limits are rounded down to a page, which has 64 KiB on some machines.
+/// The largest page size of any machine: limits are rounded down to whole pages.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// Whether the kernel rounded the wanted number of bytes to this one; below zero lifts the limit,
-/// which v1 shows as its largest number.
+/// Whether the kernel rounded the wanted number of bytes to this one; a negative number lifts the
+/// limit, which v1 shows as its largest number.
 fn is_rounded(now: &str, wanted: &str) -> bool {
     match (now.parse::<u64>(), wanted.parse::<u64>()) {
         (Ok(now), Ok(wanted)) => is_within_a_page(now, wanted),
@@ -167,7 +167,7 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes each line of a value separately: each is a setting of the file.
+/// Writes each line of a value separately, because each is one setting of the file.
 fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut options = std::fs::OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -176,7 +176,7 @@ fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut file = options.open(path).map_err(said)?;
     let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();
     if lines.peek().is_none() {
-        // An empty line empties a file that was empty before, such as a cpuset of v2.
+        // An empty line empties a file that was empty before, such as v2's cpuset.
         return file.write_all(b"\n").map_err(said);
     }
     lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin in the chain: its counters, its policy, and what each outcome of a call means
-//! under it (NRI FailurePolicy).
+//! One plugin in the chain: its counters, its policy, and the policy's effect on each outcome of a
+//! call (NRI FailurePolicy).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -46,7 +46,7 @@ impl Cause {
     }
 }
 
-/// The plugin that makes a request fail, and why.
+/// The plugin that makes a request fail, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginFailure {
     /// `NN-name`.
@@ -55,7 +55,7 @@ pub struct PluginFailure {
     pub cause: Cause,
     /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
-    /// The field that it may not set, or that another plugin has set; NRI's name of it.
+    /// The field that it may not set or that another plugin has set, by NRI's name.
     pub field: Option<NriField>,
     /// The rule that refused it.
     pub against: Option<Box<RuleNote>>,
@@ -86,7 +86,7 @@ impl PluginFailure {
         }
     }
 
-    /// The failure of an answer that conflicts with others.
+    /// The failure of a reply that conflicts with others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let (cause, field, against) = match error {
             MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
@@ -106,14 +106,15 @@ impl PluginFailure {
 pub enum PluginReply<T> {
     /// It answered.
     Answer(T),
-    /// It did not reply, and the request continues without it; the reason, without its name.
+    /// It did not reply, and the request continues without it; the reason, without the plugin's
+    /// name.
     Skipped(String),
     /// The request fails.
     Refusal(PluginFailure),
 }
 
 impl<T> PluginReply<T> {
-    /// Changes the content of an answer.
+    /// Changes the content of a reply.
     pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> PluginReply<U> {
         match self {
             Self::Answer(answer) => PluginReply::Answer(change(answer)),
@@ -128,7 +129,7 @@ impl<T> PluginReply<T> {
 struct Terms {
     policy: Policy,
     rights: Result<Rc<Rights>, String>,
-    /// Why its rights are unknown for now.
+    /// The reason why its rights are unknown for now.
     doubt: Option<String>,
 }
 
@@ -138,7 +139,7 @@ impl Terms {
         let rights = Rights::from_names(allow, &settings.deny);
         Self {
             policy: plugin.policy(settings),
-            // A field name that does not exist must not permit everything: it refuses.
+            // A nonexistent field name must not permit everything, so it refuses.
             rights: rights.map(Rc::new).map_err(|error| {
                 format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
             }),
@@ -155,7 +156,7 @@ pub struct SavedCounts {
     failures: u64,
     last_failure: Option<(i64, String)>,
     strikes: u32,
-    /// When it connected, 0 in what an earlier version saved.
+    /// When it connected; 0 in data that an earlier version saved.
     #[serde(default)]
     connected_at: i64,
 }
@@ -173,20 +174,20 @@ pub struct ChainedPlugin {
     failures: Cell<u64>,
     /// Unix time in nanoseconds, and the failure.
     last_failure: RefCell<Option<(i64, String)>>,
-    /// Unix time in nanoseconds, 0 if it is not known.
+    /// Unix time in nanoseconds; 0 if unknown.
     connected_at: Cell<i64>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Strikes,
-    /// Execs in a row that waited for it in vain; an `exec` waits for less than its time-out.
+    /// Consecutive execs that waited for it in vain; an `exec` waits less than its time-out.
     pub(super) late_execs: Strikes,
     /// Wakes the requests that wait for their turn, once the plugin hangs.
     given_up: Notify,
-    /// Notifications of the extension that are on their way.
+    /// Notifications of the extension in flight.
     notices: Cell<usize>,
 }
 
 impl ChainedPlugin {
-    /// Puts `plugin` into the chain under the operator's settings for it.
+    /// Adds `plugin` to the chain with the operator's settings for it.
     pub fn new(plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
         plugin.apply(settings, None);
         Self {
@@ -215,15 +216,15 @@ impl ChainedPlugin {
         self
     }
 
-    /// Applies the operator's settings for this plugin from a reloaded configuration. A request
-    /// under way keeps its former settings.
+    /// Applies the operator's settings for this plugin from a reloaded configuration. A request in
+    /// flight keeps its former settings.
     pub fn reconfigure(&self, config: &Config) {
         let settings = config.plugin(self.plugin.index(), self.plugin.name());
         self.plugin.apply(&settings, Some(config.request_timeout));
         self.terms.replace(Terms::new(&self.plugin, &settings));
     }
 
-    /// Accepts a reply that changes nothing, and any reply of a plugin whose rights are known.
+    /// Accepts a reply that changes nothing, and any reply of a plugin with known rights.
     ///
     /// # Errors
     /// Fails with the reason why the reply is dropped.
@@ -237,7 +238,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// Returns the counters.
+    /// Returns the counters for the next program.
     pub fn save_counts(&self) -> SavedCounts {
         SavedCounts {
             requests: self.requests.get(),
@@ -264,17 +265,17 @@ impl ChainedPlugin {
         self.plugin.id()
     }
 
-    /// Requests that it was sent.
+    /// The number of requests sent to it.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
 
-    /// Requests that it did not answer in time.
+    /// The number of requests that it did not answer in time.
     pub fn timeouts(&self) -> u64 {
         self.timeouts.get()
     }
 
-    /// Requests that it did not answer, or answered with an error.
+    /// The number of requests that it did not answer, or answered with an error.
     pub fn failures(&self) -> u64 {
         self.failures.get()
     }
@@ -284,7 +285,7 @@ impl ChainedPlugin {
         self.last_failure.borrow().clone()
     }
 
-    /// When it connected (Unix time in nanoseconds); 0 if that is not known.
+    /// When it connected (Unix time in nanoseconds); 0 if unknown.
     pub fn connected_at(&self) -> i64 {
         self.connected_at.get()
     }
@@ -313,7 +314,7 @@ impl ChainedPlugin {
         self.terms.borrow().policy.clone()
     }
 
-    /// Notifies it by the extension, unless too many notifications wait for it already.
+    /// Notifies it by the extension, unless too many notifications are already in flight.
     pub async fn notify_by_extension<R: PluginRequest>(&self, request: &R) {
         if self.notices.get() >= limits::EXTENSION_NOTICES {
             return self.plugin.record_skip(R::METHOD, "busy");
@@ -329,7 +330,8 @@ impl ChainedPlugin {
         self.strikes.count() > 0
     }
 
-    /// Whether its last requests all timed out: containers are created without it, or refused.
+    /// Whether its last requests all timed out, so that containers are created without it, or
+    /// refused.
     pub fn is_unresponsive(&self) -> bool {
         self.strikes.count() >= HANGING_STRIKES
     }
@@ -337,7 +339,7 @@ impl ChainedPlugin {
     /// The plugin's rights.
     ///
     /// # Errors
-    /// Fails when the operator's settings name a field that does not exist.
+    /// Fails when the operator's settings contain a nonexistent field name.
     pub fn rights(&self) -> Result<Rc<Rights>, PluginFailure> {
         self.terms.borrow().rights.clone().map_err(|why| {
             let text = format!("{}: {why}", self.id());
@@ -354,7 +356,7 @@ impl ChainedPlugin {
         self.ask_by_name(event.name(), call).await
     }
 
-    /// The same for a request that is no event of NRI.
+    /// Like [`ask`](Self::ask), for a request that is not an NRI event.
     pub(super) async fn ask_by_name<T>(
         &self,
         name: &'static str,
@@ -362,8 +364,8 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // A request in the queue of a hanging plugin would wait one time-out for each request
-            // ahead: with many containers at once, one plugin would hold all of them for minutes.
+            // In a hanging plugin's queue, a request would wait one time-out for each request ahead
+            // of it: with many containers at once, one plugin would delay all of them for minutes.
             outcome = tokio::select! {
                 biased;
                 outcome = call => Some(outcome),
@@ -429,7 +431,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// A missing reply refuses the request or skips the plugin, by policy.
+    /// Handles a missing reply: refuses the request or skips the plugin, by policy.
     pub(super) fn note_unanswered<T>(
         &self,
         name: &'static str,

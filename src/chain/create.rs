@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CreateContainer through the chain: every plugin sees the changes of the earlier ones, then the
-//! validators see the result.
+//! CreateContainer through the chain: every plugin receives the changes of the earlier ones, then
+//! the validators receive the result.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, re
 use super::ruled::RuleScope;
 use super::validate;
 
-/// The plugins that take part.
+/// The plugins that are involved.
 pub struct Participants<'a> {
     /// The plugins to ask, in order.
     pub subscribers: &'a [Rc<ChainedPlugin>],
     /// All plugins that were registered when the request began, in order, validators included.
     pub registered: &'a [Rc<ChainedPlugin>],
-    /// The built-in validator, which judges only where it is switched on.
+    /// The built-in validator, which judges only if it is enabled.
     pub builtin: &'a DefaultValidator,
     /// The operator's rules.
     pub scope: RuleScope<'a>,
@@ -39,15 +39,15 @@ impl std::fmt::Debug for Participants<'_> {
 
 /// Observes a request on its way through the chain.
 pub trait ChainObserver {
-    /// The container as the plugins so far have left it (decision D15).
+    /// Called with the container as changed so far (decision D15).
     fn container_changed(&self, _container: &api::Container) {}
-    /// A plugin answered, before its answer is merged.
+    /// Called when a plugin has answered, before its response is merged.
     fn answered(&self, _plugin: &str, _answer: &api::CreateContainerResponse) {}
-    /// A plugin was left out, for this reason.
+    /// Called when a plugin was skipped, with the reason.
     fn skipped(&self, _plugin: &str, _why: &str) {}
 }
 
-/// No observer.
+/// Observes nothing.
 impl ChainObserver for () {}
 
 /// A request that failed in the chain.
@@ -55,14 +55,15 @@ impl ChainObserver for () {}
 pub struct ChainError {
     /// The reason.
     pub failure: PluginFailure,
-    /// The number of subscribers asked by then.
+    /// The number of subscribers asked before the failure.
     pub asked: usize,
 }
 
-/// Bytes of a response above which another thread merges it: the daemon has one for all requests.
+/// Bytes of a response above which another thread merges it, because the daemon has one thread for
+/// all requests.
 pub(crate) const SMALL: u64 = 64 << 10;
 
-/// Merges one plugin's response, on this thread if that takes no time.
+/// Merges one plugin's response, on this thread if that is quick.
 pub(super) async fn merge(
     creation: Creation,
     member: &ChainedPlugin,
@@ -83,17 +84,17 @@ pub(super) async fn merge(
     merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
 }
 
-/// The injections of one request on its way through the chain.
+/// The injections of one request, while it passes through the chain.
 struct Injecting<'a> {
     scope: &'a RuleScope<'a>,
-    /// The injections that are not merged yet, in order.
+    /// The injections that are not yet merged, in order.
     left: &'a [Injected],
-    /// The merged ones, with their rights.
+    /// The merged injections, with their rights.
     done: Vec<(String, Rights)>,
 }
 
 impl Injecting<'_> {
-    /// Merges the injections up to this index, all of them without one.
+    /// Merges the injections up to this index, or all without one.
     fn up_to(
         &mut self,
         index: Option<&str>,
@@ -111,7 +112,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// Sets the values of injections that give way, where no other value stands.
+    /// Sets the values of injections that only apply where no other value is set.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {
@@ -122,7 +123,7 @@ impl Injecting<'_> {
     }
 }
 
-/// Checks once more, of all responses together, that each owner may set its fields.
+/// Checks again, for all responses together, that each owner may set its fields.
 fn check_owned<'o>(
     creation: &Creation,
     owners: impl Iterator<Item = (String, &'o Rights)>,
@@ -134,10 +135,10 @@ fn check_owned<'o>(
     Ok(())
 }
 
-/// Asks the subscribers, merges their replies, and lets the validators judge.
+/// Asks the subscribers, merges their replies, and asks the validators.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses;
+/// Fails with the first plugin that refuses, conflicts, or does not reply if its policy refuses;
 /// and with all validators that reject or do not answer.
 pub async fn create(
     participants: &Participants<'_>,
@@ -190,8 +191,8 @@ pub async fn create(
     let owners = plugins.chain(injected).filter(|_| !scope.rules.is_empty());
     check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
-        // NRI: the reference also lists plugins that did not reply, so that a required plugin
-        // counts as present although it was not consulted (BUG-24).
+        // NRI: the reference also lists plugins that did not reply, so a required plugin counts as
+        // present although it was not consulted (BUG-24).
         let consulted = participants
             .registered
             .iter()

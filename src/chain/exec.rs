@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ExecContainer of the extension through the chain: a process that is about to be started in a container. The answers
-//! are merged as those to CreateContainer are, then the validators of execs judge (decision D60).
+//! ExecContainer of the extension through the chain: a process is about to be started in a container. The responses are
+//! merged like those to CreateContainer, then the validators of execs judge the result (decision D60).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,33 +24,33 @@ use super::ruled::RuleScope;
 use super::update::accept;
 use super::validate::{all_agree, rejection};
 
-/// The owner's name of the working directory, which NRI has no field for; the right to set it is that of Args.
+/// The owner's name of the working directory, for which NRI has no field; the right to set Args covers it.
 const CWD: &str = "Cwd";
 
-/// How long all plugins together may take: a wrapper waits a second, with the way there and back.
+/// Time limit for all plugins together: a wrapper waits a second, transfer included.
 pub(crate) const EXEC_WAIT: Duration = Duration::from_millis(850);
 
-/// How long a plugin is not asked about execs after it was late three times in a row: with each of a node's probes it
-/// would cost most of the second that kubelet gives them.
+/// Time for which a plugin is not asked about execs after it was late three times in a row: otherwise each of a node's
+/// probes would lose most of the second that kubelet gives it.
 const LATE_FOR: Duration = Duration::from_secs(10);
 
-/// The part of it that validators have.
+/// The part of that time reserved for validators.
 const VALIDATION: Duration = Duration::from_millis(250);
 
 /// The plugins of one exec.
 pub(crate) struct ExecMembers<'a> {
     /// The plugins to ask, in order.
     pub(crate) subscribers: &'a [Rc<ChainedPlugin>],
-    /// The plugins that judge the result.
+    /// The plugins that validate the result.
     pub(crate) validators: &'a [Rc<ChainedPlugin>],
     pub(crate) scope: RuleScope<'a>,
-    /// When the exec goes on without the answers that are missing, or is refused.
+    /// When the exec continues without the missing replies, or is refused.
     pub(crate) until: Instant,
 }
 
 impl ExecMembers<'_> {
-    /// When the answers of those that are asked must be there: validators are asked afterwards, and one that has no
-    /// time left would reject because another plugin was slow.
+    /// Deadline for the subscribers' replies: validators are asked afterwards, and one without time left would reject
+    /// because another plugin was slow.
     fn until_answered(&self) -> Instant {
         let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
         self.until.checked_sub(later).unwrap_or(self.until)
@@ -86,10 +86,10 @@ impl ExecChanges {
 /// The working directory so far, and the plugin that set it.
 type Cwd = Option<(String, String)>;
 
-/// Asks the subscribers in turn, merges their answers, and lets the validators judge.
+/// Asks the subscribers in turn, merges their replies, and asks the validators.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses; and with all
+/// Fails with the first plugin that refuses, conflicts, or does not reply if its policy refuses; and with all
 /// validators that reject or do not answer.
 pub(crate) async fn exec(
     members: &ExecMembers<'_>,
@@ -100,7 +100,7 @@ pub(crate) async fn exec(
     let mut creation = creation_of(&request);
     let (mut cwd, mut noted): (Cwd, Vec<RuleNote>) = (None, Vec::new());
     for member in members.subscribers {
-        // A field name that does not exist in the operator's settings must not permit everything.
+        // A nonexistent field name in the operator's settings must not permit everything.
         member.rights()?;
         show(&mut request, &creation, &cwd);
         let call = member.plugin.extension(&request, members.until_answered());
@@ -112,7 +112,7 @@ pub(crate) async fn exec(
                 }
                 Err(why) => observer.skipped(&member.id(), &why),
             },
-            // It took part when the process was about to be judged, and left in its queue.
+            // It was connected when the exec was about to be decided, and disconnected while queued.
             PluginReply::Skipped(why) if member.policy().on_failure == OnFailure::Refuse => {
                 let text = format!("{} {why}", member.id());
                 return Err(PluginFailure::new(member.id(), Cause::Gone, text));
@@ -133,8 +133,8 @@ pub(crate) async fn exec(
 }
 
 impl ChainedPlugin {
-    /// Awaits its reply about an `exec`. A plugin that let the last of them wait in vain is not waited for each time
-    /// anew: its policy decides at once, for [`LATE_FOR`].
+    /// Awaits its reply about an `exec`. If a plugin did not answer the last execs in time, its policy decides at once,
+    /// for [`LATE_FOR`].
     async fn ask_about_exec<T>(
         &self,
         event: ExtensionEvent,
@@ -158,7 +158,7 @@ impl ChainedPlugin {
     }
 }
 
-/// The process in the place of its container's, as CreateContainer has it.
+/// The process in place of its container's, in the form of CreateContainer.
 fn creation_of(request: &ExecContainerRequest) -> Creation {
     let process = request.process.get_or_default();
     let container = api::Container {
@@ -171,7 +171,7 @@ fn creation_of(request: &ExecContainerRequest) -> Creation {
     Creation::new(api::PodSandbox::default(), container)
 }
 
-/// Shows the next plugin the process as the plugins so far have left it.
+/// Sets the request's process to the result so far, for the next plugin.
 fn show(request: &mut ExecContainerRequest, creation: &Creation, cwd: &Cwd) {
     let process = request.process.mut_or_insert_default();
     let container = creation.container();
@@ -213,14 +213,14 @@ async fn take_in(
     Ok((merge(creation, member, &rights, answer).await?, cwd))
 }
 
-/// Asks every validator at once; a missing answer rejects.
+/// Asks all validators concurrently; a missing reply rejects.
 async fn validate(
     members: &ExecMembers<'_>,
     request: &ExecContainerRequest,
     engines: ExecProcess,
     changes: &ExecChanges,
 ) -> Result<(), PluginFailure> {
-    // With a hyphen before it, it removed the variable.
+    // A leading hyphen means that the plugin removed the variable.
     let owner = |(field, plugin): (&String, &String)| {
         (field.clone(), plugin.trim_start_matches('-').to_owned())
     };

@@ -3,7 +3,7 @@
 //! replies follow the policies.
 //!
 //! The daemon asks for containers, `replay` for a script; the caller chooses the subscribers.
-//! Invariants: no lock is held across a plugin call, but that plugin's own turn, so requests about
+//! Invariants: across a plugin call no lock is held except that plugin's turn, so requests about
 //! different containers follow each other along the chain; every wait is bounded by the plugin's
 //! time-out; nothing is applied here. Reference: `pkg/adaptation` of NRI v0.12, with its defects 24
 //! to 27, 44, 45, 47 and 48 corrected.

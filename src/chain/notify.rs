@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events whose reply has no content: plugins may at most refuse them.
+//! Events whose replies have no content: a plugin can at most refuse them.
 
 use std::rc::Rc;
 
@@ -20,14 +20,15 @@ pub struct Notification {
     pub pod: api::PodSandbox,
     /// Its container, unless it is about the pod.
     pub container: Option<api::Container>,
-    /// The runtime root of that container: ids are unique below one root only, and the protocol
-    /// has the id alone.
+    /// The runtime root of that container: IDs are unique only below one root, and the protocol has
+    /// only the ID.
     pub root: String,
-    /// UpdatePodSandbox: the overhead, and the resources asked for.
+    /// UpdatePodSandbox: the overhead, and the requested resources.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
     /// The pod's engine, and whether a tenant may have written it; rules use both.
     pub origin: (String, bool),
-    /// Plugins learn of its container by this event: they received no CreateContainer.
+    /// Whether plugins learn of its container by this event, because they received no
+    /// CreateContainer.
     pub is_first: bool,
 }
 
@@ -66,7 +67,7 @@ impl Notification {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
     }
 
-    /// The bytes of its request, or a few less.
+    /// The approximate bytes of its request.
     pub fn size(&self) -> u64 {
         let resources = self.resources.iter().flat_map(|(overhead, asked)| [overhead, asked]);
         let resources: u64 = resources.flatten().map(Message::compute_size).sum();
@@ -74,18 +75,17 @@ impl Notification {
         self.pod.compute_size() + container + resources
     }
 
-    /// The pod as rules see it.
+    /// The pod as rules match it.
     pub fn ruled_pod(&self) -> RuledPod {
         let (engine, is_doubtful) = &self.origin;
         RuledPod::of(&self.pod, engine, *is_doubtful)
     }
 }
 
-/// Notifies the subscribers in turn until one refuses. `observer` is called for plugins that were
-/// skipped.
+/// Notifies the subscribers in turn until one refuses. `observer` is called for skipped plugins.
 ///
 /// # Errors
-/// Fails with the first refusal, and the number of plugins asked by then.
+/// Fails with the first refusal, and the number of plugins asked before it.
 pub async fn notify_until_refused(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,
@@ -102,7 +102,8 @@ pub async fn notify_until_refused(
 }
 
 /// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns the
-/// failures. NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
+/// failures. NRI: in the reference, the others do not receive it after the first failure (BUG-44,
+/// BUG-47).
 pub async fn notify_all(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The operator's rules in one request: the fields that each plugin may set, and the parts that
-//! each validator may see. Rules are applied in `adaptation`; none is chosen here.
+//! each validator receives. `adaptation` applies rules; this module chooses none.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,12 +13,12 @@ use crate::rules::{PodsOfContainers, RuledPod, Rules};
 
 use super::chained_plugin::{ChainedPlugin, PluginFailure};
 
-/// The rules, as one request sees them.
+/// The rules for one request.
 #[derive(Clone, Copy)]
 pub struct RuleScope<'a> {
     /// The rules in force.
     pub rules: &'a Rules,
-    /// The request's own container, and its pod; none where the request is about no container.
+    /// The request's container and its pod; `None` if the request is not about a container.
     pub subject: Option<(&'a str, &'a RuledPod)>,
     /// The pods of other containers.
     pub pods: &'a dyn PodsOfContainers,
@@ -40,7 +40,7 @@ impl<'a> RuleScope<'a> {
     /// The fields that a plugin may set in the request's container, and in those its reply names.
     ///
     /// # Errors
-    /// Fails when the operator's settings for the plugin cannot be read.
+    /// Fails when the operator's settings for the plugin are invalid.
     pub(super) fn rights(
         &self,
         member: &ChainedPlugin,
@@ -57,13 +57,13 @@ impl<'a> RuleScope<'a> {
         Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
     }
 
-    /// The fields that an injection may set in the container of the request.
+    /// The fields that an injection may set in the request's container.
     pub(crate) fn rights_of_injection(&self, id: &str) -> Rights {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// The reason to drop this plugin's reply: a rule hides the request's container from it, but it
-    /// knew the container before the rule.
+    /// The reason to drop this plugin's reply: it knew the request's container before a rule hid
+    /// the container from it.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;
@@ -71,7 +71,7 @@ impl<'a> RuleScope<'a> {
         Some(format!("may change nothing: the rule \"{rule}\" hides this pod from it"))
     }
 
-    /// The request as this validator may see it: without updates of containers that are hidden
+    /// The request as this validator receives it: without updates of containers that are hidden
     /// from it.
     pub(super) fn shown_to<'r>(
         &self,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests in a row that a plugin did not answer in time, and whether waiting for it still has a use.
+//! Consecutive requests that a plugin did not answer in time, and whether waiting for it still makes sense.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,21 +10,20 @@ use tokio::time::Instant;
 /// sends something. NRI: the reference waits its full time-out each time (BUG-48).
 pub(super) const HANGING_STRIKES: u32 = 3;
 
-/// The time that a hanging plugin is not called: one that lost a request may never send another
-/// frame unasked.
+/// Time for which a hanging plugin is not called: a plugin that lost a request may never send another frame unprompted.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The time-outs in a row.
+/// The consecutive time-outs.
 #[derive(Debug, Default)]
 pub(super) struct Strikes {
     count: Cell<u32>,
-    /// Frames that the plugin had sent at the last one.
+    /// The number of frames that the plugin had sent at the last one.
     received: Cell<usize>,
     at: Cell<Option<Instant>>,
 }
 
 impl Strikes {
-    /// How many there are.
+    /// The number of time-outs.
     pub(super) fn count(&self) -> u32 {
         self.count.get()
     }
@@ -34,26 +33,26 @@ impl Strikes {
         self.resume(self.count.get() + 1, received);
     }
 
-    /// Begins anew: the plugin answered.
+    /// Clears the count: the plugin answered.
     pub(super) fn clear(&self) {
         self.count.set(0);
     }
 
-    /// Continues with this many.
+    /// Continues from this count.
     pub(super) fn resume(&self, count: u32, received: usize) {
         self.count.set(count);
         self.received.set(received);
         self.at.set((count > 0).then(Instant::now));
     }
 
-    /// Whether there are so many, the last of them within this time, that waiting has no use.
+    /// Whether they are so many, the last of them within this time, that waiting makes no sense.
     pub(super) fn are_too_many(&self, within: Duration) -> bool {
         let is_recent = self.at.get().is_some_and(|at| at.elapsed() < within);
         self.count.get() >= HANGING_STRIKES && is_recent
     }
 
-    /// Whether there are so many that waiting has no use. A frame from the plugin ends that, and so does
-    /// [`RETRY_AFTER`].
+    /// Whether they are so many that waiting makes no sense, until a frame arrives from the plugin or [`RETRY_AFTER`]
+    /// has passed.
     pub(super) fn are_hopeless(&self, received: usize) -> bool {
         let since = self.at.get().map_or(Duration::ZERO, |at| at.elapsed());
         is_given_up(self.count.get(), received == self.received.get(), since)

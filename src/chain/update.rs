@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UpdateContainer and StopContainer through the chain: requests whose answers may update other
+//! UpdateContainer and StopContainer through the chain: requests whose replies may update other
 //! containers.
 
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply, report_un
 use super::create::{ChainError, ChainObserver};
 use super::ruled::RuleScope;
 
-/// Asks the subscribers in turn about an engine's update; each sees the changes of the earlier
-/// ones. `observer` is called for plugins that were skipped.
+/// Asks the subscribers in turn about an engine's update; each receives the changes of the earlier
+/// ones. `observer` is called for skipped plugins.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses.
+/// Fails with the first plugin that refuses, conflicts, or does not reply if its policy refuses.
 pub async fn update(
     subscribers: &[Rc<ChainedPlugin>],
     request: api::UpdateContainerRequest,
@@ -51,7 +51,7 @@ pub async fn update(
 }
 
 /// Notifies every subscriber in turn that a container has stopped, regardless of replies, and
-/// collects the updates of other containers that they ask for. Returns the failures as well.
+/// collects the updates of other containers that they request. Returns the failures as well.
 pub async fn stop(
     subscribers: &[Rc<ChainedPlugin>],
     request: &api::StopContainerRequest,
@@ -83,7 +83,7 @@ pub async fn stop(
     (updated, failures)
 }
 
-/// Accepts a reply that may count.
+/// Accepts a reply that may have an effect.
 pub(super) fn accept<T: Default + PartialEq>(
     member: &ChainedPlugin,
     scope: RuleScope<'_>,

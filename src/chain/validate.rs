@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ValidateContainerAdjustment: every validator at once, and each must agree.
+//! ValidateContainerAdjustment: asks all validators concurrently; each must agree.
 //!
 //! Fail-closed: a validator that was active when the request began and does not answer fails the
 //! create under any policy. NRI: the reference lets such a create pass (BUG-27), and reports any
@@ -16,7 +16,7 @@ use crate::plugin::{Event, api};
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
 use super::create::Participants;
 
-/// How the built-in validator is listed.
+/// Index and name under which the built-in validator is listed.
 const BUILTIN: (&str, &str) = ("00", "default-validator");
 
 pub(super) async fn validate<'a>(
@@ -49,7 +49,7 @@ pub(super) async fn validate<'a>(
     all_agree(failures)
 }
 
-/// Fails with every rejection, in one line.
+/// Fails with all rejections, in one line.
 pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailure> {
     let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {
@@ -58,7 +58,7 @@ pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailur
     }
 }
 
-/// Why a validator does not agree; its reply says whether it rejects `what`, and the reason.
+/// The reason why a validator does not agree; its reply states whether it rejects `what`, and why.
 pub(super) fn rejection(
     member: &ChainedPlugin,
     what: &str,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about valid settings that probably are mistakes: rules that never decide, files that are
-//! not read, plugins that never connected. `check` and `reload` print them; they change nothing for
-//! containers. Nothing here reads a file.
+//! Warnings about valid settings that are probably mistakes: rules that never apply, files that are not read, plugins
+//! that never connected. `check` and `reload` print them; they change nothing for containers. Nothing here reads a
+//! file.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::selectors::excluded;
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
-/// The rules that never decide, one line each.
+/// The rules that never apply, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
         let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();
@@ -25,8 +25,8 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     limits::listed(lines, "rule", "that can never decide")
 }
 
-/// The exec rules that refuse probes and lifecycle hooks too, which their authors seldom want, one line each:
-/// kubelet starts them as a person's command is started.
+/// The exec rules that also refuse probes and lifecycle hooks, one line each: kubelet starts these like a person's
+/// command, and authors rarely want to refuse them.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
@@ -43,7 +43,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     limits::listed(lines, "exec rule", "that would refuse probes and lifecycle hooks too")
 }
 
-/// The fields that are never put back, since nothing looks for them.
+/// The fields that are never restored, because no check for drift is configured.
 pub(super) fn idle_reapply(config: &Config) -> Option<String> {
     let is_idle = config.drift_every.is_none() && !config.drift_reapply.is_empty();
     is_idle.then(|| "drift.reapply puts nothing back without drift.every".to_owned())
@@ -67,7 +67,7 @@ fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
         })
 }
 
-/// An empty list matches everything. A long one, or one with exclusions, is compared as a whole; those of `other`
+/// An empty list matches everything. A long list, or one with exclusions, is compared as a whole; exclusions in `other`
 /// only make it narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
     if list.len() > limits::COMPARED_RULES || list.iter().any(|entry| excluded(entry).is_some()) {
@@ -91,8 +91,7 @@ fn covers_plugin(pattern: &str, other: &str) -> bool {
 }
 
 impl Config {
-    /// The plugins that the configuration names and of which `known` (each `NN-name`) has none, one
-    /// line each.
+    /// The plugins that the configuration names and that are not among `known` (each `NN-name`), one line each.
     pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
         let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_behind_one_that_matches_all_it_matches_never_decides() {
+    fn a_rule_after_one_that_matches_more_never_decides() {
         for (first, second) in [
             ("hide = true", "deny = [\"Env\"]"),
             ("namespaces = [\"prod-*\"]", "namespaces = [\"prod-a\"]\nplugins = [\"x\"]"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Properties of every reading of a mutated configuration: all processes that read it get the same
-//! settings, and a refused reload changes none.
+//! Properties of mutated configurations: all processes that read one get the same settings, and a
+//! refused reload changes none.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 
 use super::*;
 
-/// A valid configuration, line by line, below the run directory.
+/// The lines of a valid configuration, after the run directory.
 const VALID: [&str; 26] = [
     "runtime = [\"/bin/special\"]",
     "on_daemon_failure = \"fail\"",
@@ -40,7 +40,7 @@ const VALID: [&str; 26] = [
     "plugin = \"gpu\"",
 ];
 
-/// Lines that an operator's slip or an earlier version may put into a file.
+/// Lines with mistakes that an operator may make, or of earlier versions.
 const SLIPS: [&str; 37] = [
     "[[rules]]",
     "[[exec_rules]]",
@@ -133,7 +133,7 @@ fn mutate(lines: &mut Vec<String>, mutation: &Mutation) {
     }
 }
 
-/// A folder with a configuration file whose run directory it is.
+/// A folder with a configuration file, which is also the run directory.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -145,7 +145,7 @@ impl Place {
         self.0.path().join("config.toml")
     }
 
-    /// The configuration with these lines, as a process reads it.
+    /// The configuration with these lines, as a process loads it.
     fn load(&self, lines: &[String]) -> Loaded {
         let text = self.text(lines);
         crate::files::replace(&self.file(), text.as_bytes()).unwrap();
@@ -199,7 +199,7 @@ proptest! {
         let is_refused = worst >= Some(Consequence::KeepsLast);
         let refuses_creates = worst >= Some(Consequence::RefusesCreates);
 
-        // With a living daemon, a reload, `check` and the wrapper use the result of `load`.
+        // While a daemon runs, a reload, `check` and the wrapper use the result of `load`.
         let loaded = place.load(&lines);
         prop_assert_eq!(&loaded.problems, &problems);
         prop_assert_eq!(loaded.refusal().is_some(), is_refused);
@@ -208,7 +208,7 @@ proptest! {
         prop_assert_eq!(&without_error(&loaded.config), in_force);
         prop_assert_eq!(loaded.for_next_program().config, in_force.clone());
 
-        // No daemon has ever read a valid one: its start finds the same errors and decides by them.
+        // No daemon has read a valid one: its start finds the same errors and decides by them.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
             problems.iter().map(|problem| problem.consequence).collect()
@@ -222,7 +222,7 @@ proptest! {
         if worst < Some(Consequence::UsesNoFile) {
             let mut wanted = parsed;
             wanted.run_dir = fresh.0.path().to_owned();
-            // Rules without a name are called by their place.
+            // Rules without a name are named by their position.
             for (rule, other) in wanted.rules.iter_mut().zip(&started.config.rules) {
                 rule.name.clone_from(&other.name);
             }

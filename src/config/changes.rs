@@ -16,11 +16,11 @@ use crate::error::quoted;
 /// A key whose value differs between two readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangedKey {
-    /// As it is written, dotted; a section of a list as `LIST "NAME"`.
+    /// Its dotted name; for a section of a list, `LIST "NAME"`.
     pub key: String,
-    /// The key; of a section what became of it: `rule "no env": deny changed`.
+    /// The key; for a section, the change: `rule "no env": deny changed`.
     pub line: String,
-    /// Its value in TOML, or its default; none where it has neither.
+    /// Its value in TOML, or its default; `None` if it has neither.
     pub before: Option<String>,
     pub after: Option<String>,
     /// The step that makes the new value take effect.
@@ -28,15 +28,14 @@ pub(crate) struct ChangedKey {
 }
 
 impl ChangedKey {
-    /// As `reload --json` shows it.
+    /// The form of `reload --json`.
     pub(crate) fn to_json(&self) -> Value {
         let Self { key, line, before, after, effect } = self;
         json!({"key": key, "line": line, "before": before, "after": after, "applied_by": effect.name()})
     }
 }
 
-/// The keys whose values differ, in order, and then the sections. A key that is set to its default has not
-/// changed.
+/// The keys whose values differ, in order, and then the sections. A key that is set to its default counts as unchanged.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],
@@ -56,8 +55,8 @@ pub(crate) fn changes(
     changed.chain(sections).collect()
 }
 
-/// Every key in force with its value in TOML and its origin, a place of a file or the default, and the sections
-/// of lists.
+/// Every key in force with its value in TOML and its origin (a position in a file, or the default), and the sections of
+/// lists.
 pub(crate) fn effective(loaded: &Loaded) -> Value {
     let files = loaded.in_force();
     let written = settings(files);
@@ -77,7 +76,7 @@ pub(crate) fn effective(loaded: &Loaded) -> Value {
     json!({"files": read, "keys": keys, "sections": sections.collect::<Value>()})
 }
 
-/// The sections that are gone, new or other than they were, and the lists in which others come first.
+/// The removed, new and changed sections, and the lists whose order changed.
 fn changed_sections(before: &[WrittenSection], after: &[WrittenSection]) -> Vec<ChangedKey> {
     let (old, new) = (by_id(before), by_id(after));
     let gone = before.iter().filter(|section| !new.contains_key(&id(section)));
@@ -130,7 +129,7 @@ fn change(
 
 fn known(dotted: &str) -> Option<&'static Key> {
     let exact = KEYS.iter().find(|key| key.path == dotted);
-    // A name chosen by the operator may have dots in it.
+    // An operator's chosen name may contain dots.
     exact.or_else(|| {
         KEYS.iter().find(|key| {
             let around = key.path.split_once('*');
@@ -139,8 +138,7 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, in the form of [`settings`]. A key of one plugin may have another default, by
-/// `[plugin."*"]`.
+/// The default, in the form of [`settings`]. `[plugin."*"]` may give a plugin's key another default.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;
@@ -211,7 +209,7 @@ mod tests {
         );
     }
 
-    /// What became of the sections of these files.
+    /// The changes between the sections of these files.
     fn lines(before: &[&str], after: &[&str]) -> Vec<String> {
         let files = |texts: &[&str]| -> Vec<(PathBuf, String)> {
             let files = texts.iter().zip('a'..);
@@ -224,7 +222,7 @@ mod tests {
     const INJECTION: &str = "[[inject]]\nname = \"CA\"\nenv = { A = \"b\" }\n";
 
     #[test]
-    fn each_section_is_named_with_what_became_of_it() {
+    fn each_section_is_named_with_its_change() {
         let other = "[[rule]]\nname = \"no env\"\ndeny = [\"Mounts\"]\nmode = \"audit\"\n\
                      [[rule]]\nplugins = [\"a\"]\n[[exec_rule]]\nname = \"x\"\n";
         assert_eq!(
@@ -255,9 +253,9 @@ mod tests {
         assert_eq!(lines(&[RULES], &[&between]), ["rule \"new\": new"]);
     }
 
-    /// A value that differs from the default, for each key that only a start applies.
+    /// For each key that only a start applies, a value that differs from the default.
     #[test]
-    fn a_reload_takes_everything_but_what_needs_a_restart() {
+    fn a_reload_applies_all_values_that_need_no_restart() {
         let (running, mut seen) = (Config::default(), 0);
         for key in KEYS.iter().filter(|key| !key.path.contains('*') && key.path != "runtime") {
             let values = ["\"/other\"", "[\"/other\"]", "true", "false", "7", "[7]", "\"7s\""];

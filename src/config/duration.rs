@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Durations as containerd's configuration spells them: Go's `1m30s`, `2s`, `500ms`.
-//! It never accepts a bare number: seconds or milliseconds would be a guess.
+//! Durations in containerd's spelling (Go's): `1m30s`, `2s`, `500ms`. A bare number is refused,
+//! because its unit would be a guess.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const UNITS: [(&str, f64); 7] = [
     ("h", 3600.0),
 ];
 
-/// Reads a Go-style duration; `None` when it is malformed, negative or absurdly long.
+/// Parses a Go-style duration; `None` when it is malformed, negative or absurdly long.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
 }
 
-/// Shows a duration as [`parse`] reads it.
+/// Formats a duration for [`parse`].
 pub(crate) fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     match (millis % 1000, millis / 1000) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[exec_rule]]`: which processes `exec` may start in which pods (decisions D51, D60). The table
-//! here names each key with its default, its meaning and its parser; `docs/config.md` is written from
-//! it.
+//! `[[exec_rule]]`: which processes `exec` may start in which pods (decisions D51, D60). The table has each key with
+//! its default, meaning and parser; `docs/config.md` is generated from it.
 //!
-//! A rule protects, so a mistake in one closes it: until the file is fixed it refuses every process
-//! that its place in the list leaves to it. Nothing here reads a file, and no rule is applied here.
+//! Rules protect, so a rule with a mistake refuses every process that earlier rules did not match, until the file is
+//! fixed. Nothing here reads a file, and no rule is applied here.
 
 use toml_edit::Value;
 
@@ -14,15 +13,15 @@ use super::settings::Config;
 use super::spelling::distance_to_key;
 use super::tables::{ListKey, ListedSection, list_keys};
 
-/// So many letters may be wrong in a word that was meant as the name of the list.
+/// Wrong letters up to which a word counts as the list's misspelled name.
 const MISSPELLED_LETTERS: usize = 3;
 
-/// One `[[exec_rule]]` as it is written.
+/// One `[[exec_rule]]` as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecRuleSection {
     /// Its name, else `FILE:LINE` of its header.
     pub name: String,
-    /// The pods that it is about.
+    /// The pods that it selects.
     pub pods: PodSelectors,
     /// Only processes with a terminal, or only those without one.
     pub terminal: Option<bool>,
@@ -58,8 +57,8 @@ impl ListedSection for ExecRuleSection {
     }
 }
 
-/// Refuses every process that is left, where an unknown section or key at `place` may have been meant as an
-/// exec rule: creates are refused then, but nothing else would refuse an `exec`.
+/// Refuses every remaining process if an unknown section or key at `place` may be a misspelled exec rule: creates are
+/// refused then, but nothing else would refuse an `exec`.
 pub(super) fn close_if_meant(config: &mut Config, word: &str, place: &str) {
     let lower = word.to_lowercase().replace('-', "_");
     let is_meant = lower.starts_with("exec")
@@ -100,7 +99,7 @@ fn read_users(value: &Value) -> Result<Vec<String>, Mistake> {
     }
 }
 
-/// Reads patterns of programs, and refuses one that could match no program's path.
+/// Parses patterns of programs, and refuses one that can match no program's path.
 fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     for entry in &patterns {

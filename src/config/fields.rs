@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of the fields that plugins can set, as `allow` and `deny` take them.
-//! Nothing here reads a file.
+//! The names of the fields that plugins can set, as used in `allow` and `deny`. Nothing here reads
+//! a file.
 
 use super::spelling::did_you_mean;
 
@@ -49,7 +49,8 @@ pub(crate) const FIELDS: [&str; 40] = [
     "MemoryPolicy",
 ];
 
-/// Whether plugins can set a field of that name; else the mistake, with the nearest name.
+/// Checks that plugins can set a field of that name; else returns the mistake, with the nearest
+/// name.
 pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
     if FIELDS.contains(&name) {
         return Ok(());
@@ -58,7 +59,7 @@ pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, st
     Err(format!("{name:?} is not a field that plugins can set{hint}").into())
 }
 
-/// Whether a field of that name is a resource of a cgroup; else the mistake.
+/// Checks that a field of that name is a cgroup resource; else returns the mistake.
 pub(super) fn check_resource(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
     check_field(name)?;
     let is_resource = match name {
@@ -66,7 +67,7 @@ pub(super) fn check_resource(name: &str) -> Result<(), std::borrow::Cow<'static,
         "MemoryPolicy" => false,
         name => name.starts_with("Mem") || name.starts_with("CPU"),
     };
-    let why = || format!("{name:?} is not a resource that can be written again").into();
+    let why = || format!("{name:?} is not a resource that can be restored").into();
     is_resource.then_some(()).ok_or_else(why)
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table of keys: name, default, meaning, and the function that sets each. Parsing, `docs/config.md`
-//! and the suggestions for unknown keys are all derived from it. It reads no file.
+//! The table of keys: name, default, meaning, and setter. Parsing, `docs/config.md` and the suggestions for unknown
+//! keys are derived from it. It reads no file.
 
 use std::path::PathBuf;
 
@@ -16,16 +16,16 @@ use super::settings::{
 use super::size;
 use super::spelling::did_you_mean;
 
-/// What is wrong with a value.
+/// The description of a wrong value.
 type Mistake = std::borrow::Cow<'static, str>;
 
-/// Sets a key to a value; `name` is what a `*` in the key stood for.
+/// Sets a key to a value; `name` is the name in place of the key's `*`.
 type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
-/// What makes a changed value of a key take effect.
+/// The step that makes a changed value take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing: wrapper processes read it at every call.
+    /// None: wrappers read it at every call.
     Call,
     /// A reload of the daemon.
     Reload,
@@ -47,20 +47,19 @@ impl Effect {
 /// One key of the configuration file.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// Dotted path; one `*` stands for a name chosen by the operator.
+    /// Dotted path; one `*` stands for an operator's chosen name.
     pub path: &'static str,
     /// Default as TOML.
     pub default: &'static str,
-    /// What makes a changed value take effect.
+    /// The step that makes a changed value take effect.
     pub effect: Effect,
-    /// What it does, for `docs/config.md`.
+    /// Its effect, for `docs/config.md`.
     pub meaning: &'static str,
     pub(super) set: SetKey,
 }
 
 impl Key {
-    /// What the `*` of this key stands for in `path` (empty without one); `None` when `path` is
-    /// another key.
+    /// Returns the name in place of this key's `*` in `path` (empty without one); `None` when `path` is another key.
     pub(super) fn name_in<'p>(&self, path: &'p [String]) -> Option<&'p str> {
         let mut parts = self.path.split('.');
         let mut name = "";
@@ -84,7 +83,7 @@ fn read_path(value: &Value) -> Result<PathBuf, Mistake> {
     if path.is_absolute() { Ok(path) } else { Err("expected an absolute path".into()) }
 }
 
-/// A list whose elements `read_item` reads.
+/// Parses a list with `read_item` for its elements.
 fn read_list<T>(
     value: &Value,
     what: &'static str,
@@ -107,7 +106,7 @@ fn read_strings(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", read_string)
 }
 
-/// The one list that may also be a single string: there is often one runtime.
+/// Parses the one list that may also be a single string, because there is often one runtime.
 fn read_runtimes(value: &Value) -> Result<Vec<String>, Mistake> {
     if let Some(runtime) = value.as_str() {
         return Ok(vec![runtime.to_owned()]);
@@ -115,7 +114,7 @@ fn read_runtimes(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings, or a string", read_string)
 }
 
-/// Names of fields that plugins can set; a mistyped one would leave open what `deny` closes.
+/// Parses names of fields that plugins can set; with a mistyped name, `deny` would not forbid the intended field.
 fn read_fields(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", |value| {
         let name = read_string(value)?;
@@ -123,7 +122,7 @@ fn read_fields(value: &Value) -> Result<Vec<String>, Mistake> {
     })
 }
 
-/// Names of resources, which can be written again.
+/// Parses names of resources that can be restored.
 fn read_resources(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", |value| {
         let name = read_string(value)?;
@@ -182,7 +181,7 @@ fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
     Ok(Some(if is_file { AuditTarget::File } else { AuditTarget::Journal }))
 }
 
-/// The least size of one file of the audit log: room for any line.
+/// The minimum size of an audit log file, in bytes: any line fits.
 const LEAST_AUDIT_FILE: u64 = 256 << 10;
 
 fn read_exec_args(value: &Value) -> Result<ExecArgs, Mistake> {
@@ -204,7 +203,7 @@ fn read_audit_files(value: &Value) -> Result<u32, Mistake> {
     number.ok_or_else(|| "expected a number from 1 to 1000".into())
 }
 
-/// `required` needs a plugin name: a plugin without a name cannot be missing.
+/// Sets `required`, which needs a plugin name: without one, no plugin can be missing.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
         true if name == ANY_PLUGIN => {
@@ -229,7 +228,7 @@ fn read_scope(value: &Value) -> Result<Scope, Mistake> {
     Ok(if is_node { Scope::Node } else { Scope::Handler })
 }
 
-/// Names of programs, or their whole paths.
+/// Parses names of programs, or their full paths.
 fn read_programs(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", |value| {
         let program = read_string(value)?;
@@ -284,7 +283,7 @@ fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
 
 macro_rules! keys {
     ($($(#[$condition:meta])? $path:literal = $default:literal, $effect:ident, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
-        /// Every key there is.
+        /// All keys.
         pub(crate) static KEYS: &[Key] = &[$($(#[$condition])? Key {
             path: $path,
             default: $default,
@@ -382,11 +381,11 @@ pub(super) fn hint_of_key(dotted: &str) -> String {
     did_you_mean(dotted, KEYS.iter().map(|key| key.path))
 }
 
-/// The keys that only builds for tests have.
+/// The keys that only test builds have.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md` and the keys below them, since a search finds headings: a key is below the
-/// first one of which a prefix fits.
+/// Headings of `docs/config.md`, which a search finds, and prefixes of the keys below them: a key is below the first
+/// heading with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),
@@ -426,7 +425,7 @@ pub fn markdown() -> String {
     page
 }
 
-/// The prefixes of the group that a key is in: the last group has all that no other has.
+/// The prefixes of a key's group; the last group has the remaining keys.
 fn prefixes_of(path: &str) -> &'static [&'static str] {
     let fits = |(_, prefixes): &&(&str, &[&str])| prefixes.iter().any(|one| path.starts_with(one));
     GROUPS.iter().find(fits).map_or(&[], |(_, prefixes)| prefixes)
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_toml_is_fatal_and_names_its_line() {
+    fn invalid_toml_is_fatal_and_names_its_line() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
         assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
@@ -518,7 +517,7 @@ mod tests {
         assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
     }
 
-    /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.
+    /// The result of one line in `[nri.default_validator]`, and its mistakes.
     fn validator(line: &str) -> (DefaultValidator, Vec<String>) {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", &format!("[nri.default_validator]\n{line}\n"), &mut problems);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lists of tables that a configuration file may have, such as `[[rule]]`. Parser, protections,
-//! suggestions and `docs/config.md` are derived from these rows. It reads no file.
+//! The lists of tables that a configuration file may have, such as `[[rule]]`. The parser,
+//! protections, suggestions and `docs/config.md` are derived from these rows. It reads no file.
 
 use toml_edit::{ArrayOfTables, Value};
 
@@ -12,7 +12,7 @@ use super::settings::{Config, Consequence};
 use super::spelling::{did_you_mean, nearest};
 use super::tables::ListedSection;
 
-/// A mistake in a table, with the offset of its place.
+/// A mistake in a table, with its offset.
 pub(super) struct TableMistake {
     pub(super) at: usize,
     pub(super) what: String,
@@ -26,21 +26,21 @@ impl TableMistake {
     }
 }
 
-/// Takes over the tables of one file; `place` is `FILE:LINE` of an offset.
+/// Reads the tables of one file; `place` returns the `FILE:LINE` of an offset.
 type ReadTables = fn(&mut Config, &ArrayOfTables, &dyn Fn(usize) -> String) -> Vec<TableMistake>;
 
-/// Takes over a table of plain values; false where the parser has to read it.
+/// Reads a table of plain values; false if the TOML parser must read it.
 type AddPlain = fn(&mut Config, settings: &[(String, Value)], place: &str) -> bool;
 
 /// One list of tables, `[[NAME]]`.
 pub(super) struct TableList {
     pub(super) name: &'static str,
-    /// Whether each table of it protects, so that a mistake in one refuses creates.
+    /// Whether each of its tables protects, so that a mistake in one makes creates fail.
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Closes the list while the files that have such tables cannot be read, since their
-    /// permissions are unknown.
+    /// Closes the list while files with such tables are unreadable, because their permissions are
+    /// unknown.
     pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
@@ -85,7 +85,7 @@ pub(super) fn hint_of(name: &str) -> String {
     did_you_mean(name, LISTS.iter().map(|list| list.name))
 }
 
-/// The known list that is most like `name`.
+/// The known list whose name is nearest to `name`.
 pub(super) fn nearest_list(name: &str) -> &'static str {
     nearest(name, LISTS.iter().map(|list| list.name))
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an error in a key does. An operator who mistyped `deny` believes that something is forbidden, so
-//! an error in a key that protects refuses creates until the file is fixed
-//! (`Config::protection_error`), and one in a key that names a runtime never leads to another runtime
-//! (decision D7). Nothing here reads a file.
+//! The consequence of an error in a key. An operator who mistypes `deny` believes that something is forbidden, so an
+//! error in a protecting key makes creates fail until the file is fixed (`Config::protection_error`). An error in a key
+//! that names a runtime never changes which runtime is used (decision D7). Nothing here reads a file.
 
 use super::keys::{KEYS as ALL, Key};
 use super::lists;
@@ -12,27 +11,26 @@ use super::spelling::nearest_within;
 /// Sections and keys that protect.
 const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
 const KEYS: [&str; 3] = ["exempt_namespaces", "on_daemon_failure", "on_rootless"];
-/// Keys that say which runtime is used.
+/// Keys that determine the runtime.
 const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
-/// Keys that protect nowhere but in those sections.
+/// Keys that protect only in those sections.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
-/// So many letters may be wrong in a key that was meant for a section that protects.
+/// Wrong letters up to which a key counts as a misspelled one of a protecting section.
 const TYPO_LETTERS: usize = 4;
-/// The same of a key that names a runtime: the word is short.
+/// Likewise for a key that names a runtime: the word is short.
 const RUNTIME_TYPO_LETTERS: usize = 2;
 
-/// What a value that the key cannot have does.
+/// The consequence of an invalid value of a key.
 pub(super) fn of_value(key: &Key, dotted: &str) -> Consequence {
-    // The default may be another runtime, or another word on a daemon that is away, than the operator
-    // has had so far.
+    // The default may name another runtime, or another policy for an unavailable daemon, than was in force so far.
     if RUNTIMES.contains(&key.path) || key.path == "on_daemon_failure" {
         return Consequence::UsesNoFile;
     }
     of_unknown_key(dotted).max(Consequence::KeepsLast)
 }
 
-/// What the key `dotted` does, which does not exist, in a section that does.
+/// The consequence of the unknown key `dotted` in a known section.
 pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
     let lower = dotted.to_lowercase();
     let near = nearest_within(RUNTIME_TYPO_LETTERS, &lower, ALL.iter().map(|key| key.path));
@@ -42,14 +40,13 @@ pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
     if is_protecting(dotted) { Consequence::RefusesCreates } else { Consequence::Ignored }
 }
 
-/// What a section or a list of tables does that does not exist, or a key in it: any of them may have
-/// been meant to protect.
+/// The consequence of an unknown section or list of tables, or of a key in it: it may be a misspelled protecting one.
 pub(super) fn of_unknown_table(dotted: &str) -> Consequence {
     of_unknown_key(dotted).max(Consequence::RefusesCreates)
 }
 
-/// Whether a mistake in the key `dotted` may leave open what was meant to be closed: it is in a
-/// section that protects, or would be if it were not mistyped.
+/// Whether a mistake in the key `dotted` may permit what the operator meant to forbid: it is in a protecting section,
+/// or may be a misspelled one.
 fn is_protecting(dotted: &str) -> bool {
     let is_ours = |key: &str| {
         let is_below = |section: &str| {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loads the configuration. The table in `keys.rs` names each key with its default, its meaning and its
-//! parser; `docs/config.md` is generated from it.
+//! Loads the configuration. The table in `keys.rs` has each key with its default, meaning and parser; `docs/config.md`
+//! is generated from it.
 //!
-//! Every process reads the files here, and only here: a wrapper, the daemon at its start and at a reload,
-//! `check`. With an error for which a reload changes nothing, none of them uses the files while the
-//! run directory has the last valid configuration, so that all agree, and no broken file changes which
-//! runtime is used (decisions D7, D64).
+//! Every process reads the files only here: a wrapper, the daemon at its start and at a reload, `check`. If the files
+//! have an error that makes a reload fail, all of them use the last valid configuration in the run directory, if there
+//! is one. So all processes agree, and an invalid file never changes which runtime is used (decisions D7, D64).
 
 mod advice;
 #[cfg(test)]
@@ -67,46 +66,44 @@ use snapshot::Snapshot;
 
 /// The main configuration file.
 pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
-/// More files, read after the main one in name order.
+/// The folder of further files, read after the main one in name order.
 pub(crate) const DEFAULT_DROP_INS: &str = "/etc/nri-runc/config.d";
-/// Names one file that is read alone; for tests and for running beside an installed copy.
+/// The variable with the only file to read; for tests, and for running beside an installed copy.
 pub(crate) const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
-/// The daemon's copy of the configuration it could read last, in the run directory.
+/// The daemon's copy of its last valid configuration, in the run directory.
 pub(crate) const SNAPSHOT: &str = "config.good.toml";
 
-/// Configuration files with their text, in the order in which they are read.
+/// Configuration files with their text, in reading order.
 pub(crate) type Files = Vec<(PathBuf, String)>;
 
-/// What [`load`] found.
+/// The result of [`load`].
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
-    /// The settings to go by.
+    /// The settings to use.
     pub config: Config,
-    /// What was wrong with the files, if anything.
+    /// The errors in the files.
     pub problems: Vec<Problem>,
     /// The files that were read, in order, with their text.
     pub files: Files,
-    /// The files whose values `config` has, where these are not the ones that were read: the last
-    /// valid configuration.
+    /// The files from which `config` was read, if they are not the ones on disk: the last valid configuration.
     last_good: Option<Files>,
-    /// Files in the folder of further files that have another name than `*.toml`.
+    /// Files in the folder of further files that are not named `*.toml`.
     unread: Vec<PathBuf>,
-    /// The file that was named to be read alone, absolute.
+    /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
     /// Why the file that was named could not be read.
     pub unreadable: Option<String>,
-    /// Why it cannot be known which settings are in force: those of [`Loaded::config`] may name
-    /// another runtime.
+    /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
     unknown: Option<Error>,
 }
 
-/// The state of a file or a folder by which a change is noticed without opening it.
+/// The state of a file or a folder that shows a change without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     place: (u64, u64),
     size: u64,
     modified: (i64, i64),
-    /// When the kernel noted the last change.
+    /// The kernel's time of the last change.
     pub(crate) changed: SystemTime,
 }
 
@@ -125,13 +122,13 @@ impl FileStamp {
 }
 
 impl Loaded {
-    /// The first error with which a reload changes nothing. With one, nobody uses these files as
-    /// long as a daemon lives that has read valid ones.
+    /// The first error that makes a reload fail. With one, no process uses these files while a daemon runs that has
+    /// read valid ones.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// Every path on which these settings depend, by its state now: equal ones need not be read again.
+    /// The state of every path on which these settings depend: while they are equal, nothing need be read again.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
         let fixed = [Path::new(DEFAULT_FILE), Path::new(DEFAULT_DROP_INS)];
         let fixed = fixed.into_iter().filter(|_| self.only.is_none());
@@ -139,7 +136,7 @@ impl Loaded {
         fixed.chain(files).map(|path| FileStamp::of(path).ok()).collect()
     }
 
-    /// The files whose values [`Loaded::config`] has.
+    /// The files from which [`Loaded::config`] was read.
     pub(crate) fn in_force(&self) -> &Files {
         self.last_good.as_ref().unwrap_or(&self.files)
     }
@@ -149,7 +146,7 @@ impl Loaded {
         self.last_good.is_some()
     }
 
-    /// The errors that no reload is refused for, and the advice, one line each.
+    /// The errors that do not make a reload fail, and the advice, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
         let mut warnings = limits::listed(problems, "error", "in the configuration");
@@ -157,7 +154,7 @@ impl Loaded {
         warnings
     }
 
-    /// Warnings about valid settings that probably are mistakes, one line each.
+    /// Warnings about valid settings that are probably mistakes, one line each.
     pub(crate) fn advice(&self) -> Vec<String> {
         let unread = self
             .unread
@@ -185,8 +182,8 @@ impl Loaded {
         }
     }
 
-    /// The settings of a daemon that goes on as another program: it has read a valid configuration,
-    /// which stays in force, whatever the files are by now.
+    /// The settings of a daemon that continues as another program: it has read a valid configuration, which stays in
+    /// force whatever the files contain now.
     pub(crate) fn for_next_program(mut self) -> Self {
         if self.is_last_good() {
             self.config.protection_error = None;
@@ -229,9 +226,9 @@ impl Loaded {
     }
 }
 
-/// Reads the configuration: `only` (of `--config` or the environment) alone, else the default
-/// files. Never fails: files with an error leave the last valid configuration or, where there is
-/// none, what could be read of them, with `Config::protection_error` set where that refuses creates.
+/// Reads the configuration: `only` (of `--config` or the environment) alone, else the default files. Never fails: if
+/// the files have an error, returns the last valid configuration or, without one, the readable part of the files, with
+/// `Config::protection_error` set if that makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
     read_all(only, Path::new("/"))
@@ -253,7 +250,7 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
         Some(only) => vec![only.clone()],
         None => {
             let further = drop_ins(&folder).unwrap_or_else(|error| {
-                // A file that protects may be in it.
+                // It may contain a protecting file.
                 loaded.problems.push(no_file(unreadable(&folder, &error)));
                 Vec::new()
             });
@@ -289,24 +286,24 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
     loaded
 }
 
-/// What is wrong with the text of a configuration file, one line each.
+/// The errors in a configuration file's text, one line each.
 pub fn problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     reader::apply(&mut Config::default(), "file", text, &mut problems);
     problems.into_iter().map(|problem| problem.text).collect()
 }
 
-/// The configuration of this process: the file that the environment names, else the one beside
-/// the executable, else the default ones.
+/// The configuration of this process: from the file named in the environment, else the one beside the executable, else
+/// the default ones.
 pub(crate) fn load_for_this_process() -> Loaded {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     load(named.or_else(beside_the_executable).as_deref())
 }
 
-/// The same, for a process that becomes the runtime which the files name.
+/// Like [`load_for_this_process`], for a process that becomes the configured runtime.
 ///
 /// # Errors
-/// Fails where it cannot be known which settings are in force.
+/// Fails if the settings in force are unknown.
 pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     presence::insist(|| {
         let mut loaded = load_for_this_process();
@@ -314,8 +311,8 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     })
 }
 
-/// `EXECUTABLE.toml`, where the executable is the file itself, whatever link it was called by:
-/// conmon and containerd's shim hand over no environment that could name a file.
+/// `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and containerd's shim pass no
+/// environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let mut file = std::fs::read_link("/proc/self/exe").ok()?.into_os_string();
     file.push(".toml");
@@ -327,7 +324,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     crate::files::read_text(path, limits::SETTINGS_FILE)
 }
 
-/// What the folder of further files has, in name order, hidden files left out.
+/// Lists the folder of further files, in name order, without hidden files.
 fn drop_ins(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -348,7 +345,7 @@ fn has_toml_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// The run directory that even a broken file still names on a line of its own, else `read`.
+/// The run directory, if an invalid file still names it on one line, else `read`.
 fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     let mut run_dir = read.to_owned();
     for (_, text) in files {
@@ -368,7 +365,7 @@ fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     run_dir
 }
 
-/// The text between the first quote and the next one like it, or to the end.
+/// The text between the first quote and the next quote of that kind, or to the end.
 fn unquoted(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {
@@ -472,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_behind_a_broken_files_run_dir_is_no_part_of_it() {
+    fn a_comment_after_run_dir_in_a_broken_file_is_ignored() {
         for line in ["run_dir = \"/srv/x\" # disk", "run_dir = '/srv/x' # \"", "run_dir=\"/srv/x"] {
             let files = vec![(PathBuf::from("/a"), format!("{line}\n= =\n"))];
             assert_eq!(run_dir_of(&files, Path::new("/run/a")), Path::new("/srv/x"), "{line}");
@@ -504,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_what_protects_is_remembered_with_its_place() {
+    fn a_mistake_in_a_protecting_key_is_kept_with_its_place() {
         let (_temp, path) = file("exempt_namespaces = [\"ops\"]\n[plugin.a]\ndeny = \"Env\"\n");
         let config = load(Some(&path)).config;
         assert_eq!(config.exempt_namespaces, ["ops"], "what can be read holds");
@@ -540,7 +537,7 @@ mod tests {
         crate::files::replace(&temp.path().join("etc/nri-runc/config.d"), b"").unwrap();
         let loaded = load_below(temp.path());
         let error = loaded.config.protection_error.unwrap_or_default();
-        assert!(error.contains("config.d: a part of the path is no folder"), "{error}");
+        assert!(error.contains("config.d: a path component is not a folder"), "{error}");
     }
 
     #[test]

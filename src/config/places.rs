@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Line and column of any offset in a text, without reading the text from its start for each. Pure.
+//! Line and column of any offset in a text, without rereading the text from its start for each.
+//! Pure.
 
 use std::cell::OnceCell;
 
-/// Bytes between two offsets whose place is kept.
+/// Bytes between two offsets whose line and column are kept.
 const STEP: usize = 1024;
 
-/// The places of one text.
+/// The lines and columns of one text.
 pub(super) struct Places<'t> {
     text: &'t str,
-    /// Line and column at each [`STEP`], from the first question on.
+    /// Line and column at each [`STEP`], computed on the first call.
     kept: OnceCell<Vec<(usize, usize)>>,
 }
 
@@ -34,11 +35,11 @@ impl<'t> Places<'t> {
     }
 }
 
-/// The place behind these bytes, which begin at `place`.
+/// Line and column after these bytes, which begin at `place`.
 fn behind(place: (usize, usize), bytes: &[u8]) -> (usize, usize) {
     bytes.iter().fold(place, |(line, column), byte| match byte {
         b'\n' => (line + 1, 1),
-        // Not the first byte of a character.
+        // A continuation byte of a character.
         0x80..0xc0 => (line, column),
         _ => (line, column + 1),
     })

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads plain configuration files without the TOML parser.
 //!
-//! A wrapper reads the configuration on every command of every container, and the parser alone costs
-//! it more time and memory than everything else it does. A file of nothing but `[section]`,
-//! `[[rule]]`, `[[exec_rule]]` or `[[require]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here.
-//! In any other case the answer is `false`, and the parser reads the file and reports its errors.
-//! This reader never accepts a file that the parser would refuse, and never reads a value
-//! differently (docs/decisions/0007-plain-configuration-files.md).
+//! A wrapper reads the configuration on every command of every container, and the parser alone takes more time and
+//! memory than the rest of the wrapper. A file that contains only `[section]`, `[[rule]]`, `[[exec_rule]]` or
+//! `[[require]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here. For
+//! any other file the result is `false`, and the parser reads the file and reports its errors. This reader never
+//! accepts a file that the parser would refuse, and never reads a value differently
+//! (docs/decisions/0007-plain-configuration-files.md).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use super::lists::{self, TableList};
 use super::reader::is_section;
 use super::settings::{ANY_PLUGIN, Config};
 
-/// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
+/// Applies the settings of `text`; `false` when the parser must read it, even if some were already applied.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
     read(text).is_some_and(|PlainFile { settings, tables }| {
         settings.iter().all(|(key, name, value)| (key.set)(config, name, value).is_ok())
@@ -27,17 +27,17 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
     })
 }
 
-/// A key, what the `*` in it stands for, and its value.
+/// A key, the name in place of its `*`, and its value.
 type Setting = (&'static Key, String, Value);
 
-/// One file.
+/// The content of one file.
 #[derive(Default)]
 struct PlainFile {
     settings: Vec<Setting>,
     tables: Vec<PlainTable>,
 }
 
-/// A table of a list, and the line of its header.
+/// A table of a list, and the line number of its header.
 struct PlainTable {
     list: &'static TableList,
     line: usize,
@@ -45,14 +45,14 @@ struct PlainTable {
 }
 
 fn read(text: &str) -> Option<PlainFile> {
-    // Carriage returns and other control characters are the parser's business.
+    // Carriage returns and other control characters are left to the parser.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
     if text.bytes().any(is_odd) {
         return None;
     }
     let PlainFile { mut settings, mut tables } = PlainFile::default();
     let mut sections = BTreeSet::new();
-    // The path of the last section, and where its settings begin: a key occurs once among these.
+    // The path of the last section, and the start of its settings, among which a key occurs once.
     let (mut path, mut first) = (Vec::new(), 0);
     let mut is_in_table = false;
     for (line, number) in text.split('\n').zip(1..) {
@@ -93,12 +93,12 @@ fn read(text: &str) -> Option<PlainFile> {
     Some(PlainFile { settings, tables })
 }
 
-/// Without the blanks in front.
+/// Removes leading blanks.
 fn blank(text: &str) -> &str {
     text.trim_start_matches([' ', '\t'])
 }
 
-/// Nothing but a comment is left of the line.
+/// Whether only a comment, or nothing, is left of the line.
 fn is_end(rest: &str) -> bool {
     matches!(blank(rest).bytes().next(), None | Some(b'#'))
 }
@@ -108,7 +108,7 @@ fn is_bare(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_plain)
 }
 
-/// The path of a section that holds keys of ours. One name in it may need quotes: every plugin.
+/// The path of a known section. One name in it may need quotes: the one for every plugin.
 fn section(name: &str) -> Option<Vec<String>> {
     let word = |word: &str| match word {
         "\"*\"" => Some(ANY_PLUGIN.to_owned()),
@@ -143,7 +143,7 @@ fn list(mut rest: &str) -> Option<(Value, &str)> {
     }
 }
 
-/// A text without escapes, a truth, or a small number.
+/// A text without escapes, a boolean, or a small number.
 fn single(text: &str) -> Option<(Value, &str)> {
     for quote in ['"', '\''] {
         let Some(inner) = text.strip_prefix(quote) else { continue };

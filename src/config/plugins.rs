@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The settings of one plugin, merged key by key: its section by full id (`NN-name`), then by name, then
-//! `[plugin."*"]`, then the default. A section without a key never hides another one that has it.
-//! Nothing here reads a file.
+//! `[plugin."*"]`, then the default. A section without a key never hides the key in a later one. Nothing here reads a
+//! file.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use super::settings::{
 pub struct PluginSettings {
     /// The effect of a missing response.
     pub on_failure: Option<OnFailure>,
-    /// How long one request to it may take.
+    /// Time limit for one request to it.
     pub request_timeout: Option<Duration>,
-    /// How long its Synchronize may take as a whole.
+    /// Time limit for its whole Synchronize.
     pub sync_timeout: Option<Duration>,
-    /// Time-outs in a row before it is disconnected; 0 = never.
+    /// Consecutive time-outs until it is disconnected; 0 for never.
     pub strikes: Option<u32>,
-    /// Containers are refused while it is missing.
+    /// Whether containers are refused while it is missing.
     pub required: bool,
-    /// Requests at once about different containers.
+    /// Concurrent requests about different containers.
     pub concurrency: u32,
-    /// Fields it may set, by NRI name; empty = all.
+    /// Fields it may set, by NRI name; empty means all.
     pub allow: Vec<String>,
     /// Fields it may not set.
     pub deny: Vec<String>,
-    /// Which containers it may have evicted.
+    /// The containers that it may evict.
     pub evict: Evict,
-    /// Which processes may connect under its name; empty = any.
+    /// The processes that may connect under its name; empty means any.
     pub from: Vec<PluginOrigin>,
-    /// Which processes may connect under its name while a file of that name is pre-installed.
+    /// The processes that may connect under its name while a file of that name is pre-installed.
     pub displace: Displace,
-    /// Patterns of annotations that runtimes act on and that it may set.
+    /// Patterns of annotations that it may set although runtimes act on them.
     pub runtime_annotations: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ impl Config {
         }
     }
 
-    /// The plugins, as `name` or `NN-name`, whose own section requires them.
+    /// The plugins, as `name` or `NN-name`, that their own sections require.
     pub fn required_plugins(&self) -> impl Iterator<Item = &str> {
         let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
         required.map(|(name, _)| name.as_str())
@@ -80,8 +80,7 @@ impl Config {
             || self.wait_for.iter().chain(required).chain(promised).any(is_it)
     }
 
-    /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is
-    /// not connected.
+    /// Time limit for a create or a pod to wait for the missing required plugin `name` (or `NN-name`).
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
         let sections: Vec<&PluginSection> = [name, bare_name(name), ANY_PLUGIN]
             .iter()
@@ -90,7 +89,7 @@ impl Config {
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
     }
 
-    /// How long a container waits for the plugin of the promise of this name.
+    /// Time limit for a container to wait for the plugin of this promise.
     pub(crate) fn promised_wait(&self, promise: &str, plugin: &str) -> Duration {
         let section = self.promises.iter().find(|section| section.name == promise);
         let wait = section.and_then(|section| section.wait);
@@ -107,7 +106,7 @@ pub(crate) fn bare_name(plugin: &str) -> &str {
     }
 }
 
-/// The value in the first section with that key.
+/// The value in the first section that has the key.
 fn first<T: Clone>(
     sections: &[&PluginSection],
     key: fn(&PluginSection) -> Option<&T>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[require]]`: promises to containers with certain devices, which must not start without the plugin of
-//! the devices' driver (decisions D52, D61). The table here names each key with its default, its meaning
-//! and its parser; `docs/config.md` is written from it.
+//! `[[require]]`: containers with certain devices must not start without the plugin of the devices' driver (decisions
+//! D52, D61). Each section is called a promise. The table has each key with its default, meaning and parser;
+//! `docs/config.md` is generated from it.
 //!
-//! A promise protects, so a mistake in one closes it: creates are refused until the file is fixed. Nothing
-//! here reads a file, and no promise is judged here.
+//! Promises protect, so with a mistake in one creates fail until the file is fixed. Nothing here reads a file or judges
+//! a promise.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::settings::Config;
 use super::tables::{ListKey, ListedSection, list_keys};
 use crate::glob;
 
-/// One `[[require]]` as it is written.
+/// One `[[require]]` as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromiseSection {
     /// Its name, else `FILE:LINE` of its header.
     pub name: String,
-    /// The pods that it is about.
+    /// The pods that it selects.
     pub pods: PodSelectors,
     /// Patterns of DRA drivers.
     pub claims: Vec<String>,
@@ -36,16 +36,16 @@ pub struct PromiseSection {
     pub annotations: Vec<String>,
     /// Patterns of images.
     pub images: Vec<String>,
-    /// The plugin that has to be there, as `name` or `NN-name`.
+    /// The required plugin, as `name` or `NN-name`.
     pub plugin: String,
-    /// How long a container waits for it; `None`: as `[plugin.NAME] wait` says.
+    /// Time limit for a container to wait for it; `None`: that of `[plugin.NAME] wait`.
     pub wait: Option<Duration>,
     /// Whether it is enforced.
     pub mode: RuleMode,
 }
 
 impl PromiseSection {
-    /// The lists of which one has to match, each with its key; an empty one matches nothing.
+    /// The lists of which one must match, each with its key; an empty list matches nothing.
     pub(crate) fn of_devices(&self) -> [(&'static str, &[String]); 6] {
         [
             ("claims", &self.claims),
@@ -57,12 +57,12 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether it is about some containers of its pods, by their devices.
+    /// Whether it selects containers of its pods by their devices.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }
 
-    /// Whether only kubelet may know that it is about a container.
+    /// Whether only kubelet may know if it applies to a container.
     pub(crate) fn needs_kubelet(&self) -> bool {
         !self.claims.is_empty() || !self.resources.is_empty()
     }
@@ -89,7 +89,7 @@ impl ListedSection for PromiseSection {
         &mut self.name
     }
 
-    /// A promise to every container by a plugin that no connection can be.
+    /// A promise for every container, with a plugin that cannot exist.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
@@ -124,7 +124,7 @@ list_keys! {
     "mode" = "\"enforce\"", "`enforce`: containers are refused without the plugin. `audit`: they are created, and it is noted.", |p, v| p.mode = read_mode(v)?;
 }
 
-/// Patterns of names of this form; `is_name` judges those without wildcards.
+/// Parses patterns of names of this form; `is_name` checks those without wildcards.
 fn read_items(
     value: &Value,
     form: &str,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Protections of containers: they refuse creates while plugins cannot be asked. If there is one,
-//! containers must not be created without the daemon.
+//! Protections of containers: settings and plugins that make creates fail while plugins cannot be
+//! asked. If there is one, containers must not be created without the daemon.
 //!
 //! Most protections are in the configuration. Only the daemon knows plugins that validate, or that
-//! declare that a time-out fails the request: it keeps their names in the run directory, so that
-//! wrapper processes know them while it is unavailable. Nothing is decided here.
+//! declare that a time-out fails the request: it writes their names to the run directory, so that
+//! wrappers know them while it is unavailable. Nothing is decided here.
 
 use std::path::PathBuf;
 
@@ -20,9 +20,9 @@ use super::settings::{Config, OnFailure, RootlessPolicy};
 pub struct Protection {
     /// Its description as a clause: "plugin policy is required".
     pub what: String,
-    /// The plugin that is only required to be there. A pod that is exempt from it needs no daemon.
+    /// The plugin, if it only has to be connected. A pod that is exempt from it needs no daemon.
     pub required: Option<String>,
-    /// The promise. A container that it is not about needs no daemon.
+    /// The promise. A container to which it does not apply needs no daemon.
     pub promise: Option<PromiseSection>,
 }
 
@@ -44,7 +44,7 @@ impl Protection {
 }
 
 impl Config {
-    /// The protections in the configuration; mostly none.
+    /// The protections in the configuration; usually none.
     pub fn protections(&self) -> Vec<Protection> {
         // A mistake may hide a setting that was meant to protect.
         let mut found: Vec<Protection> =
@@ -76,7 +76,7 @@ impl Config {
         Some(format!("the configuration has an error: {mistake}"))
     }
 
-    /// What wrappers without privileges do with a container, as long as this configuration holds.
+    /// The policy of unprivileged wrappers for containers under this configuration.
     pub fn rootless_policy(&self) -> RootlessPolicy {
         let protects = || !self.protections().is_empty();
         match self.on_rootless {
@@ -103,8 +103,8 @@ impl Config {
         found
     }
 
-    /// The daemon's list of connected plugins that protect containers by themselves: a line such as
-    /// `10-judge validates adjustments` for each.
+    /// The path of the daemon's list of connected plugins that protect containers by their own
+    /// declaration, one line each such as `10-judge validates adjustments`.
     pub fn protecting_plugins(&self) -> PathBuf {
         self.run_dir.join("protecting-plugins")
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads one configuration file with the TOML parser and the table of keys: the values that it sets, and
-//! its errors, each with line and column. Only invalid TOML stops it before the end of the file.
+//! Reads one configuration file with the TOML parser and the table of keys: its values, and its errors with line and
+//! column. Only invalid TOML stops it before the end of the file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use super::settings::{Config, Consequence, Problem};
 use super::{Files, exec_rules, injections, lists, mistakes, plain};
 use crate::error::quoted;
 
-/// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
+/// Applies the settings of the TOML `text` of `file`; adds its errors to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    // What was taken over before it gave up is taken over again, or the file is not used at all.
+    // Settings that were applied before the plain reader gave up are applied again, unless the file is not used at all.
     let known = (config.rules.len(), config.exec_rules.len(), config.promises.len());
     if !plain::apply(config, file, text) {
         for rule in config.rules.drain(known.0..) {
@@ -31,7 +31,7 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// The same by the TOML parser.
+/// Applies them with the TOML parser.
 pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     match Document::parse(text) {
         Ok(document) => {
@@ -39,7 +39,7 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
             reader.table(document.as_table(), &mut Vec::new());
         }
         Err(error) => {
-            // `runtime = […]` beside `[runtime.NAME]` is no TOML: the parser's words do not help.
+            // `runtime = […]` next to `[runtime.NAME]` is invalid TOML, and the parser's message would not help.
             let old = old_instance(text).map(|(at, name)| (at, in_new_spelling(name)));
             let at = error.span().map_or(0, |span| span.start);
             let (at, what) = old.unwrap_or_else(|| (at, error.message().to_owned()));
@@ -50,8 +50,7 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// The first header `[runtime.NAME]`, the spelling of `[instance.NAME]` in earlier versions: its
-/// offset, and the name.
+/// The offset and name of the first header `[runtime.NAME]`, the spelling of `[instance.NAME]` in earlier versions.
 fn old_instance(text: &str) -> Option<(usize, &str)> {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -66,7 +65,7 @@ fn old_instance(text: &str) -> Option<(usize, &str)> {
 }
 
 fn in_new_spelling(name: &str) -> String {
-    format!("the section [runtime.{name}] has another name now: write [instance.{name}]")
+    format!("the section [runtime.{name}] was renamed: write [instance.{name}]")
 }
 
 struct Reader<'a> {
@@ -115,7 +114,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A table: one without anything in it sets nothing, but its name may be a mistake.
+    /// Reads a table: an empty one sets nothing, but its name may be a mistake.
     fn inner(&mut self, inner: &dyn TableLike, at: usize, above: &mut Vec<String>) {
         if *above == ["runtime"] {
             let (name, _) = inner.iter().next().unwrap_or(("NAME", &Item::None));
@@ -164,7 +163,7 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Closes the exec rules where what is unknown may have been meant as one.
+    /// Closes the exec rules if an unknown name may have been meant as one.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();
@@ -178,13 +177,13 @@ impl Reader<'_> {
     }
 }
 
-/// The list of tables that a word was meant for.
+/// The list of tables that a word may be a misspelling of.
 fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     let list = lists::named(lists::nearest_list(word))?;
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)
 }
 
-/// Whether a table of that name may hold keys.
+/// Whether a table of that name may contain keys.
 pub(super) fn is_section(path: &[String]) -> bool {
     KEYS.iter().any(|key| {
         let mut parts = key.path.split('.');
@@ -208,12 +207,12 @@ pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
     })
 }
 
-/// What files set.
+/// The settings in files.
 #[derive(Default)]
 pub(super) struct WrittenSettings {
-    /// The keys, dotted, each with its last value in one way of writing.
+    /// The dotted keys, each with its last value in one spelling.
     pub(super) keys: BTreeMap<String, String>,
-    /// The sections of lists, in the order of the files.
+    /// The sections of lists, in file order.
     pub(super) sections: Vec<WrittenSection>,
 }
 
@@ -222,13 +221,13 @@ pub(super) struct WrittenSection {
     pub(super) list: String,
     /// Its name, else `FILE:LINE`.
     pub(super) name: String,
-    /// By which it is found in other files: its name, else all that it sets.
+    /// The text that identifies it in other files: its name, else all its settings.
     pub(super) id: String,
     pub(super) keys: BTreeMap<String, String>,
 }
 
 impl WrittenSection {
-    /// All that it sets.
+    /// All its settings.
     pub(super) fn text(&self) -> String {
         text_of(&self.keys)
     }
@@ -239,7 +238,7 @@ fn text_of(keys: &BTreeMap<String, String>) -> String {
     format!("{{{}}}", keys.collect::<Vec<_>>().join(", "))
 }
 
-/// What these files set.
+/// Returns the settings of these files.
 pub(super) fn settings(files: &[(PathBuf, String)]) -> WrittenSettings {
     let mut all = WrittenSettings::default();
     for (file, text) in files {
@@ -368,7 +367,7 @@ mod tests {
             let problems = problems(text);
             let [problem] = &problems[..] else { panic!("{text}: {problems:?}") };
             let wanted = format!(
-                "f:{place}: the section [runtime.nri-crun] has another name now: write \
+                "f:{place}: the section [runtime.nri-crun] was renamed: write \
                  [instance.nri-crun]"
             );
             assert_eq!(problem.text, wanted, "{text}");
@@ -377,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_section_that_is_known_is_no_mistake() {
+    fn an_empty_known_section_is_not_a_mistake() {
         assert_eq!(problems("[plugin.a]\n[nri]\n[instance.nri-crun]\n[plugin.\"*\"]\n"), []);
     }
 

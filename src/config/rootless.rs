@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The policy for containers of users without privileges (decision D58): a file beside the run
-//! directory, which such a user can read although the daemon is root's. The daemon writes it at its
-//! start and at a reload, and leaves it there when it ends. A wrapper without privileges reads it
-//! before it creates anything. A policy, not an enforcement: a user can call a runtime directly.
+//! The policy for containers of unprivileged users (decision D58): a file beside the run directory that such users can
+//! read. The daemon writes it at its start and at a reload, and keeps it when it ends. An unprivileged wrapper reads it
+//! before it creates a container. It is not enforced: a user can call a runtime directly.
 
 use std::path::Path;
 
@@ -13,11 +12,10 @@ use crate::presence::IfThere;
 
 use super::settings::RootlessPolicy;
 
-/// Reads the policy. The file may be behind a link: rootless Docker's `/run` consists of links to the
-/// host's files.
+/// Reads the policy. The file may be a link: rootless Docker's `/run` consists of links to the host's files.
 ///
 /// # Errors
-/// Fails if the file exists and cannot be read, or says neither.
+/// Fails if the file exists and is unreadable or has neither value.
 pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     let doing = || format!("reading {}", marker.display());
     let Some(text) = files::read_text(marker, ROOTLESS_MARKER).if_there().doing(doing)? else {
@@ -28,15 +26,15 @@ pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     policy.ok_or_else(|| Error::new("must contain pass or refuse")).doing(doing)
 }
 
-/// Writes the policy, unless the file has it.
+/// Writes the policy, unless the file has it already.
 ///
 /// # Errors
-/// Fails when the file cannot be written; the old one is intact then.
+/// Fails when the file cannot be written; the old one is then unchanged.
 pub(crate) fn keep(marker: &Path, policy: RootlessPolicy) -> Result<()> {
     let text = format!("{}\n", policy.name());
     match files::read_own(marker, ROOTLESS_MARKER) {
         Ok(there) if there == text.as_bytes() => Ok(()),
-        // A link, or what cannot be read, is replaced. Unlike other files of the daemon, users read it.
+        // A link or an unreadable file is replaced. Unlike the daemon's other files, users may read it.
         Ok(_) | Err(_) => files::replace_with_mode(marker, text.as_bytes(), 0o644),
     }
 }
@@ -48,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_is_what_was_kept_and_no_marker_passes() {
+    fn the_policy_file_is_read_back_and_its_absence_means_pass() {
         let temp = tempfile::tempdir().unwrap();
         let marker = temp.path().join("run.rootless");
         assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass);

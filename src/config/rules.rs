@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[rule]]`: which plugins may do what with which pods (decision D44). The table here names each
-//! key of a rule with its default, its meaning and its parser; `docs/config.md` is written from it.
+//! `[[rule]]`: which plugins may do what with which pods (decision D44). The table has each key
+//! with its default, meaning and parser; `docs/config.md` is generated from it.
 //!
-//! A rule protects, so a mistake in one closes it: until the file is fixed it hides everything that
-//! its place in the list leaves to it, from every plugin (D43). Nothing here reads a file, and no
-//! rule is applied here.
+//! Rules protect, so a rule with a mistake hides every pod that earlier rules did not match, from
+//! every plugin, until the file is fixed (D43). Nothing here reads a file, and no rule is applied
+//! here.
 
 use toml_edit::Value;
 
@@ -13,11 +13,11 @@ use super::selectors::{Mistake, PodSelectors, read_name, read_patterns, read_tex
 use super::settings::Config;
 use super::tables::{ListKey, ListedSection, list_keys};
 
-/// Every field, in `allow` and `deny` of a rule.
+/// Means every field in a rule's `allow` and `deny`.
 pub(crate) const EVERY_FIELD: &str = "*";
 /// The prefix of an injection where a rule lists plugins: `inject:NAME`.
 pub(crate) const INJECTIONS: &str = "inject:";
-/// The right to have a container evicted, beside the fields.
+/// The right to evict a container, listed among the fields.
 pub(crate) const EVICTION: &str = "Eviction";
 
 /// The reaction to a plugin's request that a rule does not permit.
@@ -26,7 +26,7 @@ pub enum RuleMode {
     /// It is refused.
     #[default]
     Enforce,
-    /// It is done, and noted.
+    /// It is permitted, and recorded.
     Audit,
 }
 
@@ -35,13 +35,13 @@ pub enum RuleMode {
 pub struct RuleSection {
     /// Its name, else `FILE:LINE` of its header.
     pub name: String,
-    /// The pods that it is about.
+    /// The pods that it selects.
     pub pods: PodSelectors,
-    /// Plugins whose name or `NN-name` matches one of these; empty = any.
+    /// Plugins whose name or `NN-name` matches one of these; empty means any.
     pub plugins: Vec<String>,
-    /// If present, nothing but these.
+    /// If present, only these are permitted.
     pub allow: Option<Vec<String>>,
-    /// Never these.
+    /// Forbidden fields.
     pub deny: Vec<String>,
     /// Whether it is enforced.
     pub mode: RuleMode,
@@ -96,7 +96,8 @@ fn read_truth(value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| "expected true or false".into())
 }
 
-/// Names of fields. An empty list would mean everything to one reader, and nothing to another.
+/// Parses names of fields. An empty list is refused: one reader would understand everything,
+/// another nothing.
 fn read_rights(value: &Value) -> Result<Vec<String>, Mistake> {
     let names = read_texts(value)?;
     if names.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The keys by which a rule, an injection or a promise chooses pods (decisions D44, D59). An entry
-//! that begins with `!` excludes. Nothing here reads a file or matches a pod.
+//! The keys by which a rule, an injection or a promise selects pods (decisions D44, D59). An entry
+//! with a leading `!` excludes. Nothing here reads a file or matches a pod.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use crate::limits::SECTION_NAME;
 /// A description of a wrong value.
 pub(super) type Mistake = Cow<'static, str>;
 
-/// Begins an entry that excludes.
+/// The first character of an entry that excludes.
 const EXCLUDES: char = '!';
 
-/// The pods that a section is about; an empty list selects any.
+/// The pods that a section selects; an empty list selects any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodSelectors {
     /// Patterns of namespaces.
@@ -98,7 +98,7 @@ pub(super) fn read_name(value: &Value) -> Result<String, Mistake> {
     Ok(name.to_owned())
 }
 
-/// Refuses a pattern that can match nothing: the section would hold nowhere.
+/// Refuses a pattern that can match nothing, because the section would never apply.
 fn check_pattern(pattern: &str) -> Result<(), Mistake> {
     match glob::mistake(pattern) {
         Some(why) => Err(format!("the pattern {pattern:?} {why}").into()),
@@ -106,14 +106,15 @@ fn check_pattern(pattern: &str) -> Result<(), Mistake> {
     }
 }
 
-/// Reads patterns, and refuses a list that can match nothing: the section would hold nowhere.
+/// Parses patterns, and refuses a list that can match nothing, because the section would never
+/// apply.
 pub(super) fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
     let entries = read_texts(value)?;
     check_patterns(entries.iter().copied())?;
     Ok(entries.into_iter().map(ToOwned::to_owned).collect())
 }
 
-/// Refuses entries of such a list.
+/// Refuses invalid entries of such a list.
 pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Result<(), Mistake> {
     for entry in entries {
         check_pattern(excluded(entry).unwrap_or(entry))?;
@@ -124,7 +125,8 @@ pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Resu
     Ok(())
 }
 
-/// Reads patterns of engines' names, and refuses one without a match: it would hold nowhere.
+/// Parses patterns of engines' names, and refuses one without a match, because it would never
+/// apply.
 fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     let names = || EngineKind::ALL.into_iter().map(EngineKind::name);

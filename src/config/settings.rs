@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings as types, with their defaults and the paths that follow from them. The table in
-//! `keys.rs` fills them and says what each means. Nothing here reads a file.
+//! The settings as types, with their defaults and the paths that follow from them. The table in `keys.rs` sets them and
+//! documents each. Nothing here reads a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use crate::engine::identity::Exemptions;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
 
-/// The time without a heartbeat after which the daemon counts as unresponsive.
+/// Time without a heartbeat after which the daemon counts as unresponsive.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
-/// The name of the section `[plugin."*"]`, which holds for every plugin.
+/// The name of the section `[plugin."*"]`, which applies to every plugin.
 pub(super) const ANY_PLUGIN: &str = "*";
 
-/// What a command does if the daemon is unavailable.
+/// The behaviour of a command if the daemon is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonPolicy {
-    /// Behave as the plain runtime, and leave a record.
+    /// Behave like the plain runtime, and leave a record.
     Continue,
     /// Fail the verb.
     Fail,
 }
 
-/// What happens to a container whose creator is not the host's root.
+/// The policy for a container whose creator is not the host's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RootlessPolicy {
     /// It is created without plugins.
@@ -42,7 +42,7 @@ pub enum RootlessPolicy {
 }
 
 impl RootlessPolicy {
-    /// Its name in the configuration and in the marker.
+    /// Its name in the configuration and in the policy file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -51,16 +51,16 @@ impl RootlessPolicy {
     }
 }
 
-/// Which containers plugins see.
+/// The containers that plugins receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of nri-runc.
+    /// Those of nri-runc only.
     Handler,
     /// Also those that the plain runtime made.
     Node,
 }
 
-/// What happens to a request if a plugin does not respond.
+/// The effect on a request if a plugin does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
     /// The operation is refused.
@@ -69,7 +69,7 @@ pub enum OnFailure {
     Skip,
 }
 
-/// Which containers a plugin may evict.
+/// The containers that a plugin may evict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Evict {
     /// Any container.
@@ -77,64 +77,64 @@ pub enum Evict {
     Allow,
     /// None.
     Deny,
-    /// Containers in the namespace of the pod that the plugin itself runs in.
+    /// Containers in the namespace of the plugin's own pod.
     OwnNamespace,
 }
 
-/// Which processes may connect under a plugin's name.
+/// The processes that may connect under a plugin's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginOrigin {
-    /// Those in a pod: patterns of its namespace and its name.
+    /// Those in a pod: patterns of its namespace and name.
     Pod { namespace: String, name: String },
-    /// Those of this host that execute a file: a pattern of its path.
+    /// Those on this host that execute a file: a pattern of its path.
     Program(String),
 }
 
-/// Which processes may connect as a plugin that is pre-installed.
+/// The processes that may connect as a pre-installed plugin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Displace {
-    /// The one that the daemon starts from the plugin's file.
+    /// Only the one that the daemon starts from the plugin's file.
     #[default]
     Never,
     /// Others as well.
     Any,
 }
 
-/// Where the daemon serves metrics.
+/// The address at which the daemon serves metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsListener {
     /// An address and port.
     Tcp(SocketAddr),
-    /// A socket that root alone can connect to.
+    /// A socket that only root can connect to.
     Unix(PathBuf),
 }
 
-/// Where the audit log goes.
+/// The destination of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditTarget {
-    /// Files of a bounded size.
+    /// Files of limited size.
     File,
     /// The systemd journal.
     Journal,
 }
 
-/// What the audit log has of the arguments of a process that `exec` starts.
+/// The arguments of an `exec`'s process that the audit log records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecArgs {
-    /// The program alone.
+    /// Only the program.
     First,
-    /// Each of them, without the values of `KEY=VALUE`.
+    /// All of them, without the values of `KEY=VALUE`.
     All,
     /// None.
     Nothing,
 }
 
-/// What tests alone set.
+/// Settings for tests only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seams {
     pub state_version: Option<u32>,
     pub protocol: Option<u32>,
-    /// The state directories of runtimes, in the place of the engines' usual ones.
+    /// The state directories of runtimes, instead of the engines' usual ones.
     pub runtime_roots: Option<Vec<PathBuf>>,
     /// Whether the kernel is asked for exit codes.
     pub kernel_exits: bool,
@@ -146,12 +146,12 @@ impl Default for Seams {
     }
 }
 
-/// Every setting, with defaults filled in. The meaning of each is in the table of keys.
+/// All settings, with defaults filled in. The table of keys documents each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub runtime: Vec<String>,
     pub on_daemon_failure: DaemonPolicy,
-    /// None: by whether something protects containers.
+    /// `None`: depends on whether something protects containers.
     pub on_rootless: Option<RootlessPolicy>,
     pub autostart: bool,
     pub exempt_namespaces: Vec<String>,
@@ -175,7 +175,7 @@ pub struct Config {
     pub allowed_uids: Vec<u32>,
     pub default_validator: DefaultValidator,
     pub plugins: BTreeMap<String, PluginSection>,
-    /// In the order in which they are tried.
+    /// In the order in which they apply.
     pub rules: Vec<RuleSection>,
     /// Likewise.
     pub exec_rules: Vec<ExecRuleSection>,
@@ -209,17 +209,16 @@ pub struct Config {
     pub debug_host_root: String,
     pub debug_node_root: String,
     pub debug_fault: String,
-    /// [`SILENCE`], unless a test says otherwise.
+    /// [`SILENCE`], unless a test sets another value.
     pub debug_silence: Duration,
-    /// Why what protects in the configuration has an error: `FILE:LINE:COLUMN: mistake`.
-    /// Creates are refused then, but in exempt namespaces.
+    /// The error in a protecting setting: `FILE:LINE:COLUMN: mistake`. Creates then fail, except in exempt namespaces.
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,
-    /// How often records are compared with the files behind them.
+    /// Interval at which records are compared with the files that they describe.
     pub debug_look_every: Duration,
 }
 
-/// One section `[plugin.NAME]` as it is written; `None` for a key that it does not have.
+/// One section `[plugin.NAME]` as written; `None` for an absent key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginSection {
     pub on_failure: Option<OnFailure>,
@@ -237,8 +236,8 @@ pub struct PluginSection {
     pub runtime_annotations: Option<Vec<String>>,
 }
 
-/// The names of the sections in the lists, with the name of the list. They follow from the lists, so
-/// that no two differ by them.
+/// The names of the sections in the lists, with the names of the lists. They follow from the lists, so they never
+/// differ in a comparison.
 #[derive(Debug, Clone, Default)]
 pub struct SectionNames(BTreeSet<(&'static str, String)>);
 
@@ -251,7 +250,7 @@ impl PartialEq for SectionNames {
 impl Eq for SectionNames {}
 
 impl SectionNames {
-    /// Notes a name; false where a section of this list has it.
+    /// Adds a name; false if another section of this list has it.
     pub(super) fn add(&mut self, list: &'static str, name: &str) -> bool {
         self.0.insert((list, name.to_owned()))
     }
@@ -330,8 +329,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Keeps the values that only a start of the daemon applies as `running` has them; returns
-    /// whether any differs.
+    /// Keeps the values of `running` that only a daemon start applies; returns whether any differs.
     pub(crate) fn keep_started(&mut self, running: &Self) -> bool {
         let wanted = self.clone();
         self.run_dir.clone_from(&running.run_dir);
@@ -357,7 +355,7 @@ impl Config {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
 
-    /// What exempts pods from plugins that are required.
+    /// The settings that exempt pods from required plugins.
     pub(crate) fn exemptions(&self) -> Exemptions<'_> {
         Exemptions {
             namespaces: &self.exempt_namespaces,
@@ -373,37 +371,36 @@ impl Config {
             || (validator.enable && !validator.required_plugins.is_empty())
     }
 
-    /// Whether the audit log has processes that `exec` starts.
+    /// Whether the audit log records processes that `exec` starts.
     pub fn audits_execs(&self) -> bool {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// There while the daemon has to know of each `exec`: a wrapper finds it before it goes straight to
-    /// the runtime.
+    /// Exists while each `exec` involves the daemon: a wrapper checks it before it executes the runtime directly.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
     }
 
-    /// The policy for containers of users without privileges (`config/rootless.rs`), which cannot look into the
-    /// run directory: beside it.
+    /// The policy file for containers of unprivileged users (`config/rootless.rs`): beside the run directory, which
+    /// they cannot enter.
     pub fn rootless_marker(&self) -> PathBuf {
         let mut path = self.run_dir.clone().into_os_string();
         path.push(".rootless");
         PathBuf::from(path)
     }
 
-    /// Where the daemon listens for wrappers.
+    /// The path of the daemon's socket for wrappers.
     pub fn daemon_socket(&self) -> PathBuf {
         self.run_dir.join("daemon.sock")
     }
 
-    /// The file that the daemon holds locked as long as it lives.
+    /// The file that the daemon keeps locked as long as it lives.
     pub fn daemon_lock(&self) -> PathBuf {
         self.run_dir.join("daemon.lock")
     }
 
-    /// There while the daemon becomes another program and sends no heartbeat: when that began, in
-    /// nanoseconds of the monotonic clock.
+    /// Exists while the daemon re-executes and sends no heartbeat. Content: the start of that, in nanoseconds of the
+    /// monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
     }
@@ -413,40 +410,38 @@ impl Config {
         self.run_dir.join("disabled")
     }
 
-    /// Whether every verb is passed through, by the configuration or the kill switch.
+    /// Whether every verb passes through, because of the configuration or the kill switch.
     pub fn is_disabled(&self) -> bool {
-        // What cannot be known switches nothing off.
+        // An unknown state disables nothing.
         self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
-    /// There from the moment when verbs are passed through until a daemon has found out what they did.
+    /// Exists from the time when verbs pass through until a daemon has caught up with them.
     pub fn was_disabled_file(&self) -> PathBuf {
         self.run_dir.join("was_disabled")
     }
 }
 
-/// Something wrong in a configuration file, for `check` and the log.
+/// An error in a configuration file, for `check` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `FILE:LINE:COLUMN: what is wrong`, one line.
+    /// `FILE:LINE:COLUMN: error`, one line.
     pub text: String,
-    /// What becomes of a reload and of a start with it.
+    /// Its consequence for a reload and for a start.
     pub consequence: Consequence,
 }
 
-/// What an error in the configuration files does to a reload and to a start; each does all that
-/// the ones before it do.
+/// The consequence of an error in the configuration files for a reload and for a start, in increasing order; each
+/// includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consequence {
-    /// The key is ignored, by a reload and by a start: a key that does not exist and protects
-    /// nothing.
+    /// The key is ignored by a reload and by a start: it does not exist and protects nothing.
     Ignored,
-    /// A reload changes nothing. A start uses the last valid configuration; where there is none, it
-    /// leaves out this value alone.
+    /// A reload fails. A start uses the last valid configuration; without one, it ignores only this value.
     KeepsLast,
-    /// A start refuses creates too: something that the operator meant to forbid may be allowed.
+    /// In addition, a start makes creates fail: something that the operator meant to forbid may be permitted.
     RefusesCreates,
-    /// A start without a last valid configuration uses no value of the files: they cannot be read,
-    /// or it is not certain which runtime they name.
+    /// A start without a last valid configuration uses no value of the files: they are unreadable, or it is uncertain
+    /// which runtime they name.
     UsesNoFile,
 }

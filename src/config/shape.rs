@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of nested values: the members of a table, and the form of each. A value that has the
-//! form becomes JSON; each mistake has its place. Nothing here reads a file.
+//! The form of nested values: the members of a table, and the form of each. A value of the form
+//! becomes JSON; each mistake has its position. Nothing here reads a file.
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
@@ -14,17 +14,17 @@ pub(super) enum Shape {
     Text,
     /// An absolute path without a removal mark.
     Path,
-    /// A text that names a key, which is not empty.
+    /// A non-empty text that names a key.
     Name,
-    /// An integer from and to these, both included.
+    /// An integer in this inclusive range.
     Integer(i64, i64),
     /// An integer from 0, or `"unlimited"`.
     Limit,
-    /// True or false.
+    /// A boolean.
     Truth,
     /// A table with these members.
     Table(&'static [Member]),
-    /// A table whose keys the operator chooses. The second finds the mistake in a key.
+    /// A table whose keys the operator chooses. The second value returns the mistake in a key.
     Map(&'static Self, fn(&str) -> Option<&'static str>),
     /// A list.
     List(&'static Self),
@@ -37,12 +37,12 @@ pub(super) struct Member {
     pub(super) is_needed: bool,
 }
 
-/// A member that may be absent.
+/// An optional member.
 pub(super) const fn may(name: &'static str, shape: Shape) -> Member {
     Member { name, shape, is_needed: false }
 }
 
-/// A member that has to be there.
+/// A required member.
 pub(super) const fn must(name: &'static str, shape: Shape) -> Member {
     Member { name, shape, is_needed: true }
 }
@@ -74,13 +74,14 @@ impl<'t> Node<'t> {
     }
 }
 
-/// Reads values of one section, and collects its mistakes.
+/// Reads the values of one section, and collects its mistakes.
 pub(super) struct ShapeReader<'m> {
     pub(super) mistakes: &'m mut Vec<TableMistake>,
 }
 
 impl ShapeReader<'_> {
-    /// The value of `item` as JSON, if it has this form. `path` is its name, `at` the offset of it.
+    /// Returns the value of `item` as JSON, if it has this form. `path` is its name, `at` its
+    /// offset.
     pub(super) fn read(
         &mut self,
         shape: &Shape,
@@ -200,7 +201,7 @@ impl ShapeReader<'_> {
                 None => is_whole = false,
             }
         }
-        // A member under a wrong name is not missing as well.
+        // A misspelled member is not reported as missing as well.
         let is_missing = |member: &&Member| member.is_needed && table.get(member.name).is_none();
         if is_whole && let Some(member) = members.iter().find(is_missing) {
             return self.wrong(at, path, &format!("{} is missing", member.name));

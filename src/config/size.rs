@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sizes as Kubernetes spells them: `64Mi`, `512Ki`, `1Gi`. It never accepts a bare number: bytes
-//! or megabytes would be a guess.
+//! Sizes in Kubernetes' spelling: `64Mi`, `512Ki`, `1Gi`. A bare number is refused, because its
+//! unit would be a guess.
 
 const UNITS: [(&str, u64); 3] = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last valid configuration, as the daemon keeps it in the run directory: the text of its files, one
-//! after the other. It is read where the files on disk have an error for which a reload changes
-//! nothing. Nothing here writes it.
+//! The last valid configuration, as the daemon stores it in the run directory: the concatenated text of its files. It
+//! is read if the files on disk have an error that makes a reload fail. Nothing here writes it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ use crate::presence::IfThere;
 use super::settings::Config;
 use super::{Files, SNAPSHOT, reader};
 
-/// Separates the files; followed by the path of the next one. A TOML comment.
+/// Separates the files; the path of the next one follows. A TOML comment.
 const SEPARATOR: &str = "#---- next file ----#";
 
 /// The last valid configuration.
@@ -22,7 +21,7 @@ pub(super) struct Snapshot {
     pub(super) files: Files,
 }
 
-/// The text to keep of these files.
+/// The text to store for these files.
 pub(crate) fn text(files: &Files) -> String {
     let parts = files.iter().map(|(path, text)| {
         // A path with a line break would end the comment.
@@ -47,7 +46,7 @@ pub(super) fn read(run_dir: &Path) -> Result<Option<Snapshot>> {
     for (path, text) in &files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut ignored);
     }
-    // A changed run directory is used from the next start on: the daemon's is where this text is.
+    // A changed run directory applies from the next start on: the daemon's is the one with this file.
     run_dir.clone_into(&mut config.run_dir);
     Ok(Some(Snapshot { config, files }))
 }
@@ -64,7 +63,7 @@ fn parts(text: &str) -> Files {
             files.push((PathBuf::from(SNAPSHOT), String::new()));
         }
         let Some((_, text)) = files.last_mut() else { continue };
-        // An earlier version kept the section under this name.
+        // The section's name in an earlier version.
         match line.trim_start().strip_prefix("[runtime.") {
             Some(rest) => text.push_str(&format!("[instance.{rest}")),
             None => text.push_str(line),

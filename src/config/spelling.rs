@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The known name that is nearest to a mistyped one. Pure.
+//! Finds the known name that is nearest to a mistyped one. Pure.
 
 use crate::limits;
 
-/// The one of `names` with the smallest edit distance, letters in another case counting least.
+/// Returns the one of `names` with the smallest edit distance; a difference in case counts least.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }
 
-/// The name that was probably meant, as ` (did you mean NAME?)`; nothing if every name is too different:
-/// of a short word two letters may differ, of a longer one half of them.
+/// The name that was probably meant, as ` (did you mean NAME?)`; empty if every name is too different: in a short word
+/// two letters may differ, in a longer one half of them.
 pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> String {
     let near = nearest(wrong, names);
     let length = wrong.chars().count().max(near.chars().count());
@@ -19,7 +19,7 @@ pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>
     }
 }
 
-/// The same if at most so many letters differ.
+/// Like [`nearest`], if at most this many letters differ.
 pub(super) fn nearest_within<'n>(
     mut most: usize,
     wrong: &str,
@@ -31,7 +31,7 @@ pub(super) fn nearest_within<'n>(
     for name in names {
         let meant = meant(wrong, name);
         let lower_meant = meant.to_lowercase();
-        // As many letters differ at least.
+        // At least this many letters differ.
         if lower.len().abs_diff(lower_meant.len()) > most {
             continue;
         }
@@ -45,12 +45,12 @@ pub(super) fn nearest_within<'n>(
     best.map(|(_, name)| name)
 }
 
-/// How many letters differ between what was written and a key, whatever their case.
+/// The number of letters that differ between the written name and a key, ignoring case.
 pub(super) fn distance_to_key(wrong: &str, key: &str) -> usize {
     distance(wrong.to_lowercase().as_bytes(), meant(wrong, key).to_lowercase().as_bytes())
 }
 
-/// `key` with the words of `wrong` where the operator chooses them.
+/// Returns `key` with the words of `wrong` in place of the operator's chosen names.
 fn meant(wrong: &str, key: &str) -> String {
     let mut words = wrong.split('.');
     let parts = key.split('.').map(|part| match (part, words.next()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the tables of a list such as `[[rule]]`, each by a table of keys. A section of such a list
-//! protects: one with a mistake is replaced by one that is closed. Nothing here reads a file.
+//! Reads the tables of a list such as `[[rule]]` with a table of keys. Sections of such a list
+//! protect: one with a mistake is replaced by a closed one. Nothing here reads a file.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) struct ListKey<S: 'static> {
     pub(super) set: fn(&mut S, &Value) -> Result<(), Mistake>,
 }
 
-/// Defines the keys of a section: name, default, meaning, and what sets it.
+/// Defines the keys of a section: name, default, meaning, and setter.
 macro_rules! list_keys {
     ($keys:ident: $section:ty; $($name:literal = $default:literal, $meaning:literal, |$rule:ident, $value:ident| $set:expr;)*) => {
         const $keys: &[super::tables::ListKey<$section>] = &[$(super::tables::ListKey {
@@ -37,24 +37,25 @@ pub(super) use list_keys;
 pub(super) trait ListedSection: Default + 'static {
     /// The name of the list.
     const LIST: &'static str;
-    /// Every key that it can have.
+    /// All its keys.
     const KEYS: &'static [ListKey<Self>];
 
     /// The sections of a configuration.
     fn list(config: &mut Config) -> &mut Vec<Self>;
-    /// The pods that it is about.
+    /// The pods that it selects.
     fn pods(&mut self) -> &mut PodSelectors;
     /// Its name.
     fn name(&mut self) -> &mut String;
-    /// What stands in for one that has a mistake.
+    /// The replacement for a section with a mistake.
     fn closed(name: &str) -> Self;
 
-    /// Whether its values go together.
+    /// Checks that its values are compatible.
     fn check(&self) -> Result<(), Mistake> {
         Ok(())
     }
 
-    /// Reads the tables of one file into the configuration; `place` is `FILE:LINE` of an offset.
+    /// Reads the tables of one file into the configuration; `place` returns the `FILE:LINE` of an
+    /// offset.
     fn read_list(
         config: &mut Config,
         tables: &ArrayOfTables,
@@ -78,7 +79,7 @@ pub(super) trait ListedSection: Default + 'static {
         mistakes
     }
 
-    /// Takes over a table whose keys and values need no parser; false where it has a mistake.
+    /// Adds a table whose keys and values need no parser; false if it has a mistake.
     fn add_plain(config: &mut Config, settings: &[(String, Value)], place: &str) -> bool {
         let (mut section, mut names) = (Self::default(), BTreeSet::new());
         let mut set = settings.iter().map(|(name, value)| {
@@ -125,7 +126,7 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
     (section, mistakes)
 }
 
-/// Adds a section whose values are sound; an error if they do not go together.
+/// Adds a section of valid values; fails if they are incompatible.
 fn add<S: ListedSection>(config: &mut Config, mut section: S, place: &str) -> Result<(), Mistake> {
     section.check()?;
     if section.name().is_empty() {

@@ -22,19 +22,19 @@ use crate::sources;
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
-/// The engine's document, as plugins see it and as it is patched.
+/// The engine's document, as plugins receive it and as it is patched.
 pub(crate) struct Bundle {
     dir: Arc<OwnedFd>,
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// The file on disk was patched for another container: it must not be run as it is.
+    /// Whether the file on disk was patched for another container: it must not run unchanged.
     is_patched: bool,
 }
 
 impl Bundle {
-    /// Reads the document. Of a document that was patched before, the pristine copy is read, so
-    /// that nothing is applied twice (D16). `bundle` is its directory as the engine names it.
+    /// Reads the document. If the document was patched before, its original is read instead, so that no change is
+    /// applied twice (D16). `bundle` is the engine's path of the directory.
     ///
     /// # Errors
     /// Fails when the document cannot be read.
@@ -71,7 +71,7 @@ impl Bundle {
                     original.bytes = pristine;
                     is_patched = true;
                 }
-                // Patched again, the document would have every change twice.
+                // Patching it again would apply every change twice.
                 Err(error) if error.may_pass() => {
                     return Err(error.hint("nothing was changed or started"));
                 }
@@ -82,10 +82,10 @@ impl Bundle {
         Ok(Self { dir, document: document.to_owned(), original, is_patched })
     }
 
-    /// Refuses to patch a link: a file in its place could not be undone without losing the link.
+    /// Refuses to patch a symbolic link: restoring the original would replace the link by a file.
     ///
     /// # Errors
-    /// Fails with the first change, if the document is a symbolic link.
+    /// Fails with the first change if the document is a symbolic link.
     pub(crate) fn refuse_link(
         &self,
         changes: &[patch::SpecChange],
@@ -99,11 +99,11 @@ impl Bundle {
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 
-    /// The file to put in place when no plugin changed anything: none, unless the document of
-    /// another container is there.
+    /// The file to put in place when no plugin changed anything: the engine's document if that of another container is
+    /// on disk, else none.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the file cannot be written.
     pub(crate) async fn write_engines(
         &self,
         daemon: &Daemon,
@@ -115,11 +115,11 @@ impl Bundle {
         self.write_beside(daemon, key, None).await.map(Some)
     }
 
-    /// Writes the patched document, or with `None` the engine's, beside the engine's, which is kept (D1,
-    /// D16); returns its name.
+    /// Writes the patched document (or with `None` the engine's) beside the original, which is kept (D1, D16); returns
+    /// its name.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the file cannot be written.
     pub(crate) async fn write_beside(
         &self,
         daemon: &Daemon,
@@ -164,7 +164,7 @@ impl Bundle {
         written.map(|()| temporary)
     }
 
-    /// Creates a file in the bundle; its inode and fingerprint.
+    /// Creates a file in the bundle; returns its inode and fingerprint.
     async fn create(
         &self,
         daemon: &Daemon,
@@ -191,7 +191,7 @@ impl Bundle {
     }
 }
 
-/// Attempts to restore the engine's document if that fails: two thirds of a second.
+/// Attempts to restore the engine's document, over two thirds of a second.
 const ATTEMPTS: usize = 6;
 
 /// The suffix of a container's temporary file.
@@ -199,16 +199,15 @@ fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }
 
-/// Removes the daemon's temporary files, and restores the engine's document where the patched one
-/// is still in place. A missing bundle, or a document that was replaced or edited since, is not
-/// touched. A failure that may pass is waited out for a moment: afterwards the container's record,
-/// and with it the engine's document, may be gone.
+/// Removes the daemon's temporary files, and restores the engine's document where the patched one is still in place. A
+/// missing bundle, or a document that was replaced or edited since, is not touched. A temporary failure is retried for
+/// a moment, because the container's record, which holds the engine's document, may be removed next.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
     if record.patched.is_none() && record.state != Lifecycle::Creating {
         return;
     }
-    // Another container may be created in this bundle, with the very same document.
+    // Another container may be created in this bundle with an identical document.
     let _turn = match turn_to_restore(daemon, record).await {
         Ok(turn) => turn,
         Err(error) => {
@@ -231,7 +230,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// The right to use the bundle; `None` where a verb of this container has it, or the bundle is gone.
+/// Acquires the right to use the bundle; `None` while a verb of this container holds it, or if the bundle is gone.
 async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<BundleTurn>> {
     let folder = PathBuf::from(record.folder());
     let open = move || files::open_dir(&folder).if_there();
@@ -239,7 +238,7 @@ async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<B
     daemon.lanes.bundles.turn_unless_its_own(dir, &record.key.id).await
 }
 
-/// `pristine` is the engine's document, where another one is in its place.
+/// `pristine` is the engine's document if the bundle holds another one.
 fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,
@@ -274,7 +273,7 @@ fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -
     let pristine = match pristine {
         Ok(pristine) => pristine,
         Err(error) if error.may_pass() => return Err(error),
-        // It was lost with a run directory that was wiped.
+        // The file was lost with a run directory that was wiped.
         Err(lost) => return there.map(drop).map_err(|_missing| lost),
     };
     if there.is_ok_and(|there| there.bytes == pristine) {
@@ -285,8 +284,7 @@ fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -
     files::create_at(dir, &patched.temporary, &pristine, &like).map(drop)
 }
 
-/// Removes a patched file that the daemon wrote and did not record; no wrapper received its
-/// name.
+/// Removes a patched file that the daemon wrote and did not record, so that no wrapper knows its name.
 fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
     if record.state != Lifecycle::Creating {
         return Ok(());
@@ -301,8 +299,8 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
-/// Returns the document as the daemon wrote it and as it is now, if a wrapper behind nri-runc has rewritten it.
+/// The patched document is in use, so the temporary file, which now holds the engine's bytes, is not needed. Returns
+/// the document as the daemon wrote it and as it is now, if another wrapper has rewritten it since.
 pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
     let patched = record.patched.as_ref()?;
     let written = daemon.lanes.container(&record.key).written.take();
@@ -315,11 +313,11 @@ pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Optio
         let there = files::read_at(&dir, &document)?.bytes;
         Ok((there != written).then_some(Rewritten { written, there }))
     });
-    // A bundle that is gone says nothing.
+    // A missing bundle is not evidence.
     removed.await.ok().flatten()
 }
 
-/// A patched document that another program has written since.
+/// A patched document that another program has since rewritten.
 pub(crate) struct Rewritten {
     pub(crate) written: Vec<u8>,
     pub(crate) there: Vec<u8>,

@@ -3,8 +3,8 @@
 //!
 //! The daemon holds the plugin connections and all records; wrappers send it requests, plugins
 //! connect to it, and it watches init processes. A failure of one of them affects no other. Each
-//! room (a folder here) names its purpose in its `mod.rs`, what it never does and what it imports;
-//! the tree of imports is a list in `tests/tidy.rs`.
+//! folder's `mod.rs` states its purpose, what it never does and what it imports; `tests/tidy.rs`
+//! lists the permitted imports.
 
 mod bundle;
 mod connections;
@@ -62,10 +62,10 @@ pub(crate) use process::other;
 pub(crate) use reexec::abilities;
 pub(crate) use registry::NRI_VERSION;
 
-/// How long a plugin may take to shut down when the daemon ends.
+/// Time limit for a plugin's shutdown when the daemon ends.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the last lines of the audit log may take when the daemon ends.
+/// Time limit for the last lines of the audit log when the daemon ends.
 const AUDIT_WAIT: Duration = Duration::from_secs(2);
 
 /// How the daemon was started.
@@ -73,11 +73,11 @@ const AUDIT_WAIT: Duration = Duration::from_secs(2);
 pub(crate) struct Start {
     /// Descriptor from which the starting wrapper reads one byte.
     pub ready_fd: Option<i32>,
-    /// Descriptor of the state that the program before in this process has left.
+    /// Descriptor of the state that the previous program of this process left.
     pub state_fd: Option<i32>,
-    /// The program before logged as a daemon that a wrapper has started.
+    /// Whether the previous program logged as a daemon started by a wrapper.
     pub in_background: bool,
-    /// Does all that needs no run directory, and ends: whether a daemon can start.
+    /// Whether to do only what needs no run directory, and exit: a test whether a daemon can start.
     pub is_trial: bool,
 }
 
@@ -87,7 +87,7 @@ impl Start {
     }
 }
 
-/// What the daemon begins with: its lock, and what the program before has left, if there was one.
+/// The daemon's initial state: its lock, and the state of the previous program, if any.
 struct Beginning {
     lock: DaemonLock,
     stand_in: Option<StandIn>,
@@ -102,8 +102,8 @@ impl Beginning {
         Ok(Self { lock, stand_in: None, wrappers, saved: None })
     }
 
-    /// Goes on with what the program before has left. If that cannot be used, this is a start like
-    /// any other.
+    /// Continues from the previous program's state; if that is unusable, starts like any other
+    /// daemon.
     fn resume(before: Result<Predecessor>, config: &Config) -> Result<Self> {
         match before {
             Ok(before) => {
@@ -127,9 +127,9 @@ impl Beginning {
 /// Fails when another daemon runs, or its sockets cannot be made.
 pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
-    // A wrapper executes /proc/self/exe, after which `ps` and `top` would show `exe`.
+    // A wrapper executes /proc/self/exe, which would make `ps` and `top` show `exe`.
     let _stays = nix::sys::prctl::set_name(c"nri-runc");
-    // Before anything is opened: a state that cannot be used closes every descriptor.
+    // Before anything is opened: an unusable state makes this close every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
     if start.is_trial {
@@ -242,7 +242,7 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     Ok(())
 }
 
-/// Logs the errors of the configuration, and what becomes of creates with them.
+/// Logs the configuration's errors, and their effect on creates.
 fn report(loaded: &Loaded) {
     loaded.warnings().iter().for_each(|warning| warn!("{warning}"));
     if let Some(why) = &loaded.config.protection_error {
@@ -252,25 +252,25 @@ fn report(loaded: &Loaded) {
     }
 }
 
-/// Follows what engines do without a call that reaches the daemon.
+/// Follows engine actions that cause no call to the daemon.
 fn follow_engines(daemon: &Rc<Daemon>) {
     crio_removed::follow_all(daemon);
     resized::follow_all(daemon);
     enabled::catch_up(daemon);
     tokio::task::spawn_local(lost::look_out(Rc::clone(daemon)));
     tokio::task::spawn_local(drift::look_out(Rc::clone(daemon)));
-    // Another program may have been followed under another configuration.
+    // The previous program may have followed another configuration.
     reload::follow_scope(daemon, daemon.config().scope == Scope::Handler);
     if !daemon.is_bystander() {
         crio_added::look_out(daemon);
     }
 }
 
-/// The daemon's state, with the records of an earlier daemon of this boot.
+/// The daemon's state, with the records of earlier daemons of this boot.
 fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Daemon>> {
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");
-    // Where there is none, no boot is told from another; by a wrong one, every record would go.
+    // Without a boot ID, boots cannot be distinguished; a wrong one would drop every record.
     let boot_id = presence::insist(|| files::read_kernel(&path).if_there());
     let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
@@ -279,13 +279,13 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     *daemon.process.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| daemon.report.note_failure(problem, ""));
     if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
-        daemon.report.note_failure(&format!("the daemon before ended with: {words}"), "");
+        daemon.report.note_failure(&format!("the previous daemon ended with: {words}"), "");
     }
     Ok(daemon)
 }
 
-/// Begins without a program before: what happened without a daemon is found out, and plugins are
-/// waited for.
+/// Begins without a previous program: catches up with what happened since the last daemon, and
+/// waits for plugins.
 async fn begin(daemon: &Rc<Daemon>) {
     let is_first = !daemon.records.read().is_stamped();
     lost_pods::restore(daemon).await;
@@ -305,7 +305,7 @@ fn announce(start: &Start) {
     service_manager::report_ready();
 }
 
-/// Writes a message to the wrapper that started this daemon and waits, once.
+/// Writes one message to the wrapper that started this daemon and waits for it.
 fn say_to_starter(start: &Start, word: &[u8]) {
     let Some(fd) = start.ready_fd else { return };
     let written = std::fs::OpenOptions::new()
@@ -319,15 +319,15 @@ fn say_to_starter(start: &Start, word: &[u8]) {
     let _closed = nix::unistd::close(fd);
 }
 
-/// Shuts plugins down cleanly; a plugin that does not answer in time is not waited for.
-/// Longer than the end of a daemon takes.
+/// Time for which execs stay protected at the daemon's end: longer than the daemon takes to end.
 const PROTECTED_TO_THE_END: Duration = Duration::from_secs(60);
 
+/// Shuts plugins down cleanly, up to a time limit.
 async fn farewell(daemon: &Rc<Daemon>) {
     info!("stopping");
     daemon.process.is_ending.set(true);
     if daemon.registry.exec_interest().protects {
-        // Execs are still served, while the plugins that protect them are shut down.
+        // Execs are still served while the plugins that protect them are shut down.
         daemon.registry.returning.execs.expect(PROTECTED_TO_THE_END);
     }
     let shutdowns = daemon.registry.all_connections().into_iter().map(|connected| {

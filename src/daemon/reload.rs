@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A reload (D42): the files are read and checked as a whole, everything that can fail is done
-//! before anything changes, and then every value that a running daemon can change is in force at
-//! once. A request under way finishes with the values that it has read.
+//! A reload (D42): the files are read and checked as a whole, every step that can fail comes before the first change,
+//! and then all values that a running daemon can change take effect together. A request in flight finishes with the
+//! values that it has read.
 //!
-//! It never applies a configuration with an error (D43), and never a value that needs a restart:
-//! that one is named, and stays as it was. It imports `shared`, `connections`, `process`, `run_dir` and
-//! `server`.
+//! It never applies a configuration with an error (D43), nor a value that needs a restart: such a value is reported and
+//! stays unchanged. It imports `shared`, `connections`, `process`, `run_dir` and `server`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +27,7 @@ use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 use crate::daemon::shared::Daemon;
 
-/// Interval at which the files are read while an error in them refuses creates.
+/// Interval at which the files are read while an error in them makes creates fail.
 const FIXED_CHECK: Duration = Duration::from_millis(500);
 
 /// The parts of the daemon that a reload changes.
@@ -43,14 +42,14 @@ pub(crate) struct Reloads<'d> {
 struct Reloaded {
     is_dry: bool,
     changed: Vec<ChangedKey>,
-    /// Errors in keys that are ignored, and warnings about probable mistakes.
+    /// Errors in ignored keys, and warnings about probable mistakes.
     warnings: Vec<String>,
     how_to_restart: &'static str,
 }
 
 impl Reloads<'_> {
-    /// Reloads at each hangup and at each request, one after the other. Returns when an error in
-    /// the files that refused creates is fixed, and only another daemon can apply them.
+    /// Reloads at each SIGHUP and each request, one after the other. Returns when an error that made creates fail is
+    /// fixed and only a new daemon can apply the files.
     pub(crate) async fn serve(&self, mut hangups: Signal) {
         let Some(mut requests) = self.daemon.process.reloads.receive() else { return };
         let mut is_reported = false;
@@ -72,8 +71,8 @@ impl Reloads<'_> {
         }
     }
 
-    /// Reloads once the error that refuses creates is fixed. True if another daemon has to be
-    /// started for it, and a supervisor will start it.
+    /// Reloads once the error that makes creates fail is fixed. True if a new daemon is needed for that and a
+    /// supervisor will start it.
     async fn needs_successor(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
@@ -156,7 +155,7 @@ impl Reloads<'_> {
                 return Err(not_reloaded(&format!("metrics.listen: {error}")));
             }
         };
-        // From here on nothing fails, and nothing waits.
+        // From here on nothing fails or waits.
         let is_shown = tracing::enabled!(tracing::Level::INFO);
         if is_shown {
             reloaded.log();
@@ -188,18 +187,18 @@ impl Reloads<'_> {
         follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // A plugin's declaration may have begun or ceased to count.
+        // Whether a plugin's self-declaration counts may have changed.
         admission::record_protecting_plugins(self.daemon);
     }
 }
 
-/// Follows the containers of the plain runtime, if plugins see them. `is_changed`: the records may not be those
-/// of this scope; plugins are synchronized anew if they are not.
+/// Follows the containers of the plain runtime, if plugins receive them. `is_changed`: the records may be of another
+/// scope; if so, plugins are synchronized again.
 pub(crate) fn follow_scope(daemon: &Rc<Daemon>, is_changed: bool) {
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
         if is_changed && node_scope::apply(&daemon).await {
-            let why = "nri.scope has changed: it is to be synchronized with other containers";
+            let why = "nri.scope has changed: it must be synchronized with other containers";
             returning::synchronize_anew(&daemon, &daemon.registry.connected(), why);
         }
         node_scope::look_again(&daemon);
@@ -219,7 +218,7 @@ impl Reloaded {
         self.changed.iter().filter(wanted).map(|changed| changed.line.as_str()).collect()
     }
 
-    /// One line for a reload, and one for each warning.
+    /// Logs one line for a reload, and one for each warning.
     fn log(&self) {
         self.warnings.iter().for_each(|warning| warn!("{warning}"));
         let (applied, restarts) = (self.names(false), self.names(true));

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
-//! would then find no socket and start a second daemon, while the plugins stay with the first. So
-//! the daemon restores missing files at once, from its records. A file system that is mounted over
-//! the directory sends no event, so it is looked at every other second too. The policy for users without privileges lies beside it.
+//! The run directory while the daemon runs. An administrator or a cleaner may wipe it; then wrappers would find no
+//! socket and start a second daemon, while the plugins stay connected to the first. So the daemon restores missing
+//! files at once, from its records. A file system mounted over the directory causes no event, so the directory is also
+//! checked every two seconds. The policy file for unprivileged users lies beside it.
 //!
-//! It never looks into a record. It imports `shared`, `connections`, `process`, `recovery`, `server` and
-//! `watch`.
+//! It never reads a record's content. It imports `shared`, `connections`, `process`, `recovery`, `server` and `watch`.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, RawFd};
@@ -31,11 +30,11 @@ use crate::daemon::server::session;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// Interval of the checks without an event: a mount over the directory sends none, and the kernel
-/// may have no watch left. A daemon that is started meanwhile waits longer than this.
+/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
+/// A daemon that is started meanwhile waits longer than this.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// The pause before a failed restore is tried again: the first and the longest.
+/// The pauses between attempts to restore: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
 
 /// The parts of the run directory that belong to this daemon alone.
@@ -47,11 +46,11 @@ pub(crate) struct RunDir {
     socket: Cell<Option<SocketFile>>,
     /// The descriptor of its listener, which lives as long as the daemon.
     listener: Cell<RawFd>,
-    /// The last readable configuration, for wrappers that find a broken one (D7).
+    /// The last readable configuration, for wrappers that find an invalid one (D7).
     snapshot: RefCell<Option<String>>,
-    /// The task that takes up notes of calls that bypassed the daemon.
+    /// The task that takes over notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
-    /// Whether the policy for users without privileges could not be written.
+    /// Whether the policy file for unprivileged users could not be written.
     is_marker_unkept: Cell<bool>,
 }
 
@@ -82,7 +81,7 @@ impl RunDir {
         run_dir
     }
 
-    /// Keeps the files in force as the last valid configuration.
+    /// Saves the files in force as the last valid configuration.
     pub(crate) fn note_configuration(&self, loaded: &Loaded) {
         self.snapshot.replace(Some(config::snapshot_text(loaded.in_force())));
         self.keep_snapshot();
@@ -90,8 +89,7 @@ impl RunDir {
         self.keep_rootless_marker();
     }
 
-    /// Keeps the policy for users without privileges, which `disable` and `enable` change too. Reports a
-    /// failure once.
+    /// Keeps the policy file for unprivileged users, which `disable` and `enable` change too. Reports a failure once.
     fn keep_rootless_marker(&self) {
         let config = self.daemon.config();
         let kept = rootless::keep(&config.rootless_marker(), config.rootless_policy());
@@ -112,28 +110,28 @@ impl RunDir {
         self.lock.borrow().as_raw_fd()
     }
 
-    /// The number of the descriptor at which wrappers are accepted.
+    /// The descriptor number on which wrappers are accepted.
     pub(crate) fn listener_number(&self) -> RawFd {
         self.listener.get()
     }
 
-    /// Whether the file of the socket is the daemon's own.
+    /// Whether the socket's file is this daemon's.
     pub(crate) fn has_own_socket(&self) -> bool {
         self.socket.get().is_some()
     }
 
-    /// Serves wrappers, and takes up the notes of wrappers that bypassed the daemon.
+    /// Serves wrappers, and takes over the notes of wrappers that bypassed the daemon.
     pub(crate) fn open(&self, wrappers: WrapperSocket) -> Result<()> {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
         self.listener.set(listener.as_raw_fd());
-        // A connection to an earlier socket is served by its own task.
+        // The task of an earlier socket serves its connections.
         tokio::task::spawn_local(session::serve_all(
             Rc::clone(&self.daemon),
             Rc::clone(&self.drain),
             listener,
         ));
-        // Heartbeats are sent again.
+        // From here on heartbeats are sent again.
         let _is_gone = std::fs::remove_file(self.daemon.config().reexec_file());
         self.follow();
         Ok(())
@@ -151,11 +149,11 @@ impl RunDir {
         }
     }
 
-    /// Keeps the run directory complete. Returns when another daemon has it.
+    /// Keeps the run directory complete. Returns when another daemon has taken it.
     pub(crate) async fn keep_complete(&self) {
         let (mut pause, mut is_reported) = (RETRY_PAUSES[0], false);
         loop {
-            // Watched before it is checked: a removal in between is not missed.
+            // Watched before the check, so that no removal in between is missed.
             let events = self.watch();
             self.keep_rootless_marker();
             match self.is_whole() {
@@ -189,7 +187,7 @@ impl RunDir {
         }
     }
 
-    /// None if the kernel has no watch left, or one of the folders does not exist.
+    /// `None` if the kernel has no watch left, or one of the folders does not exist.
     fn watch(&self) -> Option<[WatchedFolder; 2]> {
         let config = self.daemon.config();
         let run = &config.run_dir;
@@ -206,7 +204,7 @@ impl RunDir {
 
     fn has_socket(&self) -> Result<bool> {
         let path = self.daemon.config().daemon_socket();
-        // The service manager looks after its own socket, as long as there is one.
+        // The service manager maintains its socket while it exists.
         Ok(match self.socket.get() {
             None => presence::exists(&path)?,
             Some(file) => file.is_at(&path)?,
@@ -232,7 +230,7 @@ impl RunDir {
     fn restore(&self) -> Result<()> {
         let config = &self.daemon.config();
         if !self.has_lock()? {
-            // It may lock a folder that is about to vanish: then it is taken once more.
+            // This may lock a folder that is about to vanish: then the lock is taken once more.
             self.lock.replace(sockets::try_lock(config)?);
         }
         if !self.has_socket()? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container as NRI plugins see it. Every field of the message is named, so that a new one breaks
+//! A container as plugins receive it. Every field of the message is named, so that a new one breaks
 //! the build.
 
 use crate::engine::{Facts, Image, SeccompProfile};
@@ -35,7 +35,7 @@ pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
     in_document(of_engine, spec)
 }
 
-/// Describes a container by its document; what no document has, or not all of, is as in `known`.
+/// Describes a container by its document; values that the document lacks are taken from `known`.
 pub(crate) fn in_document(known: api::Container, spec: &Spec) -> api::Container {
     let process = &spec.process;
     api::Container {

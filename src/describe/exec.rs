@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The document of a process that `exec` starts becomes the extension's message, as the runtime reads it. It never writes.
+//! Converts the document of an `exec`'s process to the extension's message, as the runtime reads it. It never writes.
 
 use oci_document::odd_document;
 use serde_json::Value;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bundle and engine facts become NRI messages, as containerd's own NRI would have sent them.
+//! Converts bundle and engine facts to the NRI messages that containerd's NRI would send.
 //!
-//! config.json is read through a view that knows what NRI shows and ignores the rest;
-//! a value of an odd type makes the document unreadable, an odd key does not. It never writes.
+//! config.json is parsed into a view of the members that NRI shows; other members are ignored. A
+//! value of an unexpected type makes the document unreadable, an unknown key does not. It never
+//! writes.
 
 mod container;
 mod exec;

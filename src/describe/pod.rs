@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod as NRI plugins see it, from the document of its infrastructure container where there is
-//! one, else from the container's own.
+//! A pod as plugins receive it, from the document of its infrastructure container if there is one,
+//! else from the container's.
 
 use crate::engine::{Facts, PodDocument, cgroup_parent};
 use crate::plugin::api;
@@ -8,11 +8,11 @@ use crate::plugin::api;
 use super::resources::from_cri;
 use super::view::{Shown, Spec};
 
-/// Describes a pod; `own` is the document of the container at hand (the infrastructure
-/// container's, or a member's).
+/// Describes a pod; `own` is the document of the current container (the infrastructure container or
+/// a member).
 pub fn pod(facts: &Facts, own: &Spec) -> api::PodSandbox {
     let told = &facts.pod;
-    // A spoilt document of the sandbox only makes the pod's description poorer.
+    // An invalid document of the sandbox only makes the pod's description less complete.
     let read = match &told.document {
         PodDocument::Sandbox(bytes) => Spec::parse(bytes).ok(),
         PodDocument::Own | PodDocument::Unknown => None,
@@ -37,7 +37,7 @@ pub fn pod(facts: &Facts, own: &Spec) -> api::PodSandbox {
 fn linux(facts: &Facts, spec: Option<&Spec>, own: &Spec) -> api::LinuxPodSandbox {
     let told = &facts.pod;
     let cgroups_path = spec.map(|spec| spec.linux.cgroups_path.clone()).unwrap_or_default();
-    // A member's cgroup lies beside the infrastructure container's.
+    // A member's cgroup is a sibling of the infrastructure container's.
     let beside = spec.unwrap_or(own).linux.cgroups_path.as_str();
     let parent = told.cgroup_parent.clone();
     api::LinuxPodSandbox {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's resources after kubelet resized its cgroup: what changed in the files becomes part of
-//! the resources that plugins knew; the rest stays. Limits of the cgroup include the pod's
-//! overhead, which NRI tells apart.
+//! A pod's resources after kubelet resized its cgroup: changed files update the resources that
+//! plugins know; the rest stays. The cgroup's limits include the pod's overhead, which NRI reports
+//! separately.
 //!
-//! A removed limit is absent, as it is in a CRI request. cgroup v2 keeps a weight in place of
-//! shares: the shares are what kubelet itself reads from it, not always what was asked for.
+//! A removed limit is absent, as in a CRI request. cgroup v2 has a weight instead of shares: the
+//! shares are those that kubelet computes from it, which may differ from the requested ones.
 //! Nothing is read here. Reference: kubelet `cm/cgroup_v2_manager_linux.go`.
 
 use std::collections::BTreeMap;
 
 use crate::plugin::api;
 
-/// The files that kubelet writes of a pod, with their controllers on v1.
+/// The files that kubelet writes for a pod on v1, with their controllers.
 pub(crate) const V1: [(&str, &str); 4] = [
     ("cpu", "cpu.cfs_quota_us"),
     ("cpu", "cpu.cfs_period_us"),
@@ -19,10 +19,10 @@ pub(crate) const V1: [(&str, &str); 4] = [
     ("memory", "memory.limit_in_bytes"),
 ];
 
-/// The files that kubelet writes of a pod on v2.
+/// The files that kubelet writes for a pod on v2.
 pub(crate) const V2: [(&str, &str); 3] = [("", "cpu.max"), ("", "cpu.weight"), ("", "memory.max")];
 
-/// v1 says "no limit" by a number beyond any memory.
+/// v1 expresses "no limit" by a number beyond any memory.
 const NO_MEMORY_LIMIT: i64 = 1 << 60;
 
 /// The texts of these files, by name.
@@ -41,7 +41,7 @@ pub(crate) fn resized(
     if !quota && !shares && !memory {
         return None;
     }
-    // Of a pod whose resources nothing told, all of them are new.
+    // If the pod's resources were unknown, all of them are new.
     let is_new = pod.linux.pod_resources.is_none();
     let (quota, shares, memory) = (quota || is_new, shares || is_new, memory || is_new);
     let overhead = pod.linux.pod_overhead.clone().unwrap_or_default();
@@ -76,7 +76,7 @@ pub(crate) fn resized(
     Some(resources)
 }
 
-/// Subtracts the overhead from a limit, unless the overhead is not less.
+/// Subtracts the overhead from a limit, unless the overhead is as large.
 fn without(limit: i64, overhead: i64) -> i64 {
     if (1..limit).contains(&overhead) { limit - overhead } else { limit }
 }
@@ -113,7 +113,7 @@ mod tests {
         texts.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect()
     }
 
-    /// A pod with resources as an engine tells them.
+    /// A pod with resources as an engine reports them.
     fn pod(shares: u64, memory: i64) -> api::PodSandbox {
         let mut pod = api::PodSandbox::default();
         let resources = pod.linux.mut_or_insert_default().pod_resources.mut_or_insert_default();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_limit() {
+    fn garbage_is_not_a_limit() {
         let odd = [("cpu.max", "many"), ("cpu.weight", "0"), ("memory.max", "-5")];
         let told = resized(&pod(2, 5), &limits(&V2), &limits(&odd)).unwrap();
         assert_eq!(told, api::LinuxResources::default());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Converts OCI resources to NRI resources, for containers and for `update` requests. Absent stays
-//! absent (the reference turns an absent pids limit into 0, which runc takes for 1). OCI resources
-//! have no names of blockio and rdt classes.
+//! Converts OCI resources to NRI resources, for containers and for `update` requests. Absent values
+//! stay absent (the reference converts an absent pids limit to 0, which runc treats as 1). OCI
+//! resources have no names of blockio and RDT classes.
 
 use nri_adaptation::{NriField, SCALARS};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ pub(crate) fn resources(spec: &super::Spec) -> api::LinuxResources {
     from_json(&spec.linux.resources)
 }
 
-/// Converts OCI LinuxResources; leaves out values of another type.
+/// Converts OCI LinuxResources; omits values of another type.
 pub fn from_json(block: &Map<String, Value>) -> api::LinuxResources {
     let section = |name: &str| block.get(name).and_then(Value::as_object);
     let mut resources = api::LinuxResources {
@@ -84,7 +84,7 @@ fn rule(value: &Value) -> Option<api::LinuxDeviceCgroup> {
     })
 }
 
-/// The CRI's name of each scalar that it has.
+/// The CRI's name of each scalar that CRI has.
 const CRI_NAMES: [(&str, NriField); 7] = [
     ("cpu_shares", NriField::CPUShares),
     ("cpu_quota", NriField::CPUQuota),
@@ -95,8 +95,7 @@ const CRI_NAMES: [(&str, NriField); 7] = [
     ("memory_swap_limit_in_bytes", NriField::MemSwapLimit),
 ];
 
-/// Converts the CRI's LinuxContainerResources as engines keep it in JSON, where zero stands for
-/// absent.
+/// Converts the CRI's LinuxContainerResources as engines store it in JSON, where zero means absent.
 pub(super) fn from_cri(block: &Map<String, Value>) -> api::LinuxResources {
     let pages = list(block, "hugepage_limits").filter_map(|page| {
         let page_size = page.get("page_size")?.as_str()?.to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of config.json that NRI shows (OCI runtime-spec 1.3), and the messages that it becomes.
-//! `null` stands for absent; unknown keys are ignored; enumerations stay text.
+//! The part of config.json that NRI shows (OCI runtime-spec 1.3), and its conversion to messages. `null` means absent;
+//! unknown keys are ignored; enumerations stay text.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A part of the document. One that names a message becomes it member by member, in full: a new member
-/// of the message breaks the build.
+/// A part of the document. One with a message is converted member by member, in full, so that a new member of the
+/// message breaks the build.
 macro_rules! view {
     ($name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
         #[derive(Debug, Clone, Default, Deserialize)]
@@ -44,7 +44,7 @@ macro_rules! view {
     };
 }
 
-/// A value of the document that becomes one of a message.
+/// A value of the document that is converted to a message's.
 pub(super) trait Shown<T> {
     /// Returns the message's value.
     fn shown(&self) -> T;
@@ -74,7 +74,7 @@ impl<V: Clone, M: From<V>> Shown<MessageField<M>> for Option<V> {
     }
 }
 
-/// An enumeration by its name; unknown names are 0.
+/// Converts an enumeration's name; unknown names are 0.
 impl<E: EnumFull> Shown<EnumOrUnknown<E>> for String {
     fn shown(&self) -> EnumOrUnknown<E> {
         let value = E::enum_descriptor().value_by_name(self).map_or(0, |value| value.value());
@@ -103,7 +103,7 @@ impl Spec {
     /// Reads a document.
     ///
     /// # Errors
-    /// Fails when it is no JSON, or something in it has another type than the specification says.
+    /// Fails when it is invalid JSON, or a member has another type than specified.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let unread = |why: &dyn std::fmt::Display| {
             Error::new(format!("config.json cannot be read: {}", quoted(&why.to_string())))
@@ -112,7 +112,7 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // Only the text has line numbers, unless it is odd elsewhere too.
+                // Only the text has line numbers, unless it has other errors too.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))
@@ -121,7 +121,7 @@ impl Spec {
         }
     }
 
-    /// The part of it that helps to identify the engine.
+    /// The part that helps to identify the engine.
     pub fn for_engine(&self) -> Document<'_> {
         let mounts = self.mounts.iter();
         let namespaces = self.linux.namespaces.iter();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `adjust`: the changes that plugins, or adjustments in a file, would make to a bundle.
 //!
-//! Plugins get the events of the container's creation and of its end, so that plugins with state
-//! return to it. Nothing is written unless that was asked for, and then in one step.
+//! Plugins receive the events of the container's creation and of its end, so that stateful plugins
+//! return to their former state. Nothing is written unless requested, and then in one step.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub(crate) enum Output {
     /// A unified diff.
     #[default]
     Diff,
-    /// The whole document, byte for byte as it would be written.
+    /// The complete document, exactly as it would be written.
     Spec,
     /// Adjustment, owners, updates, evictions.
     Json,
@@ -47,7 +47,7 @@ pub(crate) struct AdjustOptions {
     pub bundle: PathBuf,
     /// Container ID (default: the bundle directory's name).
     pub id: Option<String>,
-    /// Adjustments in place of plugins; `-` is standard input.
+    /// Adjustments instead of plugins; `-` is standard input.
     pub apply: Option<PathBuf>,
     /// The form of the output.
     pub output: Output,
@@ -62,8 +62,8 @@ pub(crate) struct AdjustOptions {
 /// Runs the adjustment; returns the output.
 ///
 /// # Errors
-/// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and
-/// when the bundle or the adjustments cannot be read. The bundle is unchanged then.
+/// Fails when plugins refuse, conflict or do not connect, when the result cannot be applied, and
+/// when the bundle or the adjustments are unreadable. The bundle is then unchanged.
 pub(crate) fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
     let bundle = DryRunBundle::open(&options.bundle)?;
     let host = Host::new(&config.debug_host_root, "");
@@ -191,7 +191,7 @@ fn adjustment(
     Ok((plugin, read(&document)?))
 }
 
-/// Merges them like the answers of plugins, in the order of the file.
+/// Merges them like plugins' replies, in the order of the file.
 fn merge(
     documents: &[(String, api::ContainerAdjustment)],
     mut creation: Creation,
@@ -233,7 +233,7 @@ fn ask(
     })
 }
 
-/// Sends the events of a container that is created, and then removed again.
+/// Sends the events of a container that is created and removed.
 async fn create_and_remove(
     dry_run: &DryRun,
     pod: &api::PodSandbox,

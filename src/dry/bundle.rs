@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A bundle without an engine: its document, and the pod and container that plugins receive for it.
-//! If asked to, it puts the new document in place in one step.
+//! On request it puts the new document in place in one step.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::text::printable;
 /// The document of every bundle (OCI runtime-spec, "Filesystem Bundle").
 const DOCUMENT: &str = "config.json";
 
-/// A bundle that was read.
+/// A bundle that has been read.
 pub(super) struct DryRunBundle {
     dir: OwnedFd,
     path: PathBuf,
@@ -49,12 +49,12 @@ impl DryRunBundle {
         &self.original.bytes
     }
 
-    /// The default container ID: the bundle directory's name, as engines have it.
+    /// The default container ID: the bundle directory's name, as with engines.
     pub(super) fn id(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Role, pod and container as plugins would see them with an engine, and the pod's origin.
+    /// Role, pod and container as plugins would receive them with an engine, and the pod's origin.
     ///
     /// # Errors
     /// Fails when the document is not an OCI spec.
@@ -84,13 +84,13 @@ impl DryRunBundle {
         })
     }
 
-    /// Puts `bytes` in place of the document.
+    /// Replaces the document by `bytes`.
     pub(super) fn write(&self, bytes: &[u8]) -> Result<()> {
         let new = format!(".{DOCUMENT}.nri-runc.{}", std::process::id());
         files::remove_at(&self.dir, &new);
         files::create_at(&self.dir, &new, bytes, &self.original)?;
         let placed = files::exchange_at(&self.dir, &new, DOCUMENT);
-        // The old document now, or the new one if the exchange failed.
+        // This is now the old document, or the new one if the exchange failed.
         files::remove_at(&self.dir, &new);
         placed
     }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_an_error_that_names_it() {
+    fn an_invalid_bundle_is_an_error_that_names_it() {
         let temp = tempfile::tempdir().unwrap();
         let error = DryRunBundle::open(temp.path()).err().unwrap().to_string();
         assert!(error.contains(&temp.path().display().to_string()), "{error}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One call of a script: the request goes through the chain, the outcome becomes an answer.
+//! One call of a script: sends the request through the chain, and converts the outcome to an
+//! answer.
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ use super::dry_run::DryRun;
 use super::line::ScriptCall;
 use crate::plugin::json::show;
 
-/// Carries out a call; the members of its answer, but for the id.
+/// Executes a call; returns the members of its answer, except for the id.
 pub(super) async fn call(dry_run: &Rc<DryRun>, request: ScriptCall) -> Value {
     let answered = match request {
         ScriptCall::Create(request) => create(dry_run, request).await,
@@ -100,7 +101,7 @@ async fn stop(
     Ok(json!({"reply": show(&reply)}))
 }
 
-/// A later process. Exec rules are about engines' calls, which a script does not have.
+/// Handles a later process. Exec rules apply to engines' calls, which a script does not have.
 async fn exec(dry_run: &DryRun, request: ExecContainerRequest) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
     let pod = dry_run.ruled_pod(request.pod.as_ref());
@@ -128,8 +129,8 @@ async fn extension_notice<R: PluginRequest>(
     Ok(json!({"reply": {}}))
 }
 
-/// Notifies the subscribers. An event that may be refused ends with the first refusal; an event
-/// that has happened reaches all of them.
+/// Notifies the subscribers. An event that may be refused ends with the first refusal; a past event
+/// reaches all of them.
 async fn notify(dry_run: &DryRun, told: &Notification) -> Result<Value, PluginFailure> {
     let pod = dry_run.ruled_pod(Some(&told.pod));
     let subscribers = dry_run.subscribers(told.event, &pod);
@@ -159,7 +160,7 @@ fn only_failure(stopped: ChainError) -> PluginFailure {
     failure
 }
 
-/// Several failures in one line, with the cause of the first.
+/// Joins several failures in one line, with the cause of the first.
 fn all_failures(failures: Vec<PluginFailure>) -> Result<(), PluginFailure> {
     let text = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --compare`: what another configuration's rules, injections and promises would have decided
-//! about recorded requests, or decide about the pods of a manifest.
+//! `policy test --compare`: what another configuration's rules, injections and promises would have decided about
+//! recorded requests, or would decide about the pods of a manifest.
 //!
-//! Plugins are not asked: a recording has their answers, and what is not in it is never guessed (decision
-//! D62). Validators, and the host that carries out what was decided, are not looked at.
+//! Plugins are not asked: a recording has their replies, and missing ones are never guessed (decision D62). Validators,
+//! and the host's execution of the decision, are ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,47 +23,47 @@ use crate::plugin::json::{read, show};
 use crate::rules::{Fit, PromiseFacts, RuledPod, Rules, fit_promise, report};
 use crate::text::rfc3339_nanos;
 
-/// A creation that is judged.
+/// A creation to judge.
 #[derive(Debug, Default)]
 pub(super) struct JudgedCreation {
-    /// Unix time in nanoseconds; 0 of a manifest.
+    /// Unix time in nanoseconds; 0 for a manifest.
     pub(super) at: i64,
     pub(super) pod: api::PodSandbox,
     pub(super) container: api::Container,
     pub(super) engine: String,
     pub(super) is_doubtful: bool,
     pub(super) allocations: Allocations,
-    /// What plugins did; `None` of a manifest.
+    /// The plugins' replies; `None` for a manifest.
     pub(super) recorded: Option<RecordedPlugins>,
 }
 
 /// The plugins of a recorded creation.
 #[derive(Debug, Default)]
 pub(super) struct RecordedPlugins {
-    /// Those that took part.
+    /// The connected plugins.
     connected: Vec<String>,
-    /// Those from which a rule hid the pod.
+    /// The plugins from which a rule hid the pod.
     hidden: Vec<String>,
-    /// In order.
+    /// The replies, in order.
     answers: Vec<(String, api::CreateContainerResponse)>,
 }
 
-/// What a configuration decides: each thing with the decision about it, in words.
+/// A configuration's decisions: each item with the decision about it, as text.
 type Verdict = BTreeMap<String, String>;
 
 /// The key of the decision about the container itself.
 const CONTAINER: &str = "container";
 
-/// The decision about a promise that depends on allocations which a recording does not have.
+/// The decision about a promise that depends on allocations which the recording lacks.
 const UNDECIDED: &str =
     "cannot be judged: the recording does not have what kubelet allocated to the pod";
 
-/// A configuration that judges.
+/// A configuration that decides.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,
     injections: Injections,
-    /// Plugins whose rights in the pods of a manifest are shown, beside those that are configured.
+    /// Plugins whose rights in a manifest's pods are shown, in addition to the configured ones.
     plugins: &'c [String],
 }
 
@@ -82,7 +82,7 @@ fn facts<'s>(
     }
 }
 
-/// The document with members in the order of their names: two merges have one map in two orders.
+/// The document with members sorted by name: two merges may order one map differently.
 fn sorted(mut document: Value) -> Value {
     document.sort_all_objects();
     document
@@ -94,7 +94,7 @@ impl<'c> Judge<'c> {
         Self { config, rules, injections, plugins }
     }
 
-    /// The promises about the creation that depend on what kubelet allocated, where that is not recorded.
+    /// The promises about the creation that depend on kubelet's allocations, if these are not recorded.
     fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
         let is_asked = EngineKind::named(&creation.engine).is_some_and(EngineKind::has_pods);
         if !is_asked || creation.allocations != Allocations::None {
@@ -131,7 +131,7 @@ impl<'c> Judge<'c> {
                     let what = format!("{} of {}", note.field(), note.plugin);
                     verdict.insert(what, format!("would be refused by the rule {}", note.rule));
                 }
-                // The owner alone does not show that a value changed.
+                // The owner alone does not show whether a value changed.
                 let values = sorted(show(&merged.adjust)).to_string();
                 let values = crate::fnv::fnv64(values.into_bytes());
                 verdict.insert("values".to_owned(), format!("{values:016x}"));
@@ -197,7 +197,7 @@ impl<'c> Judge<'c> {
         Ok(())
     }
 
-    /// Notes plugins that would be asked and whose answer is not known, since rules hid the pod from them.
+    /// Adds the plugins that would be asked and whose replies are unknown, because rules hid the pod from them.
     fn note_unasked(&self, recorded: &RecordedPlugins, ruled: &RuledPod, verdict: &mut Verdict) {
         for id in &recorded.hidden {
             let line = match self.rules.hidden_by(id, ruled) {
@@ -214,7 +214,7 @@ impl<'c> Judge<'c> {
         }
     }
 
-    /// Notes what each plugin may do, where no answer is known.
+    /// Adds each plugin's rights, if no reply is known.
     fn note_rights(&self, ruled: &RuledPod, verdict: &mut Verdict) {
         let document = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
         for row in document["plugins"].as_array().into_iter().flatten() {
@@ -267,7 +267,7 @@ impl<'c> Judge<'c> {
         Ok(merged.finish())
     }
 
-    /// The injections for the container; those in audit mode, and those that cannot be done, are noted.
+    /// The injections for the container; those in audit mode, and impossible ones, are recorded.
     fn injected(
         &self,
         creation: &JudgedCreation,
@@ -298,7 +298,7 @@ impl<'c> Judge<'c> {
         Ok(chosen)
     }
 
-    /// What a plugin may set in the container, by its section and by the rules.
+    /// The fields that a plugin may set in the container, by its section and by the rules.
     fn rights(
         &self,
         plugin: &str,
@@ -314,8 +314,8 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The result: how many creations there were, and the rows whose decision differs; without another
-/// configuration, the decisions of the one.
+/// The result: the number of creations, and the rows whose decisions differ; without another configuration, the
+/// decisions of the one.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: u64,
@@ -332,7 +332,7 @@ impl Comparison {
         let (changes, container) = match after.map(|after| (after, after.judge(creation))) {
             Some((after, new)) => {
                 let mut changes = differences(&old, &new);
-                // It may differ, so it is listed, beside what is known.
+                // It may differ, so it is listed, next to the known decisions.
                 let mut undecided =
                     [before.undecided(creation), after.undecided(creation)].concat();
                 undecided.sort_unstable();
@@ -402,10 +402,10 @@ fn differences(old: &Verdict, new: &Verdict) -> Vec<Value> {
     rows
 }
 
-/// Judges the pods of a manifest by one configuration, or compares two.
+/// Judges the pods of a manifest with one configuration, or compares two.
 ///
 /// # Errors
-/// Fails when the file cannot be read, or has no pod.
+/// Fails when the file is unreadable, or has no pod.
 pub(crate) fn manifest(
     file: &Path,
     engine: &str,
@@ -421,7 +421,7 @@ pub(crate) fn manifest(
     Ok(comparison.into_json(after.is_some()))
 }
 
-/// Compares two configurations by a recording.
+/// Compares two configurations with a recording.
 ///
 /// # Errors
 /// Fails when the file cannot be read, or lacks what a decision depends on.
@@ -462,7 +462,7 @@ fn lacks(file: &Path, what: &str) -> Error {
         .hint("record again, with the configuration and the daemon of now")
 }
 
-/// A creation from its two lines.
+/// Reads a creation from its two lines.
 fn recorded(call: &Value, decision: &Value) -> std::result::Result<JudgedCreation, String> {
     let request: api::CreateContainerRequest = read(&call["request"])?;
     let names = |list: &Value| -> Vec<String> {
@@ -499,7 +499,7 @@ mod tests {
     use super::*;
     use crate::config::PromiseSection;
 
-    /// A recorded creation of this engine's container, and the answer of 10-a to it.
+    /// A recorded creation of this engine's container, and the reply of 10-a.
     fn recorded_line(id: u64, name: &str, engine: &str, allocations: &Value) -> String {
         let pod = api::PodSandbox {
             id: format!("pod-{name}"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of a dry run: they connect or are launched, are synchronized with the state that the
-//! script gives, take part, and disconnect. A [`DryRunObserver`] reports each of these steps.
+//! The plugins of a dry run: they connect or are launched, are synchronized with the script's state, receive requests,
+//! and disconnect. A [`DryRunObserver`] reports each of these steps.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,30 +27,30 @@ use crate::rules::{Fit, PromiseFacts, RuledPod, Rules, fit_promise};
 
 use super::line::ScriptState;
 
-/// The time that a disconnected plugin has to end.
+/// Time limit for a disconnected plugin to end.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// A value that an observer has now or later, or the reason for having none.
+/// A value that an observer provides now or later, or the reason why it cannot.
 pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
 
-/// A value that an observer has now.
+/// A value that an observer provides now.
 pub(super) fn now<T>(value: T) -> Later<T> {
     let (sender, receiver) = oneshot::channel();
     let _taken = sender.send(Ok(value));
     receiver
 }
 
-/// Observes a dry run, and answers the plugins' own requests.
+/// Observes a dry run, and answers requests of plugins.
 pub(super) trait DryRunObserver {
-    /// A plugin has registered.
+    /// Called when a plugin has registered.
     fn registered(&self, _plugin: &str) {}
-    /// The state that a new plugin is synchronized with; an error disconnects it.
+    /// Returns the state with which a new plugin is synchronized; an error disconnects it.
     fn snapshot(&self, plugin: &str) -> Later<ScriptState>;
-    /// A plugin takes part from now on; `updates` is its answer to Synchronize.
+    /// Called when a plugin is synchronized; `updates` is its reply to Synchronize.
     fn synchronized(&self, _plugin: &str, _updates: &[api::ContainerUpdate]) {}
-    /// A plugin no longer takes part.
+    /// Called when a plugin has disconnected.
     fn gone(&self, _plugin: &str, _reason: &str) {}
-    /// A plugin asks for updates.
+    /// Called when a plugin requests updates.
     fn update(
         &self,
         plugin: &str,
@@ -64,18 +64,17 @@ pub(super) struct DryRun {
     config: Config,
     rules: Rules,
     injections: Injections,
-    /// The engine of the pods, where it is known, and whether a tenant may have written who they
-    /// are.
+    /// The engine of the pods, if known, and whether a tenant may have written their identity.
     origin: (String, bool),
     observer: Rc<dyn DryRunObserver>,
-    /// In index order, each with whether it takes part yet.
+    /// In index order, each with whether it is synchronized.
     members: RefCell<Vec<(Rc<ChainedPlugin>, Cell<bool>)>>,
-    /// A plugin was synchronized or disconnected.
+    /// Notified when a plugin was synchronized or disconnected.
     changed: Notify,
     upcalls: mpsc::UnboundedSender<PendingUpcall>,
 }
 
-/// UpdateContainers on its way from ttRPC's tasks to the dry run's.
+/// An UpdateContainers request, passed from ttRPC's tasks to the dry run's.
 struct PendingUpcall {
     plugin: String,
     request: api::UpdateContainersRequest,
@@ -83,7 +82,7 @@ struct PendingUpcall {
 }
 
 impl DryRun {
-    /// A dry run without plugins.
+    /// Creates a dry run without plugins.
     pub(super) fn new(
         config: Config,
         settings: Settings,
@@ -114,8 +113,8 @@ impl DryRun {
         })
     }
 
-    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of these
-    /// takes part or has failed.
+    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of these is synchronized or
+    /// has failed.
     ///
     /// # Errors
     /// Fails when plugins cannot connect.
@@ -148,7 +147,7 @@ impl DryRun {
         &self.config.default_validator
     }
 
-    /// The plugins that take part, in order.
+    /// The synchronized plugins, in order.
     pub(super) fn registered(&self) -> Vec<Rc<ChainedPlugin>> {
         let members = self.members.borrow();
         let active =
@@ -156,7 +155,7 @@ impl DryRun {
         active.map(|(member, _)| Rc::clone(member)).collect()
     }
 
-    /// The plugins that take part and receive this pod's events.
+    /// The synchronized plugins that receive this pod's events.
     pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
         members.retain(|member| self.rules.hidden_by(&member.id(), pod).is_none());
@@ -177,7 +176,7 @@ impl DryRun {
         members
     }
 
-    /// A pod as rules see it.
+    /// A pod as rules match it.
     pub(super) fn ruled_pod(&self, pod: Option<&api::PodSandbox>) -> RuledPod {
         let (engine, is_doubtful) = &self.origin;
         let pod = pod.map(|pod| RuledPod::of(pod, engine, *is_doubtful));
@@ -214,7 +213,7 @@ impl DryRun {
         Ok(chosen)
     }
 
-    /// Refuses a container of this pod if the plugin of a promise about it does not take part.
+    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized.
     ///
     /// # Errors
     /// Fails with the promise and its plugin.
@@ -237,7 +236,7 @@ impl DryRun {
             }
             let (name, why) = (quoted(name), quoted(&why.to_string()));
             let text = format!(
-                "the promise \"{name}\" ({why}) needs the plugin {plugin}, which takes no part"
+                "the promise \"{name}\" ({why}) needs the plugin {plugin}, which is not connected"
             );
             match section.refuses() {
                 true => return Err(PluginFailure::new(plugin, Cause::Refused, text)),
@@ -247,13 +246,12 @@ impl DryRun {
         Ok(())
     }
 
-    /// The rules in a request about this container of this pod. Others are not known here.
+    /// The rules for a request about this container of this pod. Other containers are unknown here.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
 
-    /// Waits until the first take part and the others are gone; fails with the missing ones after
-    /// `timeout`.
+    /// Waits until the first are synchronized and the others are gone; fails with the missing ones after `timeout`.
     pub(super) async fn wait(
         &self,
         synchronized: &[String],
@@ -277,7 +275,7 @@ impl DryRun {
         Err(what.collect::<Vec<_>>().join("; "))
     }
 
-    /// Waits until `is_so`; false when it still is not after `timeout`.
+    /// Waits until `is_so`; false if it still is not after `timeout`.
     async fn wait_until(&self, timeout: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
@@ -291,12 +289,12 @@ impl DryRun {
         }
     }
 
-    /// Whether plugins can connect; otherwise only the launched ones take part.
+    /// Whether plugins can connect; otherwise only launched ones are used.
     pub(super) fn accepts_connections(&self) -> bool {
         !self.config.disable_connections
     }
 
-    /// The plugins of these that are not synchronized; without names, whether there is any plugin.
+    /// The plugins among these that are not synchronized; without names, whether there is any plugin.
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
             [] if self.registered().is_empty() => vec!["any plugin".to_owned()],
@@ -319,14 +317,14 @@ impl DryRun {
         names.iter().filter(is_absent).cloned().collect()
     }
 
-    /// The plugins that are still connected, or whose end has not been reported yet.
+    /// The plugins that are still connected, or whose end has not been reported.
     fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
         let here: Vec<String> = members.iter().map(|(member, _)| member.id()).collect();
         names.iter().filter(|name| here.contains(name)).cloned().collect()
     }
 
-    /// Closes a plugin's connection, and returns when its end has been reported.
+    /// Closes a plugin's connection, and returns once its end has been reported.
     pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
         let found = self.members.borrow().iter().find(|(member, _)| member.id() == name).cloned();
         let Some((member, _)) = found else {
@@ -409,8 +407,8 @@ impl DryRun {
     }
 }
 
-/// What promises match of a container that is described by its messages alone. Kubelet and the host's device
-/// nodes are not looked at: a dry run may be made elsewhere.
+/// The facts that promises match, for a container that only its messages describe. Kubelet and the host's device nodes
+/// are not used: the dry run may be on another machine.
 pub(super) fn promise_facts<'s>(
     ruled: &'s RuledPod,
     pod: &'s api::PodSandbox,
@@ -454,7 +452,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     }
 }
 
-/// Lets a registered plugin take part, or removes it.
+/// Synchronizes a registered plugin, or removes it.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
     let member = dry_run.add_member(plugin, launched)?;
     dry_run.observer.registered(&member.id());

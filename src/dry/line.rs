@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lines of a script, parsed. Nothing is carried out here.
+//! Parses the lines of a script. Nothing is executed here.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::plugin::{ALL_EVENTS, Event, api};
 
 use crate::plugin::json::{read, read_list};
 
-/// A line, with the id that its answer echoes.
+/// A line, with the id that its answer repeats.
 #[derive(Debug)]
 pub(super) struct ScriptLine {
     pub(super) id: Option<Value>,
@@ -27,11 +27,9 @@ pub(super) struct ScriptLine {
 pub(super) enum Command {
     State {
         snapshot: ScriptState,
-        /// It adds to the earlier state, instead of replacing it: a recorded state has several
-        /// lines instead of a long one.
+        /// Whether it adds to the earlier state instead of replacing it: a recorded state has several short lines.
         adds: bool,
-        /// The plugins that were connected where this was recorded; none for a line without
-        /// recorder.
+        /// The plugins that were connected during the recording; `None` for a line that was not recorded.
         recorded_with: Option<Vec<String>>,
     },
     Call(Box<ScriptCall>),
@@ -42,12 +40,12 @@ pub(super) enum Command {
         timeout: Duration,
     },
     Disconnect(String),
-    /// What became of a request where it was recorded.
+    /// The outcome of a request in a recording.
     Decided,
     Answer(u64, Result<ScriptAnswer, String>),
 }
 
-/// The state that new plugins are synchronized with.
+/// The state with which new plugins are synchronized.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScriptState {
     pub(super) pods: Vec<api::PodSandbox>,
@@ -55,7 +53,7 @@ pub(super) struct ScriptState {
 }
 
 impl ScriptState {
-    /// Puts the state of another line in force.
+    /// Applies the state of another line.
     pub(super) fn apply(&mut self, next: Self, adds: bool) {
         if !adds {
             *self = Self::default();
@@ -86,7 +84,7 @@ pub(super) enum ScriptCall {
     Notification(Box<Notification>),
 }
 
-/// A line that cannot be read; with its id, if that could be.
+/// A line that cannot be parsed; with its id, if that was readable.
 #[derive(Debug)]
 pub(super) struct Malformed {
     pub(super) id: Option<Value>,
@@ -113,7 +111,7 @@ pub(super) fn parse(text: &str) -> Result<ScriptLine, Malformed> {
 /// Checks a line of a script.
 ///
 /// # Errors
-/// One line for a person.
+/// Fails with one line for a person.
 pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(|_| ()).map_err(|malformed| malformed.why)
 }
@@ -123,8 +121,8 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
         ["answer", "call", "state", "cancel", "wait", "disconnect", "decision"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it must have one of: {}", KINDS.join(", ")))?;
-    // A recorder adds `at`, which distinguishes its lines from other scripts', to its state the plugins, and
-    // to its calls what the pod is known by.
+    // A recorder adds `at` to its lines, which distinguishes them from other scripts', the plugins to its state, and
+    // the pod's origin to its calls.
     let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),

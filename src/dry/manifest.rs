@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The containers of Kubernetes manifests, as rules, injections and promises match them. It knows what the
-//! manifest says and nothing of a node.
+//! The containers of Kubernetes manifests, as rules, injections and promises match them. It uses only the manifest, and
+//! no facts about a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::files;
 use crate::limits;
 use crate::plugin::api;
 
-/// The namespace of an object that names none.
+/// The namespace of an object without one.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Returns the containers of each pod, and of each template of pods, in a file.
+/// Returns the containers of each pod and each pod template in a file.
 ///
 /// # Errors
-/// Fails when the file cannot be read, or has no pod.
+/// Fails when the file is unreadable, or has no pod.
 pub(super) fn creations(file: &Path, engine: &str) -> Result<Vec<JudgedCreation>> {
     let shown = file.display();
     let text =
@@ -131,7 +131,7 @@ fn container_of(pod: &api::PodSandbox, spec: &Value, container: &Value) -> api::
     }
 }
 
-/// The extended resources that the containers ask for. A manifest does not name the drivers of its claims.
+/// The extended resources that the containers request. A manifest does not name the drivers of its claims.
 fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     if spec["resourceClaims"].as_array().is_some_and(|claims| !claims.is_empty()) {
         return Allocations::Unreadable(
@@ -148,7 +148,7 @@ fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     Allocations::Listed(PodAllocations::from(listed))
 }
 
-/// A text, also one that YAML takes for a number.
+/// A text, even if YAML parses it as a number.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -2,9 +2,8 @@
 //! Plugins without a node: `replay` drives them from a script, `adjust` applies their changes (or a
 //! file's) to a bundle, `policy` shows the rules' decisions about one, and `compare` those of two configurations.
 //!
-//! It needs no container, engine, daemon or root. Plugins are asked and their answers merged and
-//! applied by the very code that the daemon runs.
-//! Reference: docs/plugins.md.
+//! It needs no container, engine, daemon or root. Plugins are asked, and their replies merged and applied, by the same
+//! code as in the daemon. Reference: docs/plugins.md.
 
 mod adjust;
 mod bundle;

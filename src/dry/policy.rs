@@ -17,11 +17,11 @@ use crate::text::printable;
 use super::bundle::{DescribedBundle, DryRunBundle};
 use super::dry_run::promise_facts;
 
-/// The rules' decisions about a bundle, for these plugins, the pre-installed and the configured
+/// The rules' decisions about a bundle, for these plugins and for the pre-installed and configured
 /// ones.
 ///
 /// # Errors
-/// Fails when the bundle cannot be read.
+/// Fails when the bundle is unreadable.
 pub(crate) fn policy(
     config: &Config,
     bundle: &Path,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording is replayed to the plugins that were connected when it was made: the first call
-//! waits for them, for a bounded time. Other scripts have `wait` lines instead.
+//! A recording is replayed to the plugins that were connected when it was made: the first call waits for them, up to a
+//! limit. Other scripts have `wait` lines instead.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -29,7 +29,7 @@ impl ExpectedPlugins {
         *self.names.borrow_mut() = names;
     }
 
-    /// Drops this wait: the script has its `wait` line.
+    /// Drops this wait, because the script has a `wait` line.
     pub(super) fn leave_to_the_script(&self) {
         self.names.borrow_mut().take();
     }
@@ -55,7 +55,7 @@ impl ExpectedPlugins {
     }
 }
 
-/// Standard output is for answers.
+/// Reports on standard error: standard output is for answers.
 fn report(line: &str) {
     let line = format!("nri-runc: {}\n", printable(line));
     let _nobody_reads = std::io::stderr().write_all(line.as_bytes());

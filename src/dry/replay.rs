@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `replay`: a script of requests in, one line of JSON each; the plugins' answers out.
+//! `replay`: reads a script of requests, one line of JSON each, and prints the plugins' replies.
 //!
-//! A call starts when its line is read, and calls run side by side. `wait` holds back the lines
-//! after it; `answer` lines, and a `cancel` of a call under way, are never held back. The first
-//! call after the state of a recording waits for the recording's plugins.
-//! It passes requests on as they are: no ordering rule, no undo, no deduplication.
+//! A call starts when its line is read, and calls run concurrently. `wait` delays the lines after
+//! it, except for `answer` lines and a `cancel` of a running call. The first call after the state
+//! of a recording waits for the recording's plugins. Requests are sent as they are: no ordering
+//! rule, no rollback, no deduplication.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -35,18 +35,18 @@ pub(crate) struct ReplayOptions {
     pub file: Option<PathBuf>,
     /// The runtime as plugins are configured for it.
     pub settings: Settings,
-    /// Ask the script for the state before a plugin is synchronized.
+    /// Whether to ask the script for the state before a plugin is synchronized.
     pub ask_sync: bool,
-    /// Wait for an answer to UpdateContainers.
+    /// Whether to wait for an answer to UpdateContainers.
     pub ask_updates: bool,
-    /// The time that a recording waits for its plugins.
+    /// Time limit for a recording to wait for its plugins.
     pub wait_timeout: Duration,
 }
 
 /// Runs a script to its end.
 ///
 /// # Errors
-/// Fails when plugins cannot connect, or when not one line of the script can be read.
+/// Fails when plugins cannot connect, or no line of the script can be parsed.
 pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
     let script = script::open(options.file.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -78,7 +78,7 @@ async fn play(
     let dry_run = DryRun::new(config, settings, unknown_engine, observing);
     let mut lines = script::read(script)?;
     // A recorded script begins with the state that the first plugin is synchronized with. The start
-    // does not wait for standard input: a person may still have to type it.
+    // does not wait for standard input, because a person may be typing it.
     let is_at_hand = file
         .is_some_and(|path| std::fs::metadata(path).or_absent().is_some_and(|meta| meta.is_file()));
     let (mut first, mut states) = (VecDeque::new(), 0);
@@ -97,7 +97,7 @@ async fn play(
         calls: RefCell::default(),
     });
     let (held_back, commands) = mpsc::unbounded_channel();
-    // Answers are taken while the pre-installed plugins still come.
+    // Answers are read while pre-installed plugins are still starting.
     let sorting = tokio::task::spawn_local(Rc::clone(&replay).sort(first, lines, held_back));
     let opened = tokio::select! {
         opened = dry_run.open() => opened,
@@ -126,7 +126,7 @@ async fn wait_for_signal() {
     }
 }
 
-/// Prints one line, flushed. A closed pipe is ignored: the plugins must still be shut down.
+/// Prints one line and flushes it. A closed pipe is ignored: the plugins must still be shut down.
 fn print_line(line: &Value) {
     let mut out = std::io::stdout().lock();
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -154,7 +154,7 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line in its turn, also a malformed one: none is answered before plugins can connect.
+/// A line in order, even a malformed one: none is answered before plugins can connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
@@ -162,7 +162,7 @@ struct ReplaySession {
     observer: Rc<ScriptObserver>,
     expected: ExpectedPlugins,
     tally: Tally,
-    /// Calls under way that a line may cancel.
+    /// Running calls that a line may cancel.
     calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
 }
 
@@ -220,8 +220,8 @@ impl ReplaySession {
         Err(Malformed { id, why })
     }
 
-    /// Follows the script, then waits for pending calls.
-    /// The state of the first `states` lines is in force already.
+    /// Executes the script, then waits for pending calls. The state of the first `states` lines is
+    /// already applied.
     async fn follow(
         self: Rc<Self>,
         mut commands: mpsc::UnboundedReceiver<Read>,
@@ -291,7 +291,7 @@ impl ReplaySession {
         })
     }
 
-    /// Ends a call under way; false if no call has this id.
+    /// Ends a running call; false if no call has this id.
     fn cancel(&self, call: &Value) -> bool {
         let mut calls = self.calls.borrow_mut();
         let at =
@@ -303,13 +303,13 @@ impl ReplaySession {
 type Update = oneshot::Sender<std::result::Result<api::UpdateContainersResponse, String>>;
 type Sync = oneshot::Sender<std::result::Result<ScriptState, String>>;
 
-/// A request that the script has to answer.
+/// A request that the script must answer.
 enum PluginQuestion {
     Update(Update),
     Sync(Sync),
 }
 
-/// Prints what happens, and waits for the answers of the script.
+/// Prints events, and waits for the answers of the script.
 struct ScriptObserver {
     ask_sync: bool,
     ask_updates: bool,
@@ -329,7 +329,7 @@ impl ScriptObserver {
         number: u64,
         reply: std::result::Result<ScriptAnswer, String>,
     ) -> std::result::Result<(), String> {
-        // A plugin that is gone by now takes no answer.
+        // A plugin that has disconnected accepts no answer.
         let question = self.waiting.borrow_mut().remove(&number);
         match (question, reply) {
             (Some(PluginQuestion::Update(sender)), Ok(ScriptAnswer::Updates(reply))) => {
@@ -344,14 +344,14 @@ impl ScriptObserver {
                 self.waiting.borrow_mut().insert(number, question);
                 return Err(format!("answer {number} is of another kind than asked for"));
             }
-            // Without --ask-updates no answer is awaited, but a number was given.
+            // Without --ask-updates no answer is expected, but a number was printed.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }
         Ok(())
     }
 
-    /// Puts the state of one of the first lines in force. False if it is another kind of line.
+    /// Applies the state of one of the first lines. False if it is another kind of line.
     fn begins_with(&self, line: &RawLine, may_add: bool) -> bool {
         let Ok(bytes) = line else { return false };
         match line::parse(String::from_utf8_lossy(bytes).trim()) {

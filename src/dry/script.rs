@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A script's lines as they are read, and the count of valid ones.
+//! Reads a script's lines, and counts the valid ones.
 
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, Read};
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::error::{Context, Error, Result};
 use crate::limits;
 
-/// Lines that are read ahead.
+/// Lines read ahead.
 const READ_AHEAD: usize = 64;
 
 /// One line, or why reading ended before the end of the script.
@@ -31,7 +31,7 @@ pub(super) fn open(file: Option<&Path>) -> Result<Box<dyn BufRead + Send>> {
     }
 }
 
-/// Reads in a thread: standard input may be anything, and block.
+/// Reads in a thread, because standard input may be anything and block.
 ///
 /// # Errors
 /// Fails when no thread can be started.
@@ -53,17 +53,17 @@ pub(super) fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver
         .doing(|| "reading the script")
 }
 
-/// Reads a line with its end; `None` after the last.
+/// Reads a line with its line feed; `None` after the last.
 ///
 /// # Errors
-/// Fails if the line is longer than a recording has, or cannot be read.
+/// Fails if the line is longer than a recording's, or cannot be read.
 pub(super) fn next_line(script: &mut (impl BufRead + ?Sized)) -> Result<Option<Vec<u8>>> {
     line_up_to(script, limits::SCRIPT_LINE)
 }
 
 fn line_up_to(script: &mut (impl BufRead + ?Sized), limit: usize) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    // One more, so that a line of the limit is told from a longer one.
+    // One more, to distinguish a line of the maximum length from a longer one.
     let read = script.take(limit as u64 + 1).read_until(b'\n', &mut line)?;
     if read > limit {
         return Err(Error::new(format!("a line has more than {limit} bytes")));
@@ -80,7 +80,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts a line that was understood.
+    /// Counts a line that was parsed.
     pub(super) fn count_understood(&self) {
         self.understood.set(self.understood.get() + 1);
     }
@@ -96,7 +96,7 @@ impl Tally {
     /// Accepts an empty script, and one with at least one valid line.
     ///
     /// # Errors
-    /// Fails where there were lines and none was understood.
+    /// Fails if there were lines and none could be parsed.
     pub(super) fn verdict(&self) -> Result<()> {
         let malformed = self.malformed.get();
         if malformed == 0 || self.understood.get() > 0 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of a container's RDT and block I/O classes. containerd and CRI-O take a name from
-//! annotations and write only its effect into the document, so a name is believed only if the
-//! document shows that effect: a pod may ask for a class that its node lacks. With other engines
-//! the document itself names the RDT class (`ctr run --rdt-class`), and none has block I/O classes.
+//! annotations and write only its effect into the document, so a name counts only if the document
+//! shows that effect: a pod may request a class that its node lacks. With other engines the
+//! document itself names the RDT class (`ctr run --rdt-class`), and none has block I/O classes.
 //! `src/resolve` resolves the classes that plugins name.
 
 use super::{Document, EngineKind, Facts};
 
-/// Returns the requested class: for the container itself, for one container of the pod, for all of
+/// Returns the requested class: for this container, for one container of the pod, or for all of
 /// them, in that order.
 fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<String> {
     let own = format!("io.kubernetes.cri.{kind}-class");

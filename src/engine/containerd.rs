@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd's CRI plugin, 1.5 to 2.x. Ids and names stand in annotations; user labels, handler,
 //! addresses, overhead, image digests and CDI names only in containerd's own records, which are
-//! complete before the runtime is called for the first time. The records are never asked through
-//! the task interface: the shim holds its lock while it waits for us.
+//! complete before the runtime is called for the first time. The task interface is never used for
+//! this: the shim holds its lock while it waits for nri-runc.
 
 use serde_json::Value;
 
@@ -51,30 +51,30 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     Some(StoreQuery { socket, namespace, ids, with_images: false })
 }
 
-/// Finds the socket of the containerd that made a container.
+/// Finds the socket of the containerd that created a container.
 pub(crate) fn socket(call: &CallerInfo<'_>) -> Option<String> {
     query(call, Vec::new()).map(|query| query.socket)
 }
 
-/// Returns the socket of the containerd that keeps this bundle, unless it was told otherwise.
+/// Returns the socket of the containerd that keeps this bundle, unless a better source names it.
 fn usual_socket(bundle: &str) -> &'static str {
     socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
 }
 
-/// Returns the socket of the containerd with this state directory, by the habits of distributions.
+/// Returns the socket of the containerd with this state directory, as distributions configure it.
 pub(crate) fn socket_of(state: &str) -> &'static str {
     let its = DISTRIBUTIONS.iter().find(|(folder, _)| *folder == state);
     its.map_or(DEFAULT_SOCKET, |(_, socket)| socket)
 }
 
-/// The namespace in which containerd keeps the container of this bundle.
+/// The containerd namespace of this bundle's container.
 pub(super) fn namespace(bundle: &str) -> Option<&str> {
     let (_, rest) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
     rest.split('/').next().filter(|namespace| !namespace.is_empty())
 }
 
-/// The folder that the CRI plugin keeps of a container, or of a sandbox, until it is removed there:
-/// longer than its task, and so than the runtime's part of it.
+/// The folder that the CRI plugin keeps for a container or sandbox until it removes it, which is
+/// after its task and the runtime's state are deleted.
 pub(super) fn cri_folder(bundle: &str, id: &str, is_sandbox: bool) -> Option<String> {
     let (state, _) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
     let kind = if is_sandbox { "sandboxes" } else { "containers" };
@@ -120,7 +120,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Reads the identity from containerd's records, which no pod's author writes.
+/// Reads the identity from containerd's records, which pods' authors cannot write.
 fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     let Seen { call, document, found } = seen;
     let mut claims = Claims::new(engine.kind);
@@ -137,7 +137,7 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
         claims.add(Field::Role, Source::ContainerdRecord, Some("sandbox".to_owned()));
         call.id.clone_into(&mut pod_id);
     } else if own.is_some() {
-        // A record that is not the CRI plugin's: it came through another client.
+        // A record without the CRI plugin's data: another client created the container.
         claims.add(Field::Role, Source::ContainerdRecord, Some("container".to_owned()));
     }
     let sandbox = found.records.get(&pod_id).and_then(|record| record.metadata(SANDBOX));
@@ -152,7 +152,7 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     claims
 }
 
-/// Labels and annotations lie in layers: what the CRI request said, then what containerd adds.
+/// Labels and annotations have layers: those of the CRI request, then those that containerd adds.
 fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));
@@ -202,7 +202,7 @@ fn container_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
         metadata.pointer("/Config/linux/security_context/seccomp").and_then(seccomp);
 }
 
-/// The CRI's SecurityProfile; its default is not written.
+/// The CRI's SecurityProfile; its default is omitted.
 fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     let profile = profile.as_object()?;
     match profile.get("profile_type").map_or(Some(0), Value::as_u64)? {
@@ -216,8 +216,8 @@ fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     }
 }
 
-/// The sums that containerd keeps as annotations of the sandbox, from 1.6 on: less than its
-/// records hold, but in the bundle.
+/// The sums that containerd keeps as annotations of the sandbox since 1.6: fewer than in its
+/// records, but in the bundle.
 fn resources_of(
     annotations: &std::collections::BTreeMap<String, String>,
 ) -> Option<serde_json::Map<String, Value>> {

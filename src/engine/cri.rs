@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The annotations of containerd's CRI plugin, which iSulad and others write too. containerd sets
-//! them after those of the pod's author, who cannot override them.
+//! The annotations of containerd's CRI plugin, which iSulad and other engines write too. containerd
+//! sets them after those of the pod's author, who therefore cannot override them.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(super) fn is_sandbox(document: &Document<'_>) -> bool {
     document.annotations.get(TYPE).is_some_and(|kind| kind == "sandbox")
 }
 
-/// Returns the path of a file in the sandbox's bundle, which is a sibling of the container's.
+/// Returns the path of a file in the sandbox's bundle, a sibling of the container's.
 pub(super) fn beside(call: &CallerInfo<'_>, pod_id: &str, file: &str) -> Option<String> {
     let (tasks, _) = call.bundle.trim_end_matches('/').rsplit_once('/')?;
     (is_id(pod_id) && pod_id != call.id).then(|| format!("{tasks}/{pod_id}/{file}"))
@@ -54,7 +54,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts_beside(claims, engine, seen)
 }
 
-/// Builds the facts likewise, along with the claims of stronger sources.
+/// Builds the facts like [`facts`], with the claims of stronger sources.
 pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let Seen { call, document, found } = seen;
     let mut contradictions = engine.contradictions().to_vec();
@@ -114,8 +114,8 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
 }
 
 /// Determines whether it is infrastructure or workload. Unless the engine is known to write its
-/// annotations last, a claimed sandbox must look like one: it names no other sandbox, and joins no
-/// other's namespaces.
+/// annotations last, a claimed sandbox must look like one: it must name no other sandbox, and join
+/// no other's namespaces.
 fn role(
     claims: &mut Claims,
     engine: &DetectedEngine,

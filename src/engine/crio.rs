@@ -2,10 +2,10 @@
 //! CRI-O, 1.2x to 1.37. It writes nearly everything into the sandbox's config.json, which is on
 //! disk even if the pod has no infrastructure container.
 //!
-//! In the sandbox's document a pod's author can shadow CRI-O's keys, in a container's CRI-O's win,
-//! and a sandbox's can look like a container's. So role, IDs and names come from the storage's
-//! records and from conmon's arguments, the sandbox is found by its ID, and only labels and
-//! annotations that CRI-O wrote in both forms count.
+//! In the sandbox's document a pod's author can shadow CRI-O's keys; in a container's document
+//! CRI-O's take precedence; and a sandbox's document can look like a container's. So role, IDs and
+//! names come from the storage's records and conmon's arguments, the sandbox is found by its ID,
+//! and only labels and annotations that CRI-O wrote in both forms count.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::{
 pub(super) const MANAGER: &str = "io.container.manager";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri-o.SandboxID";
 const PREFIX: &str = "io.kubernetes.cri-o.";
-/// Keys until 1.34, and from 1.35 on.
+/// Keys until 1.34, and since 1.35.
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
@@ -36,7 +36,7 @@ const BESIDE: [&str; 5] = [
 ];
 const SPOOFED: [&str; 2] = ["spoofed.crio.io", "io.kubernetes.cri-o.Spoofed"];
 
-/// Annotations, some of them CRI-O's own.
+/// Annotations, including CRI-O's.
 struct CrioKeys<'a>(&'a BTreeMap<String, String>);
 
 impl CrioKeys<'_> {
@@ -58,8 +58,8 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
-/// Whether the document describes a pod without any runtime call. Its annotations come last here:
-/// an author can only hide a pod until its first container.
+/// Whether the document describes a pod that has no runtime call. The author's annotations come
+/// last here, but can only hide a pod until its first container.
 pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
     is_sandbox(document) && is_spoofed(document.annotations)
 }
@@ -68,7 +68,7 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
     SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
 }
 
-/// Returns the files of the pod that the document may belong to; the claims are judged once they
+/// Returns the files of the pod that the document may belong to; the claims are checked once they
 /// are read.
 pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
@@ -151,7 +151,7 @@ struct Identity {
     uid: String,
     container: Option<String>,
     namespace_by: Option<Writer>,
-    /// Whether CRI-O itself names the pod.
+    /// Whether CRI-O names the pod.
     is_proven: bool,
 }
 
@@ -173,7 +173,7 @@ fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
         Some((role, _)) if role == SANDBOX => Role::Sandbox,
         Some(_) | None => Role::Container,
     };
-    // In a known container's document CRI-O's own keys come last.
+    // In a known container's document CRI-O's keys come last.
     let is_proven = is_told_by_record || is_told_by_conmon;
     let source = match role {
         Role::Container if is_proven => Source::Annotation,
@@ -200,7 +200,7 @@ fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
     }
 }
 
-/// Adds the claims of the record that CRI-O wrote into containers/storage; whether there is one.
+/// Adds the claims of CRI-O's record in containers/storage; returns whether there is one.
 fn of_record(claims: &mut Claims, call: &CallerInfo<'_>, found: &FetchedFacts) -> bool {
     let Some(record) = storage::metadata(call, found, call.id) else { return false };
     let Some(pod) = text(&record, "/pod-id") else { return false };
@@ -223,8 +223,8 @@ fn of_record(claims: &mut Claims, call: &CallerInfo<'_>, found: &FetchedFacts) -
     true
 }
 
-/// Adds the claims of conmon's name, `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`; whether there is
-/// one. `POD` marks a sandbox: no container can have this name.
+/// Adds the claims of conmon's name, `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`; returns whether
+/// there is one. `POD` marks a sandbox: no container can have this name.
 fn of_conmon(claims: &mut Claims, call: &CallerInfo<'_>) -> bool {
     let name = conmon::option(call, &["-n", "--name"]).unwrap_or_default();
     let parts: Vec<&str> = name.split('_').collect();
@@ -309,7 +309,7 @@ fn of_sandbox(
 }
 
 /// Returns the labels or annotations of CRI-O's list that the document also has as plain keys: the
-/// pod's author can shadow the list, but a plain key only by itself.
+/// pod's author can shadow the list, but a plain key only with the same key.
 fn confirmed(
     keys: &CrioKeys<'_>,
     list: &str,
@@ -332,7 +332,7 @@ fn confirmed(
     all
 }
 
-/// Returns the pod's cgroup by CRI-O, if its last part is that of the path.
+/// Returns the pod's cgroup according to CRI-O, if its last part matches that of the path.
 fn cgroup_parent(
     keys: &CrioKeys<'_>,
     document: &Document<'_>,
@@ -353,7 +353,7 @@ fn cgroup_parent(
     None
 }
 
-/// Returns the addresses: `IP.0`, `IP.1` on containers; on a sandbox the CNI plugin's result.
+/// Returns the addresses: `IP.0`, `IP.1` for a container; for a sandbox the CNI plugin's result.
 fn ips(keys: &CrioKeys<'_>, theirs: &CrioKeys<'_>, agrees: bool) -> Vec<String> {
     let own: Vec<String> =
         (0..).map_while(|n| keys.own(&format!("IP.{n}")).map(ToOwned::to_owned)).collect();

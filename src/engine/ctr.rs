@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd without CRI: `ctr`, nerdctl, other clients. ctr writes the labels of its command to
 //! annotations, nerdctl its own ones; containerd's record has all labels, including the image's. So
-//! our own keys count only as annotations. The container is its own pod.
+//! nri-runc's keys count only as annotations. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
 use super::{CallerInfo, DetectedEngine, EngineKind, Facts, Image, Seen, Wanted, containerd, own};
 
-/// Only nerdctl writes this.
+/// Only nerdctl writes this key.
 pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
 const NERDCTL_NAME: &str = "nerdctl/name";
 
@@ -33,7 +33,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
             let digest = record.image_digest.clone();
             facts.container.image =
                 (!name.is_empty()).then(|| Image { name, digest, ..Image::default() });
-            // By the client's name: the OCI runtime, else the shim.
+            // By the name that the client used: the OCI runtime's, else the shim's.
             let named = [&record.binary, &record.runtime].into_iter().find(|name| !name.is_empty());
             facts.pod.runtime_handler = named.cloned().unwrap_or_default();
         }

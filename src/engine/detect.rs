@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Detects the calling engine. The parent processes decide, then the bundle's path, then the
-//! cgroup's; a pod's author can write annotations, but none of these. Annotations decide only
-//! without stronger evidence, and such an engine is not proven: its claims exempt no pod. Each
-//! piece of evidence is kept for `explain`, and each contradiction.
+//! cgroup's, which pods' authors cannot write. Annotations, which they can, decide only without
+//! stronger evidence; such an engine is not proven, and its claims exempt no pod. All evidence and
+//! contradictions are kept for `explain`.
 
 use super::{CallerInfo, Document, conmon, containerd, cri, crio, ctr, isulad, pod_cgroup};
 
@@ -68,12 +68,12 @@ impl EngineKind {
         matches!(self, Self::ContainerdCri | Self::Containerd | Self::Nerdctl | Self::Docker)
     }
 
-    /// Whether it has pods itself, with namespace, process and addresses.
+    /// Whether it has pods, with namespace, process and addresses.
     pub fn has_pods(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
     }
 
-    /// Whether it never reuses a container's ID, as a restart by Docker or Podman does.
+    /// Whether it never reuses a container's ID, unlike Docker and Podman on a restart.
     pub fn uses_ids_once(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)
     }
@@ -100,12 +100,12 @@ impl DetectedEngine {
         &self.evidence
     }
 
-    /// Weaker evidence for another engine, which was not believed.
+    /// Weaker evidence for another engine, which was rejected.
     pub fn contradictions(&self) -> &[String] {
         &self.contradictions
     }
 
-    /// Whether there is evidence for it that no tenant can write.
+    /// Whether some evidence for it cannot be written by a tenant.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }
@@ -152,7 +152,7 @@ pub fn detect(call: &CallerInfo<'_>, document: &Document<'_>) -> DetectedEngine 
     engine
 }
 
-/// Whether an engine's bundles look like those of another.
+/// Whether an engine's bundles look like another's.
 fn shares_bundles(kind: EngineKind, by_bundle: EngineKind) -> bool {
     let of = |kind: EngineKind| match kind {
         EngineKind::Podman => EngineKind::Crio,
@@ -198,8 +198,8 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
     bundle.contains("/isulad/engines/").then_some((EngineKind::Isulad, "isulad/engines"))
 }
 
-/// Distinguishes containerd's clients, which share processes and paths. Its CRI plugin writes its
-/// annotations after those of the pod, and only in its own namespace; nerdctl likewise.
+/// Distinguishes containerd's clients, which share processes and paths. The CRI plugin writes its
+/// annotations after the pod's, and only in its namespace; so does nerdctl.
 fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) {
     let has = |key: &str| document.annotations.contains_key(key);
     if has(cri::TYPE) && containerd::namespace(call.bundle) == Some(containerd::CRI_NAMESPACE) {
@@ -213,7 +213,7 @@ fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, docume
 }
 
 /// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by conmon's
-/// arguments, else by the cgroup, whose last part no tenant writes. A pod's author can write
+/// arguments, else by the cgroup, whose last part tenants cannot write. A pod's author can write
 /// `io.container.manager`.
 fn tell_storages_apart(
     engine: &mut DetectedEngine,
@@ -255,9 +255,9 @@ fn tell_storages_apart(
     }
 }
 
-/// Decides by annotations, without stronger evidence: their writer wrote the whole document, unless
-/// an unknown engine did. Below kubelet's cgroup one did, and pods' authors may have written the
-/// annotations: they then do not select an engine without pods.
+/// Decides by annotations, if there is no stronger evidence: their writer usually wrote the whole
+/// document. But below kubelet's cgroup an unknown engine wrote it, and pods' authors may have
+/// written the annotations, so these then do not select an engine without pods.
 fn by_annotations(document: &Document<'_>) -> DetectedEngine {
     let has = |key: &str| document.annotations.contains_key(key);
     let is_kubelets = pod_cgroup::is_kubelets(document.cgroups_path);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Docker: the document has almost nothing. Name, labels, image and handler are in the container's
+//! Docker: the document has almost no data. Name, labels, image and handler are in the container's
 //! directory below Docker's data root, which is found by the path of the container's root file
 //! system, then by its own mounts, then by the daemon's command line and configuration file. Mounts
 //! of another container (`--network container:X`) do not count. The container is its own pod.
-//! Addresses are left out: at `create` the files have those of its last run. Its labels are the
-//! operator's and the image's: our own keys count only if they are not the image's, which Docker
+//! Addresses are omitted: at `create` the files have those of its last run. Its labels are the
+//! operator's and the image's: nri-runc's keys count only if they are not the image's, which Docker
 //! also records.
 
 use serde_json::Value;
@@ -72,14 +72,13 @@ pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
     let running = found.dockers.iter().map(Dockerd::data_root);
     roots(call, document).into_iter().chain(running).find_map(|root| {
         let config = found.json(&path(call, root, CONFIG)?)?;
-        // Another container's directory may have this name.
+        // This may be another container's directory of the same name.
         (config["ID"] == call.id).then_some((root, config))
     })
 }
 
-/// Returns the files that lead to the image's configuration, as far as earlier ones were read: in
-/// Docker's own store that file itself, in containerd's the index, the manifest, and the
-/// configuration.
+/// Returns the files that lead to the image's configuration, given the files already read: in
+/// Docker's store that file itself, in containerd's the index, the manifest, and the configuration.
 pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     let Some((root, config)) = record(seen) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, seen.found);
@@ -87,14 +86,14 @@ pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     Wanted { files: [configs, manifests, repositories].concat(), store: None }
 }
 
-/// Returns the file in which Docker's own store keeps the names and manifest digests of its images.
+/// Returns the file in which Docker's store keeps its images' names and manifest digests.
 fn repositories(root: &str, config: &Value) -> Option<String> {
     let driver = text(config, "/Driver").filter(|driver| is_id(driver))?;
     Some(format!("{root}/image/{driver}/repositories.json"))
 }
 
-/// Returns the digest of the image's manifest: containerd's store names it beside the container,
-/// Docker's own among the image's names, of which the requested one comes first.
+/// Returns the digest of the image's manifest: containerd's store has it next to the container;
+/// Docker's has it among the image's names, of which the requested one comes first.
 fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if let Some(named) = text(config, "/ImageManifest/digest") {
         return Some(named);
@@ -110,7 +109,7 @@ fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<S
     own.or(digests.first()).map(|(_, digest)| (*digest).to_owned())
 }
 
-/// Returns the digest of the image's configuration: in Docker's own store the image's ID; in
+/// Returns the digest of the image's configuration: in Docker's store it is the image's ID; in
 /// containerd's the ID is another digest, and the manifest names the configuration.
 fn config_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if text(config, "/ImageManifest/digest").is_none() {
@@ -131,7 +130,7 @@ fn repository_of(name: &str) -> &str {
     short.or_else(|| name.strip_prefix("docker.io/")).unwrap_or(name)
 }
 
-/// Returns the possible paths of the image's configuration, and of the manifest that leads there.
+/// Returns the possible paths of the image's configuration, and of the manifest that names it.
 fn image_files(root: &str, config: &Value, found: &FetchedFacts) -> (Vec<String>, Vec<String>) {
     let driver = text(config, "/Driver").unwrap_or_default();
     let mut files = Vec::new();
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_no_such_place_leads_nowhere_else() {
+    fn a_path_of_another_form_leads_nowhere() {
         for path in ["", "/", "rootfs", "/a", "/a/b", "a/b/c/d/e"] {
             assert_eq!(candidates(path, &[]), [dockerd::DATA_ROOT], "{path}");
         }

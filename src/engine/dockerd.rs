@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings of a Docker daemon: its command line, and the additions of its configuration file.
-//! It reads no file itself.
-//! Reference: dockerd(8).
+//! The settings of a Docker daemon, from its command line and its configuration file. It reads no
+//! file itself. Reference: dockerd(8).
 
 use std::collections::BTreeMap;
 
@@ -54,7 +53,7 @@ impl Dockerd {
     }
 
     /// Returns the daemons whose command lines are among these files (`/proc/ID/cmdline`), each
-    /// with the additions of its configuration file there.
+    /// with its configuration file's settings.
     pub fn all(files: &BTreeMap<String, Vec<u8>>) -> Vec<Self> {
         let lines = files
             .iter()
@@ -103,7 +102,7 @@ enum DockerdFlag {
     Host,
 }
 
-/// Returns a flag that matters here, and its value if that is in the same word.
+/// Returns a relevant flag, and its value if that is in the same word.
 fn flag_of(word: &str) -> Option<(DockerdFlag, Option<&str>)> {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn its_file_fills_in_what_the_command_line_leaves_out() {
+    fn its_file_adds_settings_that_the_command_line_omits() {
         let mut dockerd = started("dockerd -H fd://").unwrap();
         assert_eq!((dockerd.data_root(), dockerd.sockets()), (DATA_ROOT, vec![SOCKET.into()]));
         dockerd.read(&json!({"data-root": "/srv/d", "hosts": ["unix:///run/b.sock"]}));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trusted sources: for each engine and each field of a container's identity the sources in the
-//! order of trust, and their possible writers. `docs/identity.md` is written from this table.
+//! The sources of each field of a container's identity, for each engine, in the order of trust, and
+//! their possible writers. `docs/identity.md` is generated from this table.
 //!
 //! An engine's file collects the claims of each source ([`Claims`]); the first source of the table
-//! that has a value decides. A later one with another value is a contradiction: it is noted for the
-//! operator and not believed. It reads nothing and knows no configuration.
+//! that has a value decides. A later source with another value contradicts it: this is reported to
+//! the operator and otherwise ignored. This module reads nothing and uses no configuration.
 
 use Source as S;
 use Writer as W;
@@ -81,7 +81,7 @@ pub enum Source {
     CgroupPath,
     /// The path of the bundle.
     BundlePath,
-    /// Annotations of the container's own document.
+    /// Annotations of the container's document.
     Annotation,
     /// Annotations of a document that may be a sandbox's.
     MaybeSandbox,
@@ -117,13 +117,13 @@ impl Source {
 /// The possible writer of a source's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// The engine alone, or kubelet through it.
+    /// Only the engine, or kubelet through it.
     Engine,
     /// The engine, after all other writers.
     EngineLast,
-    /// The user who gives the engine its commands.
+    /// The user who commands the engine.
     Operator,
-    /// The pod's author about the pod itself: labels and annotations are theirs.
+    /// The pod's author, about the pod itself: its labels and annotations.
     Author,
     /// Any writer of annotations.
     Anybody,
@@ -168,7 +168,7 @@ fn of_containerd(field: Field) -> Ranks {
             (S::Annotation, W::EngineLast),
             (S::SandboxDocument, W::EngineLast),
         ],
-        // containerd before 1.6.11 does not write the annotation: it may then be the pod's.
+        // containerd before 1.6.11 does not write the annotation, so it may be the pod's.
         Field::PodUid => &[
             (S::ContainerdRecord, W::Engine),
             (S::CgroupPath, W::Engine),
@@ -333,7 +333,7 @@ impl Claims {
         Self { kind, said: Vec::new() }
     }
 
-    /// Adds a source's value; an empty one does not count.
+    /// Adds a source's value; empty values do not count.
     pub(super) fn add(&mut self, field: Field, source: Source, value: Option<String>) {
         let value = value.filter(|value| !value.is_empty());
         self.said.extend(value.map(|value| (field, source, value)));
@@ -379,20 +379,20 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// The exemptions from the protections of containers, by the configuration.
+/// The configured exemptions from the protections of containers.
 #[derive(Debug, Clone, Copy)]
 pub struct Exemptions<'a> {
     /// Pods in these namespaces.
     pub namespaces: &'a [String],
-    /// Whether annotations and labels suffice for that.
+    /// Whether annotations and labels suffice as sources for that.
     pub by_annotation: bool,
-    /// Key of the annotation that exempts a pod; empty = none does.
+    /// Key of the annotation that exempts a pod; empty if none does.
     pub annotation: &'a str,
 }
 
 impl Facts {
-    /// Drops values that our own keys and images may not set, and returns whether the pod is in an
-    /// exempt namespace by a trusted source. It needs no daemon.
+    /// Drops values that nri-runc's keys and images must not set, and returns whether the pod is in
+    /// an exempt namespace according to a trusted source. It needs no daemon.
     pub fn judge(&mut self, exemptions: Exemptions<'_>) -> bool {
         let Exemptions { namespaces, by_annotation, annotation } = exemptions;
         if !by_annotation {
@@ -402,8 +402,8 @@ impl Facts {
         self.is_in(namespaces, by_annotation)
     }
 
-    /// Names the namespace of a pod that has none, on an engine without pods: as configured, else
-    /// by the engine's name. No source claims it, so it comes after [`Facts::judge`] and exempts no
+    /// Sets the namespace of a pod without one, on an engine without pods: the configured one, else
+    /// the engine's name. No source claims it, so it is set after [`Facts::judge`] and exempts no
     /// pod, even if this namespace is exempt.
     pub fn name_namespace(&mut self, configured: &str) {
         if self.engine.kind.has_pods() || !self.pod.namespace.is_empty() {
@@ -414,8 +414,8 @@ impl Facts {
         self.namespace_by = None;
     }
 
-    /// Whether the pod is in one of these namespaces by a source that no tenant can write. With
-    /// `by_annotation`, annotations and labels suffice.
+    /// Whether the pod is in one of these namespaces according to a source that tenants cannot
+    /// write. With `by_annotation`, annotations and labels suffice.
     pub fn is_in(&self, namespaces: &[String], by_annotation: bool) -> bool {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
@@ -450,7 +450,7 @@ impl Facts {
         !is_default && self.has_unproven_namespace()
     }
 
-    /// Drops an annotation that may be the image's, in all its forms: it exempts the pod.
+    /// Drops an annotation that may be the image's, in all its forms, because it exempts the pod.
     pub fn forbid_image_annotation(&mut self, key: &str) {
         if key.is_empty() || !self.has_image_annotations {
             return;

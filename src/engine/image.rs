@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The labels of an image's configuration and the annotations of its manifest. Engines mix them
-//! with those of the operator; here they are separated again.
+//! with the operator's; here they are separated again.
 //!
-//! Image authors write these documents byte by byte, and engines read them as Go does: a member in
-//! another case is the same member; of duplicates the later one counts, or both. So a pair counts
-//! as the image's wherever it occurs, and a duplicate member counts for nothing.
+//! Image authors control every byte of these documents, and engines read them as Go does: names are
+//! case-insensitive, and of duplicates the later one counts, or both. So a pair counts as the
+//! image's wherever it occurs, and a duplicate member does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -60,7 +60,7 @@ pub(super) fn config_digest(manifest: &[u8]) -> Option<String> {
     Some(digest.clone())
 }
 
-/// A JSON document as written. `null` is the empty text, as for Go.
+/// A JSON document as written. `null` counts as empty text, as in Go.
 enum JsonNode {
     Text(String),
     Members(Vec<(String, JsonNode)>),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_the_images_in_whatever_case_and_place_it_stands() {
+    fn a_label_is_the_images_in_any_case_and_place() {
         for document in [
             r#"{"config":{"Labels":{"k":"v"}}}"#,
             r#"{"config":{"labels":{"k":"v"}}}"#,
@@ -169,7 +169,7 @@ mod tests {
         let one = Some("sha256:a".to_owned());
         assert_eq!(named(r#"{"config":{"digest":"sha256:a"},"layers":[]}"#), one);
         assert_eq!(named(r#"{"Config":{"DIGEST":"sha256:a"}}"#), one);
-        // Members that Go does not take for one of these.
+        // Members that Go does not treat as one of these.
         let others =
             "{\"con\u{fb01}g\":{},\"conf\u{131}g\":1,\"config\":{\"digest\":\"sha256:a\"}}";
         assert_eq!(named(others), one);

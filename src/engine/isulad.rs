@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! iSulad: the annotations of containerd's CRI plugin, with gaps. Only the sandbox's document has
-//! the UID; user labels are in neither. Bundles are in `/var/lib/isulad/engines/RUNTIME/ID`, and
-//! RUNTIME is the handler.
+//! the UID; neither document has user labels. Bundles are in `/var/lib/isulad/engines/RUNTIME/ID`,
+//! and RUNTIME is the handler.
 
 use super::{DetectedEngine, Facts, Seen, cri};
 
@@ -10,7 +10,7 @@ pub(super) const CGROUP_DIR: &str = "cgroup.dir";
 /// Written on sandboxes.
 pub(super) const ATTEMPT: &str = "io.kubernetes.cri.sandbox-attempt";
 
-/// iSulad's own keys among the pod's annotations; its NRI shows only those of the request.
+/// iSulad's keys among the pod's annotations; its NRI shows only those of the request.
 const OWN: [&str; 10] = [
     "cri.sandbox.isulad.checkpoint",
     "io.kubernetes.cri.",

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's word on a pod: what it allocated to the containers. Data only.
+//! Kubelet's allocations to the containers of a pod. Data only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// What kubelet allocated to a container.
+/// Kubelet's allocations to a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocated {
     /// The DRA drivers of its claims.
@@ -14,17 +14,17 @@ pub struct Allocated {
     pub resources: BTreeSet<String>,
 }
 
-/// What kubelet allocated to the containers of a pod, by name.
+/// Kubelet's allocations to a pod's containers, by name.
 pub(crate) type PodAllocations = BTreeMap<String, Allocated>;
 
-/// Kubelet's word on a pod.
+/// The result of asking kubelet about a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Allocations {
     /// The pod is not kubelet's.
     #[default]
     None,
-    /// Why it cannot be known.
+    /// The reason why it is unknown.
     Unreadable(String),
-    /// All of the pod's.
+    /// All allocations to the pod.
     Listed(PodAllocations),
 }

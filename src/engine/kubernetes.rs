@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An unknown engine that writes Kubernetes' annotations: those of containerd's CRI plugin, or
-//! kubelet's labels as annotations. They are read as written; a sandbox beside the bundle counts
+//! kubelet's labels as annotations. They are read as written; a sandbox next to the bundle counts
 //! only if it claims to be one.
 
 use super::{DetectedEngine, Facts, PodDocument, Role, Seen, cri};

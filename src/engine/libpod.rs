@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman's database, in either form: Bolt before 4.7, SQLite since. Lists its containers, and
-//! reads the configuration of one and of a pod. It only parses bytes that its caller read; a torn
+//! Podman's database: Bolt before 4.7, SQLite since. Lists its containers, and reads the
+//! configuration of a container or a pod. It only parses bytes that its caller read; an incomplete
 //! row, or one of another ID, counts as missing.
 
 use serde_json::Value;
@@ -64,7 +64,7 @@ impl<'b> Rows<'b> {
         }
     }
 
-    /// Returns the addresses of the container that has the network.
+    /// Returns the addresses of the container that owns the network.
     pub(super) fn ips(self, id: &str) -> Vec<String> {
         let state = self.json("ContainerState", 3, &["ctr", id, "state"]).unwrap_or_default();
         let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
@@ -87,7 +87,7 @@ impl<'b> Rows<'b> {
     }
 }
 
-/// Returns every container of a database with its runtime: a name or a path.
+/// Returns every container of a database with its runtime, as a name or a path.
 pub(crate) fn runtimes(bytes: &[u8]) -> Vec<(String, String)> {
     let Some(rows) = Rows::open(bytes) else { return Vec::new() };
     let said = rows.ids().into_iter().filter_map(|id| {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_database_names_no_container() {
+    fn a_file_that_is_not_a_database_names_no_container() {
         assert!(runtimes(b"").is_empty() && runtimes(&[7; 20_000]).is_empty());
     }
 }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which engine called, by evidence, and what that engine says about a container, in one form for
-//! all engines.
+//! Detects the calling engine, and reads its data about a container, in one form for all engines.
 //!
-//! One file for each engine, all of them pure: [`wanted`] names what on the host would tell more,
-//! `src/sources` fetches it ([`FetchedFacts`]), [`facts`] reads it. Nothing is read here. What is
-//! not known is absent, never guessed.
+//! Each engine has one file, and all are pure: [`wanted`] names the host's sources, `src/sources` fetches them
+//! ([`FetchedFacts`]), and [`facts`] parses them. This module reads no file. Unknown values are absent, never guessed.
 
 mod class_names;
 mod conmon;
@@ -42,7 +40,7 @@ pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
 pub use wanted::{FetchedFacts, StoreRecord};
 pub(crate) use wanted::{StoreQuery, Wanted};
 
-/// The caller of a call.
+/// The calling processes.
 #[derive(Debug)]
 pub struct CallerInfo<'a> {
     /// Container id.
@@ -65,7 +63,7 @@ impl CallerInfo<'_> {
     }
 }
 
-/// The part of config.json that tells something about the engine.
+/// The part of config.json that has facts about the engine.
 #[derive(Debug, Clone)]
 pub struct Document<'a> {
     /// Annotations.
@@ -80,30 +78,30 @@ pub struct Document<'a> {
     pub namespaces: Vec<(&'a str, &'a str)>,
     /// `linux.intelRdt.closID`.
     pub clos: Option<&'a str>,
-    /// Whether `linux.resources.blockIO` says something.
+    /// Whether `linux.resources.blockIO` has limits.
     pub limits_block_io: bool,
     /// Whether `linux.seccomp` filters system calls.
     pub has_seccomp: bool,
 }
 
-/// A container's call and document, and the finds of its engine.
+/// A container's call and document, and the fetched data of its engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'s> {
     /// The call.
     pub call: &'s CallerInfo<'s>,
     /// The document.
     pub document: &'s Document<'s>,
-    /// The finds so far.
+    /// The data fetched so far.
     pub found: &'s FetchedFacts,
 }
 
 impl Document<'_> {
-    /// An annotation that is there and not empty.
+    /// A present, non-empty annotation.
     fn said(&self, key: &str) -> Option<String> {
         self.annotations.get(key).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// The process whose namespaces of these kinds are joined.
+    /// The process whose namespaces of these kinds the container joins.
     fn joined_process(&self, kinds: &[&str]) -> Option<u32> {
         let joined = self.namespaces.iter().filter(|(kind, _)| kinds.contains(kind));
         joined
@@ -121,26 +119,26 @@ pub enum Role {
     Container,
 }
 
-/// The document that describes the pod's own part (cgroup, namespaces, resources).
+/// The document that describes the pod's part (cgroup, namespaces, resources).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodDocument {
-    /// In the container's document: it is its own pod, or the infrastructure container.
+    /// The container's document: it is its own pod, or the infrastructure container.
     #[default]
     Own,
-    /// In this one, of the infrastructure container.
+    /// This document, of the infrastructure container.
     Sandbox(Vec<u8>),
-    /// Nowhere that could be read.
+    /// An unreadable document.
     Unknown,
 }
 
-/// Which seccomp profile was asked for.
+/// The requested seccomp profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SeccompProfile {
     /// The engine's default.
     RuntimeDefault,
     /// None.
     Unconfined,
-    /// A file of the node; empty where only its content is known.
+    /// A file of the node; empty if only its content is known.
     Localhost(String),
 }
 
@@ -155,7 +153,7 @@ pub struct Image {
     pub config_digest: String,
 }
 
-/// A container by the engine's word.
+/// A container according to the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContainerFacts {
     /// Id.
@@ -164,11 +162,11 @@ pub struct ContainerFacts {
     pub name: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations beside those of the document, over which they win.
+    /// Annotations in addition to the document's, which they override.
     pub annotations: BTreeMap<String, String>,
     /// Image.
     pub image: Option<Image>,
-    /// Names of CDI devices that were asked for.
+    /// Names of requested CDI devices.
     pub cdi_devices: Vec<String>,
     /// Seccomp profile.
     pub seccomp: Option<SeccompProfile>,
@@ -178,7 +176,7 @@ pub struct ContainerFacts {
     pub blockio_class: Option<String>,
 }
 
-/// A pod by the engine's word.
+/// A pod according to the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodFacts {
     /// Id.
@@ -195,24 +193,23 @@ pub struct PodFacts {
     pub annotations: BTreeMap<String, String>,
     /// Handler, empty for the default.
     pub runtime_handler: String,
-    /// Process of the infrastructure container, 0 if there is none or it is not known.
+    /// Process of the infrastructure container; 0 if there is none or it is unknown.
     pub pid: u32,
     /// Addresses.
     pub ips: Vec<String>,
-    /// Parent of the pod's cgroup in the engine's words, where they are known.
+    /// Parent of the pod's cgroup in the engine's form, if known.
     pub cgroup_parent: Option<String>,
     /// Overhead as a CRI message in JSON.
     pub overhead: Option<Map<String, Value>>,
     /// Sum of the containers' resources as a CRI message in JSON.
     pub resources: Option<Map<String, Value>>,
-    /// The document that describes the rest of it.
+    /// The document that describes the rest of the pod.
     pub document: PodDocument,
-    /// A path that is there for as long as the pod, where no call marks its end (CRI-O without
-    /// infrastructure containers).
+    /// A path that exists as long as the pod, if no call marks the pod's end (CRI-O without infrastructure containers).
     pub lives_with: Option<String>,
 }
 
-/// A container and its pod by the engine's word.
+/// A container and its pod according to the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The engine.
@@ -223,22 +220,22 @@ pub struct Facts {
     pub container: ContainerFacts,
     /// Its pod.
     pub pod: PodFacts,
-    /// The writer of the source of the pod's namespace.
+    /// The possible writer of the pod's namespace.
     pub namespace_by: Option<Writer>,
-    /// Whether the pod's annotations may be those of the image.
+    /// Whether the pod's annotations may come from the image.
     pub has_image_annotations: bool,
-    /// Whether a key of our own names the pod's id.
+    /// Whether an nri-runc key sets the pod's ID.
     pub names_pod: bool,
-    /// The contradictions of weaker sources, which do not count.
+    /// Contradicting values of weaker sources, which are ignored.
     pub contradictions: Vec<String>,
-    /// Why the engine's record of the container was not read, if the engine keeps one.
+    /// The reason why the engine's record of the container was not read, if the engine keeps one.
     pub unread: Option<String>,
-    /// The parts that could not be read although this engine has them, each with its consequence.
+    /// The engine's data that could not be read, each with the consequence.
     pub missing: Vec<String>,
 }
 
 impl Facts {
-    /// A container that is its own pod.
+    /// Creates the facts of a container that is its own pod.
     fn alone(engine: DetectedEngine, call: &CallerInfo<'_>) -> Self {
         let id = call.id.to_owned();
         Self {
@@ -260,13 +257,12 @@ impl Facts {
     }
 }
 
-/// Whether the document of an infrastructure container is all that there is of it: no runtime is
-/// ever called for such a pod.
+/// Whether an infrastructure container consists only of its document: no runtime is ever called for such a pod.
 pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<'_>) -> bool {
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
 
-/// Names the sources of the host that have more about the container of this call.
+/// Names the host's sources that have more data about this call's container.
 pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     match engine.kind {
         EngineKind::ContainerdCri => containerd::wanted(call, document),
@@ -279,13 +275,13 @@ pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Documen
     }
 }
 
-/// Whether nothing of what was found is Docker's record of this container, so that the Docker
-/// daemons of the host tell where else it may be.
+/// Whether Docker's record of this container was not found, so that the host's Docker daemons must be asked for other
+/// locations.
 pub(crate) fn is_dockers_record_missing(engine: &DetectedEngine, seen: Seen<'_>) -> bool {
     engine.kind == EngineKind::Docker && docker::record(seen).is_none()
 }
 
-/// Docker's record of this container in the data roots of these daemons.
+/// Names Docker's record of this container in the data roots of these daemons.
 pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> Wanted {
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
@@ -293,7 +289,7 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
 /// Maximum rounds of reading sources that earlier sources name.
 pub const ROUNDS: usize = 3;
 
-/// Names the sources to which the found ones lead; some may have been asked for before.
+/// Names the sources to which the fetched ones lead; some may have been requested before.
 pub fn wanted_more(engine: &DetectedEngine, seen: Seen<'_>) -> Wanted {
     match engine.kind {
         EngineKind::Docker => docker::wanted_more(seen),
@@ -308,7 +304,7 @@ pub fn wanted_more(engine: &DetectedEngine, seen: Seen<'_>) -> Wanted {
     }
 }
 
-/// Describes the container of this call by the engine's word.
+/// Describes this call's container according to the engine.
 pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let mut facts = of_engine(engine, seen);
     if facts.role == Role::Container {
@@ -317,20 +313,20 @@ pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Adds what a workload's document shows beside the engine's word.
+/// Adds facts from a workload's document to the engine's.
 fn complete_workload(facts: &mut Facts, document: &Document<'_>) {
     class_names::fill_in(facts, document);
-    // These have an NRI of their own, which says no profile where the pod asked for none.
+    // These engines have their own NRI, which reports no profile if the pod requested none.
     let is_cri = matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
     let seccomp = &mut facts.container.seccomp;
     if seccomp.is_none() && !is_cri && !document.has_seccomp {
-        // Which filter it is, only the engine knows; that there is none, the document shows.
+        // Only the engine knows which filter it is; the document shows that there is none.
         *seccomp = Some(SeccompProfile::Unconfined);
     }
 }
 
-/// Takes a sandbox of an engine that only annotations name for a workload, so that plugins are asked: a
-/// pod's author may have written them to keep plugins away.
+/// Treats a sandbox as a workload if only annotations name its engine, so that plugins are asked: a pod's author may
+/// have written them to bypass plugins.
 pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
     if facts.role != Role::Sandbox || facts.engine.is_proven() {
         return;
@@ -344,7 +340,7 @@ pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
     facts.contradictions.push(what.to_owned());
 }
 
-/// Names the sources of the host that stand in for the engine's missing word.
+/// Names the host's sources that replace the engine's missing data.
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     let files = if facts.engine.kind.has_pods() && facts.pod.resources.is_none() {
         pod_cgroup::files(document)
@@ -354,7 +350,7 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Takes it into the facts.
+/// Adds their data to the facts.
 pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts) {
     if facts.pod.resources.is_none() {
         facts.pod.resources = pod_cgroup::resources(document, found);
@@ -370,7 +366,7 @@ fn of_engine(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
         EngineKind::Podman => podman::facts(engine, seen),
         EngineKind::Isulad => isulad::facts(engine, seen),
         EngineKind::Kubernetes => kubernetes::facts(engine, seen),
-        // The container is its own pod, unless its owner says otherwise by our annotations.
+        // The container is its own pod, unless its owner sets another by nri-runc's annotations.
         EngineKind::Plain => {
             let mut facts = Facts::alone(engine, seen.call);
             facts.pod.annotations = seen.document.annotations.clone();
@@ -380,8 +376,7 @@ fn of_engine(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     }
 }
 
-/// The folder that this engine keeps of a container until it is removed there, if it has one that
-/// outlives what the runtime knows of it.
+/// The folder that this engine keeps for a container until it is removed there, if it outlives the runtime's state.
 pub(crate) fn folder_until_removed(
     engine: EngineKind,
     bundle: &str,
@@ -390,7 +385,7 @@ pub(crate) fn folder_until_removed(
 ) -> Option<String> {
     match engine {
         EngineKind::ContainerdCri => containerd::cri_folder(bundle, id, is_sandbox),
-        // CRI-O deletes a container when it is removed; the others keep nothing that shows it.
+        // CRI-O deletes a container when it removes it; the others keep no such folder.
         EngineKind::Crio
         | EngineKind::Containerd
         | EngineKind::Nerdctl
@@ -402,25 +397,25 @@ pub(crate) fn folder_until_removed(
     }
 }
 
-/// Whether a word may stand in a path: an id that could lead elsewhere is not followed.
+/// Whether a word may be part of a path: an ID that could lead elsewhere is not used.
 pub(crate) fn is_id(word: &str) -> bool {
     !word.is_empty()
         && !word.starts_with('.')
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
 
-/// A JSON object of texts, as labels and annotations are kept in files.
+/// A JSON object of texts, the form of labels and annotations in files.
 fn texts(value: Option<&Value>) -> BTreeMap<String, String> {
     let pairs = value.and_then(Value::as_object).into_iter().flatten();
     pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// A text in a JSON value, if it is there and not empty.
+/// A present, non-empty text in a JSON value.
 fn text(value: &Value, pointer: &str) -> Option<String> {
     value.pointer(pointer)?.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned)
 }
 
-/// A digest with its algorithm, as images' are written.
+/// A digest with its algorithm, in the form of images'.
 fn digest(hex: &str) -> String {
     match hex {
         "" => String::new(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our own keys with which the operator names a container's pod, on engines without pods. They
-//! count only if the user who commands the engine set them: never an image's, never below
-//! Kubernetes. `docs/engines.md` shows each with an example.
+//! nri-runc's keys with which an operator names a container's pod, on engines without pods. They
+//! count only if the user who commands the engine set them, not if the image has them or Kubernetes
+//! made the container. `docs/engines.md` shows each with an example.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{Document, Facts, cri, is_id, pod_cgroup};
 use crate::limits;
 
 const PREFIX: &str = "nri-runc.dev/";
-/// Pod ID; several containers may name the same.
+/// Pod ID; several containers may have the same.
 const POD_ID: &str = "nri-runc.dev/pod-id";
 /// Pod name.
 const POD_NAME: &str = "nri-runc.dev/pod-name";
@@ -28,7 +28,7 @@ const LABEL_PREFIX: &str = "nri-runc.dev/label/";
 const ANNOTATION_PREFIX: &str = "nri-runc.dev/annotation/";
 
 /// Returns the labels or annotations (`what`) that are not the image's. If the image's are unknown,
-/// none of our keys is known to be the operator's.
+/// no nri-runc key counts as the operator's.
 pub(super) fn of_operator(
     facts: &mut Facts,
     what: &str,
@@ -59,8 +59,8 @@ pub(super) fn of_operator(
     said
 }
 
-/// Removes the keys of a single container, for an engine that has pods: the pod has an ID, and each
-/// of its containers a name.
+/// Removes the keys that are for a single container, if the engine has pods: the engine sets the
+/// pod's ID and the containers' names.
 pub(super) fn of_pod(
     facts: &mut Facts,
     labels: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ pub(super) fn of_pod(
     said
 }
 
-/// Removes the pod's ID, for a container of a pod that the engine made.
+/// Removes the pod's ID, for a container in a pod that the engine made.
 pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, String>) {
     if let Some(id) = said.remove(POD_ID) {
         let id = shown(&id);
@@ -85,7 +85,7 @@ pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, St
     }
 }
 
-/// Reports our own keys among labels that may be the image's: they do not count there.
+/// Reports nri-runc's keys among labels that may be the image's, where they do not count.
 pub(super) fn note_labels(
     facts: &mut Facts,
     labels: &BTreeMap<String, String>,
@@ -102,14 +102,14 @@ pub(super) fn note_labels(
     }
 }
 
-/// Whether Kubernetes made it, through any engine: kubelet made its cgroup, or labelled it.
+/// Whether Kubernetes made it, through any engine: kubelet made its cgroup, or set its labels.
 fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
     let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
     let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);
     pod_cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
 }
 
-/// Applies our keys among those that the operator `said` to the facts.
+/// Applies the nri-runc keys that the operator set to the facts.
 pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<String, String>) {
     if !said.keys().any(|key| key.starts_with(PREFIX)) {
         return;
@@ -161,7 +161,7 @@ pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<
 }
 
 impl Facts {
-    /// Drops a namespace that one of our keys names, if that is not allowed.
+    /// Drops a namespace that an nri-runc key sets, if that is not permitted.
     pub fn forbid_own_namespaces(&mut self, namespaces: &[String]) {
         let is_own = self.namespace_by == Some(Writer::Operator);
         if is_own && namespaces.contains(&self.pod.namespace) {
@@ -174,7 +174,7 @@ impl Facts {
         }
     }
 
-    /// Drops a pod ID that one of our keys names: the container is its own pod.
+    /// Drops a pod ID that an nri-runc key sets: the container is then its own pod.
     pub fn leave_pod(&mut self, why: &str) {
         let pod = shown(&std::mem::replace(&mut self.pod.id, self.container.id.clone()));
         self.names_pod = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of cgroups as engines and kubelet write them, and the pod's own cgroup, which kubelet
-//! makes before the sandbox: its limits stand for the pod's resources if the engine reports none.
-//! They are the present ones, overhead included. Only lossless values are taken: cgroup v2 keeps no
+//! makes before the sandbox: its limits serve as the pod's resources if the engine reports none.
+//! They are the current ones, overhead included. Only lossless values are used: cgroup v2 keeps no
 //! shares. `src/cgroup` handles the cgroups of running containers.
 
 use serde_json::{Map, Value};
@@ -10,8 +10,8 @@ use super::{Document, EngineKind, FetchedFacts};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Returns the parent of a cgroup: the path without its last element, or the slice spelt out in
-/// full (`a-b.slice` is in `a.slice`, systemd.slice(5)).
+/// Returns the parent of a cgroup: the path without its last element, or the slice's full path
+/// (`a-b.slice` is in `a.slice`, systemd.slice(5)).
 pub(crate) fn cgroup_parent(path: &str) -> String {
     if let Some((slice, _)) = path.split_once(':') {
         let Some(name) = slice.strip_suffix(".slice") else { return slice.to_owned() };
@@ -45,7 +45,7 @@ pub(super) fn path_in(document: &[u8]) -> Option<String> {
     document.pointer("/linux/cgroupsPath")?.as_str().map(ToOwned::to_owned)
 }
 
-/// Whether kubelet made the cgroup above it.
+/// Whether kubelet made its parent cgroup.
 pub(super) fn is_kubelets(path: &str) -> bool {
     let slice = path.split(':').next().unwrap_or_default();
     slice.split('/').any(|part| part.starts_with("kubepods")) || slice.contains("-kubepods-")
@@ -67,7 +67,7 @@ pub(super) fn pod_uid(path: &str) -> Option<String> {
     (!uid.is_empty()).then_some(uid)
 }
 
-/// Returns the engine of those sharing containers/storage that named it: `…/crio-ID`,
+/// Returns the engine that named it, of those sharing containers/storage: `…/crio-ID`,
 /// `…:libpod:ID`.
 pub(super) fn engine(path: &str) -> Option<EngineKind> {
     let name = match path.split(':').collect::<Vec<_>>()[..] {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman, plain, in pods and from Kubernetes YAML. Names are on conmon's command line, the pod's
-//! id in the cgroup's path, images in the storage's records; labels, the pod's name and addresses in
-//! Podman's database (`libpod`).
+//! Podman: single containers, pods and Kubernetes YAML. Names are on conmon's command line, the pod's ID in the
+//! cgroup's path, images in the storage's records; labels, the pod's name and addresses in Podman's database
+//! (`libpod`).
 //!
-//! Annotations of the document are the operator's and the image's: they prove neither the pod nor
-//! the role, and our own keys count only if the image has none of them. This also applies to the
-//! container's labels; those of the pod are its creator's alone.
+//! Annotations of the document come from the operator and the image: they prove neither the pod nor the role, and
+//! nri-runc's keys count only if the image does not have them. This also applies to the container's labels; only the
+//! pod's creator writes the pod's labels.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use super::{
     texts,
 };
 
-/// Annotations that Podman writes itself.
+/// Annotations that Podman writes.
 const OWN: [&str; 5] = [
     "io.podman.annotations.",
     "io.container.manager",
@@ -38,7 +38,7 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Lists the paths of Podman's database: below the graph root, a transient one below the run root.
+/// Lists the paths of Podman's database: below the graph root, or a transient one below the run root.
 fn databases(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = storage::homes(call);
     let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
@@ -53,8 +53,8 @@ fn rows<'f>(call: &CallerInfo<'_>, found: &'f FetchedFacts) -> Option<Rows<'f>> 
     all.find(|rows| rows.container(call.id).is_some())
 }
 
-/// Returns the image's manifests and configuration, whose annotations and labels Podman gives to
-/// the container.
+/// Returns the image's manifests and configuration, because Podman copies their annotations and labels to the
+/// container.
 pub(super) fn wanted_more(call: &CallerInfo<'_>, found: &FetchedFacts) -> Wanted {
     let Some(image) = image_id(call, found) else { return Wanted::default() };
     let mut files = storage::manifests(call, &image);
@@ -64,7 +64,7 @@ pub(super) fn wanted_more(call: &CallerInfo<'_>, found: &FetchedFacts) -> Wanted
     Wanted { files, store: None }
 }
 
-/// Returns the ID of the container's image, if it has one and that is known.
+/// Returns the ID of the container's image, if it is known.
 fn image_id(call: &CallerInfo<'_>, found: &FetchedFacts) -> Option<String> {
     let record = storage::metadata(call, found, call.id);
     let by_record = record.as_ref().and_then(|record| text(record, "/image-id"));
@@ -117,7 +117,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Returns the labels that the creators of pod and container gave them; the container's come last.
+/// Returns the labels set by the creators of pod and container; the container's come last.
 fn labels_said(
     facts: &mut Facts,
     call: &CallerInfo<'_>,
@@ -134,8 +134,8 @@ fn labels_said(
     said
 }
 
-/// Determines the role, and returns the pod's ID if it is in one. Podman's database has both;
-/// without it the cgroup shows the pod, and Podman's name for the container shows the role.
+/// Determines the role, and the pod's ID if it is in one. Podman's database has both; without it the cgroup shows the
+/// pod, and Podman's name for the container shows the role.
 fn place(
     facts: &mut Facts,
     call: &CallerInfo<'_>,
@@ -163,8 +163,7 @@ fn place(
         |pod: &String| name.and_then(|name| name.strip_suffix("-infra")) == pod.get(..12);
     let by_name = pod.as_ref().is_some_and(is_infras);
     claims.add(Field::Role, Source::Conmon, by_name.then(|| true.to_string()));
-    // Podman annotates each member with its infrastructure: a user can change that, but not remove
-    // it.
+    // Podman annotates each member with its infrastructure container: a user can change that, but not remove it.
     let is_nameless = pod.is_some() && !document.annotations.contains_key(crio::SANDBOX_ID);
     claims.add(Field::Role, Source::Annotation, is_nameless.then(|| true.to_string()));
     let role = claims.settle(Field::Role, &mut facts.contradictions);
@@ -174,8 +173,8 @@ fn place(
     pod
 }
 
-/// Returns the pod's infrastructure container: by the database, else the one that the document
-/// names, if its cgroup is in the same pod.
+/// Returns the pod's infrastructure container: from the database, else the one that the document names, if its cgroup
+/// is in the same pod.
 fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<String> {
     let Seen { call, document, found } = seen;
     let pod = pod?;
@@ -188,8 +187,8 @@ fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<St
     (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
 }
 
-/// Reads these documents of the image, each from the files where it may be; empty for a container
-/// without an image. `None` if unknown.
+/// Reads these documents of the image, each from its possible files; empty for a container without an image. `None` if
+/// unknown.
 fn images(
     call: &CallerInfo<'_>,
     found: &FetchedFacts,
@@ -230,7 +229,7 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
         return;
     };
     facts.container.labels = texts(config.get("labels"));
-    // conmon's arguments come from the Podman that started the container, maybe another one.
+    // conmon's arguments come from the Podman that started the container, which may be another version.
     if let Some(runtime) = text(&config, "/runtime") {
         facts.pod.runtime_handler = runtime;
     }
@@ -263,8 +262,8 @@ fn pod_in_cgroup(path: &str) -> Option<String> {
     Some(pod).filter(is_id).map(ToOwned::to_owned)
 }
 
-/// Returns the user's own annotations: Podman's pods have none, but `kube play` gives the YAML's to
-/// each member. The image's are left out if known.
+/// Returns the user's annotations: Podman's pods have none, but `kube play` copies the YAML's to each member. The
+/// image's are removed if known.
 fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<String, String> {
     let is_own = |key: &String| OWN.iter().any(|own| key.starts_with(own));
     let is_images =

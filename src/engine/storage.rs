@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The layout that CRI-O and Podman share: `…/overlay-containers/ID/userdata`, once below the
-//! run root and once below the graph root, and records of all containers beside them.
+//! The layout that CRI-O and Podman share: `…/overlay-containers/ID/userdata`, once below the run
+//! root and once below the graph root, next to the records of all containers.
 
 use base64::Engine as _;
 use serde_json::Value;
 
 use super::{CallerInfo, FetchedFacts, Image, conmon, digest, image, is_id, text};
 
-/// Lists the directories that have one per container: that of this bundle first.
+/// Lists the directories that contain one folder per container, this bundle's first.
 pub(super) fn homes(call: &CallerInfo<'_>) -> Vec<String> {
     let mut homes = Vec::new();
     let mut add = |userdata: &str| {
@@ -58,14 +58,14 @@ pub(super) fn metadata(call: &CallerInfo<'_>, found: &FetchedFacts, id: &str) ->
     })
 }
 
-/// Lists the files with records of all images, beside the containers.
+/// Lists the files with records of all images, next to those of containers.
 pub(super) fn image_records(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = homes(call);
     let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
     folders.map(|driver| format!("{driver}-images/images.json")).collect()
 }
 
-/// Returns the digest of an image's latest manifest, by the records of all images.
+/// Returns the digest of an image's latest manifest, from the records of all images.
 pub(super) fn manifest_digest(
     call: &CallerInfo<'_>,
     image: &str,
@@ -81,9 +81,9 @@ fn image_record(call: &CallerInfo<'_>, image: &str, found: &FetchedFacts) -> Opt
     })
 }
 
-/// Returns every manifest that the storage keeps of an image, each with its possible paths. A
-/// repeated pull may bring another manifest, and earlier containers keep the annotations of the
-/// older one. `None` without a record.
+/// Returns every manifest that the storage keeps of an image, each with its possible paths. A later
+/// pull may add another manifest, and earlier containers keep the annotations of the older one.
+/// `None` without a record.
 pub(super) fn all_manifests(
     call: &CallerInfo<'_>,
     image: &str,
@@ -104,8 +104,8 @@ pub(super) fn manifests(call: &CallerInfo<'_>, image: &str) -> Vec<String> {
     image_files(call, image, "manifest")
 }
 
-/// Returns the possible paths of an image's configuration. Its digest is the image's ID in most
-/// cases; the manifest names it in all.
+/// Returns the possible paths of an image's configuration. Its digest is usually the image's ID;
+/// the manifest always names it.
 pub(super) fn image_configs(
     call: &CallerInfo<'_>,
     image: &str,
@@ -126,8 +126,7 @@ fn image_files(call: &CallerInfo<'_>, image: &str, file: &str) -> Vec<String> {
     folders.map(|driver| format!("{driver}-images/{image}/{file}")).collect()
 }
 
-/// Returns the file in which containers/storage keeps a blob of this name. IDs and digests yield no
-/// `/`.
+/// Returns the file name of a blob in containers/storage. IDs and digests never contain `/`.
 fn blob_name(name: &str) -> String {
     format!("={}", base64::engine::general_purpose::STANDARD.encode(name))
 }

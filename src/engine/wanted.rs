@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reads of the host that an engine's file requests, and their results. Data only:
-//! `src/sources` does them.
+//! The host data that an engine's file requests, and the results. Data only: `src/sources` reads
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl Wanted {
     }
 }
 
-/// A query to containerd's own store of containers.
+/// A query to containerd's store of containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreQuery {
     /// containerd's socket.
@@ -33,7 +33,7 @@ pub struct StoreQuery {
     pub namespace: String,
     /// Container IDs.
     pub ids: Vec<String>,
-    /// Whether the digests of their images are wanted too.
+    /// Whether the digests of their images are requested too.
     pub with_images: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct StoreRecord {
     pub labels: BTreeMap<String, String>,
     /// Image name.
     pub image: String,
-    /// Digest that the image's name has stood for since before the container was made.
+    /// Digest of the image's name, if it is unchanged since before the container was created.
     pub image_digest: String,
     /// Creation time: seconds and nanoseconds of Unix time.
     pub created_at: (u64, u64),
@@ -65,7 +65,7 @@ impl StoreRecord {
     }
 }
 
-/// The results of the requested reads.
+/// The results of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FetchedFacts {
     /// Path to content.

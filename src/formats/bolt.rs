@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
 //! buckets, each a tree of pages. Its pages are never changed in place, so bytes read during a
-//! write hold the state of a moment before, or are torn; everything is bounded, and a value that
-//! does not fit counts as absent. It never writes.
+//! write have an earlier state or are inconsistent; all work is bounded, and an inconsistent value
+//! counts as absent. It never writes.
 
 use crate::fnv::fnv64;
 use crate::limits;
@@ -13,7 +13,7 @@ const VERSION: u64 = 2;
 const BRANCH: u64 = 1;
 const LEAF: u64 = 2;
 
-/// Header of a page, and each of its elements.
+/// Size of a page's header, and of each of its elements.
 const HEADER: usize = 16;
 const ELEMENT: usize = 16;
 
@@ -34,7 +34,7 @@ enum Value<'b> {
     Inline(&'b [u8]),
 }
 
-/// The pages to look in: those of a database, or the one of a small bucket.
+/// The pages to search: a database's, or a small bucket's one page.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),
@@ -42,16 +42,16 @@ enum Pages<'b> {
 }
 
 impl<'b> BoltDatabase<'b> {
-    /// Reads the newer one of the two descriptions that is whole.
+    /// Reads the newer valid one of the two descriptions.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
-        // The second lies one page further, and only they contain the page size.
+        // The second is one page further, but only the descriptions contain the page size.
         let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
         let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
         Some(Self { bytes, page_size, root })
     }
 
-    /// The value behind `path`: names of buckets, and a key.
+    /// The value at `path`: names of buckets, and a key.
     pub(crate) fn get(&self, path: &[&str]) -> Option<&'b [u8]> {
         let (key, buckets) = path.split_last()?;
         let mut left = limits::DATABASE_STEPS;
@@ -61,7 +61,7 @@ impl<'b> BoltDatabase<'b> {
         }
     }
 
-    /// The keys of the bucket behind `path`.
+    /// The keys of the bucket at `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
         let mut left = limits::DATABASE_STEPS;
         let mut all = Vec::new();
@@ -135,7 +135,7 @@ impl<'b> BoltDatabase<'b> {
     }
 }
 
-/// A bucket: the page where it begins, or zero and then a page within.
+/// A bucket: its first page, or zero followed by an inline page.
 fn bucket(value: &[u8]) -> Option<Value<'_>> {
     match usize::try_from(number(value, 0, 8)?).ok()? {
         0 => Some(Value::Inline(value.get(16..)?)),
@@ -158,7 +158,7 @@ fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
     ))
 }
 
-/// A number, the smallest digit first.
+/// A little-endian number.
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let digits = bytes.get(at..at.checked_add(length)?)?;
     Some(digits.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// bbolt 1.3.6 wrote it, with pages of 1024 bytes: buckets are trees, values go across pages.
+    /// Written by bbolt 1.3.6, with pages of 1024 bytes: buckets are trees, and values span pages.
     const DATABASE: &[u8] = include_bytes!("../../fixtures/engines/bolt_state.db");
     const PAGE: usize = 1024;
 
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A branch whose children are all one and the same leaf, both as full as a page can say.
+    /// A branch whose children are all the same leaf, both with the maximum number of entries.
     #[test]
     fn a_forged_tree_that_repeats_a_page_is_abandoned_soon() {
         let page = |kind: u16, element: [u8; ELEMENT]| {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_database_are_none() {
+    fn bytes_that_are_not_a_database_are_refused() {
         assert!(BoltDatabase::open(b"").is_none() && BoltDatabase::open(&[0; 9000]).is_none());
         assert!(BoltDatabase::open(b"SQLite format 3\0").is_none());
     }

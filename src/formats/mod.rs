@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Formats of databases and messages, as far as a record or a field is looked up in them. This
-//! folder names no engine and reads no file: bytes in, bytes out, with a bound on what one lookup
-//! may visit. Why the databases are not read by libraries: docs/decisions/0003-database-readers.md.
+//! Lookups of records and fields in databases and messages. This folder names no engine and reads
+//! no file: it takes and returns bytes, and bounds the work of a lookup.
+//! docs/decisions/0003-database-readers.md explains why no library reads the databases.
 
 pub(crate) mod bolt;
 pub(crate) mod netlink;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The addresses of a network namespace in the kernel's messages: the request for all of them, and
-//! the content of one answer. Bytes in, bytes out; the numbers have the byte order of the machine.
-//! Reference: netlink(7), rtnetlink(7), `linux/if_addr.h`.
+//! The kernel's messages about the addresses of a network namespace: encodes the request for all of
+//! them, and decodes one response. Numbers are in the machine's byte order. Reference: netlink(7),
+//! rtnetlink(7), `linux/if_addr.h`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,12 +19,12 @@ const ALIGNED: usize = 4;
 const ATTRIBUTE_ADDRESS: u16 = 1;
 const ATTRIBUTE_LOCAL: u16 = 2;
 
-/// Another host has this address as well: the kernel does not use it.
+/// Another host has this address as well, so the kernel does not use it.
 const DUPLICATE: u8 = 0x08;
-/// Scopes from here on (link, host) hold for no other host.
+/// Addresses of this scope and above (link, host) are not reachable from other hosts.
 const LINK_SCOPE: u8 = 253;
 
-/// The request for all addresses of the namespace in which the socket was made.
+/// Encodes the request for all addresses of the socket's namespace.
 pub(crate) fn address_request() -> Vec<u8> {
     let length = u32::try_from(HEADER + ADDRESS_HEADER).unwrap_or_default();
     let sequence: u32 = 1;
@@ -45,7 +45,7 @@ pub(crate) struct FoundAddress {
     pub(crate) address: IpAddr,
 }
 
-/// Adds the addresses of one answer; false when it is the last one, or malformed.
+/// Adds the addresses of one response; false when it is the last one, or malformed.
 pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -> bool {
     while !answer.is_empty() {
         let Some((kind, message, rest)) = next_message(answer) else { return false };
@@ -59,7 +59,7 @@ pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -
     true
 }
 
-/// Type and content of a message, and what follows it.
+/// Type and content of a message, and the bytes after it.
 fn next_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32::from_ne_bytes(array(bytes, 0)?)).ok()?;
     let kind = u16::from_ne_bytes(array(bytes, 4)?);
@@ -80,7 +80,7 @@ fn address(message: &[u8]) -> Option<FoundAddress> {
         let length = usize::from(u16::from_ne_bytes(array(rest, 0)?));
         let value = rest.get(ALIGNED..length)?;
         match u16::from_ne_bytes(array(rest, 2)?) {
-            // The address of our end of a line; the other attribute is the far end's.
+            // The local address of a point-to-point link; the other attribute is the peer's.
             ATTRIBUTE_LOCAL => local = ip(value),
             ATTRIBUTE_ADDRESS => other = ip(value),
             _ => {}
@@ -175,7 +175,7 @@ mod tests {
             let (found, has_more) = read(&whole[..length]);
             assert!(found.is_empty() && !has_more, "{length}");
         }
-        // Lengths that lead nowhere.
+        // Lengths that are too small or too large.
         for length in [0_u32, 4, 15, u32::MAX] {
             let mut odd = whole.clone();
             odd[..4].copy_from_slice(&length.to_ne_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields of a protobuf message, without its schema: for messages of which a few fields are read
-//! or left out. Messages that are read as a whole have generated types (`plugin/api`).
+//! Fields of a protobuf message, without its schema, for messages of which only a few fields are
+//! read or removed. Messages that are read as a whole have generated types (`plugin/api`).
 //! Reference: Protocol Buffers, "Encoding".
 
 use protobuf::CodedInputStream;
@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 pub(crate) struct WireField<'b> {
     /// Its number in the schema.
     pub(crate) number: u64,
-    /// The text, bytes or message in it; empty if it is a number.
+    /// Its text, bytes or message; empty for a number.
     pub(crate) value: &'b [u8],
-    /// All of it, as it stands in the message.
+    /// The whole encoded field.
     pub(crate) whole: &'b [u8],
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// A field with a text, bytes or a message in it.
+/// Encodes a field with a text, bytes or message.
 pub(crate) fn field(number: u64, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(value.len() + 8);
     write_varint(&mut bytes, number << 3 | WireType::LengthDelimited as u64);
@@ -98,7 +98,7 @@ fn read_tag(input: &mut CodedInputStream<'_>) -> Option<(u64, WireType)> {
     Some((u64::from(tag >> 3), WireType::new(tag & 7)?))
 }
 
-/// Appends a number of variable length.
+/// Appends a variable-length number.
 pub(crate) fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): a
-//! table is walked from page to page, one row is found by the text of its first column. It supports
-//! no index, no write-ahead log and no encoding but UTF-8. The bytes may be torn or forged, so
-//! everything is bounded, and a row that does not fit counts as absent.
+//! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): it
+//! walks a table's pages and finds one row by the text of its first column. It supports neither
+//! indexes nor write-ahead logs, and only UTF-8. The bytes may be inconsistent or forged, so all
+//! work is bounded, and an inconsistent row counts as absent.
 
 use crate::limits;
 
@@ -16,7 +16,7 @@ pub(crate) struct SqliteDatabase<'b> {
 }
 
 impl<'b> SqliteDatabase<'b> {
-    /// Reads the header; `None` for a database that keeps its newest rows in another file.
+    /// Reads the header; `None` for a database whose newest rows are in another file.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {
@@ -106,8 +106,7 @@ impl<'b> SqliteDatabase<'b> {
         self.bytes.get(from..)?.get(..self.page_size)
     }
 
-    /// A cell of a leaf: length, number of the row, the row, part of which may lie on overflow
-    /// pages.
+    /// A cell of a leaf: length, row number, and the row, part of which may be on overflow pages.
     fn row(&self, mut cell: &[u8], left: &mut usize) -> Option<Row> {
         let length = usize::try_from(varint(&mut cell)?).ok()?;
         let _row_number = varint(&mut cell)?;
@@ -134,7 +133,7 @@ impl<'b> SqliteDatabase<'b> {
     }
 }
 
-/// A row, and where each of its columns lies in it.
+/// A row, and the position of each of its columns.
 struct Row {
     bytes: Vec<u8>,
     columns: Vec<(usize, usize)>,
@@ -169,12 +168,12 @@ impl Row {
     }
 }
 
-/// A number, the largest digit first.
+/// A big-endian number.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Seven bits to a byte, the largest first; a ninth byte has eight.
+/// A big-endian number of seven bits to a byte; a ninth byte has eight.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for at in 0..9 {
@@ -196,7 +195,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Made by SQLite 3.40 with pages of 512 bytes: rows on many pages, and across pages.
+    /// Created by SQLite 3.40 with pages of 512 bytes: rows on many pages, and across pages.
     const DATABASE: &[u8] = include_bytes!(
         "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
     );

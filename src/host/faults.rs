@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults that tests set at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only
-//! builds with the feature `faults` have it, which the tests' own crate asks for.
+//! builds with the feature `faults` contain it; the test crate enables that.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
-/// The length of a stall: longer than every limit of ours.
+/// The length of a stall: longer than every time limit.
 const STALL_TIME: Duration = Duration::from_secs(600);
 
 /// A fault at a point.
@@ -27,9 +27,9 @@ pub(super) enum Faults {
     /// Nothing.
     #[default]
     None,
-    /// At one point, each time.
+    /// A fault at one point, each time.
     At(String, Fault),
-    /// The fault that this file names, once.
+    /// The fault in this file, once.
     File(PathBuf),
 }
 
@@ -47,10 +47,10 @@ impl Faults {
         }
     }
 
-    /// Triggers the fault that is set for the point of this name.
+    /// Triggers the fault set for the point of this name.
     ///
     /// # Errors
-    /// Fails where a failure is set.
+    /// Fails if a failure is set.
     pub(super) fn strike(&self, name: &str) -> Result<()> {
         let fault = match self {
             Self::None => return Ok(()),

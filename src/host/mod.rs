@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two doors to the host that tests can move or break (decision D18).
+//! Access to the host that tests can redirect or make fail (decision D18).
 //!
-//! * Host paths: everything we read below `/proc`, `/sys/fs/cgroup`, an engine's state and so on
-//!   goes through [`Host::path`], so that a test can lay a tree of files elsewhere.
-//! * Side effects: each thing we do to a disk, a cgroup or another process passes a named
-//!   [`Point`], where a test can make it fail, stall, or kill us. Only a build with the feature
-//!   `faults` can: the packaged programs have no such code.
+//! * Host paths: every file below `/proc`, `/sys/fs/cgroup`, an engine's state and so on is opened
+//!   through [`Host::path`], so that a test can use another tree of files.
+//! * Side effects: every change of a disk, a cgroup or another process passes a named [`Point`],
+//!   where a test can make it fail, stall, or kill this process. Only builds with the feature
+//!   `faults` contain this code; the packaged programs do not.
 //!
-//! It never decides anything, and costs one comparison when nothing is set.
+//! It decides nothing, and costs one comparison when nothing is set.
 
 #[cfg(feature = "faults")]
 mod faults;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 
-/// The side effects, in one table: variant, name in `[debug] fault`, the act that follows.
+/// The side effects in one table: variant, name in `[debug] fault`, and the action after the point.
 macro_rules! points {
     ($($variant:ident $name:literal $about:literal)*) => {
         /// A side effect, named so that a fault can be inserted right before it.
@@ -88,7 +88,7 @@ points! {
     DaemonTakeoverShutdown "daemon.takeover-shutdown" "Daemon: they are answered, Shutdown is about to be sent."
 }
 
-/// The doors, as the configuration set them.
+/// Host access as configured.
 #[derive(Debug, Clone)]
 pub struct Host {
     root: PathBuf,
@@ -103,10 +103,11 @@ impl Default for Host {
 }
 
 impl Host {
-    /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill` (or
-    /// `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it
-    /// exists, it names the next fault and the number of passings to let go before
-    /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
+    /// Creates host access with `root` before every host path, and a fault such as
+    /// `daemon.document:kill` (or `:fail`, `:stall`, `:panic`); both are empty in production.
+    /// `@FILE` names a file with the next fault and the number of passes before it
+    /// (`daemon.pod:kill:1`), which applies once; with `trace` in it, each pass is written to
+    /// `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {
         Self {
@@ -116,8 +117,8 @@ impl Host {
         }
     }
 
-    /// The place of the absolute host path `path`. One that lies below the root already, as those
-    /// derived from a test's bundle do, is not moved twice.
+    /// The location of the absolute host path `path`. A path that is already below the root, such
+    /// as one from a test's bundle, is unchanged.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if path.starts_with(&self.root) {
@@ -126,19 +127,19 @@ impl Host {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Called right before the side effect `point`.
+    /// Called immediately before the side effect `point`.
     ///
     /// # Errors
-    /// Only when a test asked for a failure here.
+    /// Fails only if a test requested a failure here.
     #[cfg(feature = "faults")]
     pub fn point(&self, point: Point) -> Result<()> {
         self.faults.strike(point.name())
     }
 
-    /// Called right before the side effect `point`, where only a build for tests does anything.
+    /// Called immediately before the side effect `point`; does nothing except in test builds.
     ///
     /// # Errors
-    /// Never; a build for tests has failures here.
+    /// Never fails; test builds can fail here.
     #[cfg(not(feature = "faults"))]
     #[inline]
     pub fn point(&self, _point: Point) -> Result<()> {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_fault_is_no_fault() {
+    fn an_unknown_fault_has_no_effect() {
         for point in POINTS {
             assert!(Host::new("", "daemon.document:explode").point(*point).is_ok());
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's injections (decisions D49, D59): their fields, and their containers. They go
-//! through the chain like the answers of plugins. It asks no plugin and never writes; it reads
-//! seccomp profiles and no other files.
+//! The operator's injections (decisions D49, D59): their fields, and the containers to which they
+//! apply. The chain merges them like plugins' replies. It asks no plugin and never writes; the only
+//! files it reads are seccomp profiles.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use crate::plugin::api;
 use crate::rules::{Entry, Fit, Reason, RuledPod, Rules, entry, fit_pod};
 use crate::spec::patch::{HostFacts, patch_on};
 
-/// One injection that is in force.
+/// One injection in force.
 #[derive(Debug)]
 pub struct Injection {
-    /// The section as it is written.
+    /// The section as written.
     pub section: InjectionSection,
     /// `inject:NAME`.
     pub id: String,
-    /// The fields that it sets, but for the seccomp profile in a file.
+    /// The fields that it sets, except for a seccomp profile in a file.
     adjust: api::ContainerAdjustment,
-    /// The reason why no container can take it.
+    /// The reason why it can apply to no container.
     unfit: Option<String>,
 }
 
-/// An injection's effect on one container, as far as it is known.
+/// An injection's effect on one container, as far as known.
 #[derive(Debug, Clone)]
 pub struct Injected {
     /// `inject:NAME`.
     pub id: String,
-    /// Its place in the order of plugins.
+    /// Its position among plugins, by index.
     pub index: String,
-    /// Whether it is merged like an answer; otherwise it gives way.
+    /// Whether it is merged like a reply; otherwise it yields to existing values.
     pub is_always: bool,
     /// The fields that it sets.
     pub adjust: api::ContainerAdjustment,
@@ -49,7 +49,7 @@ impl Injected {
     /// Merges it into a creation.
     ///
     /// # Errors
-    /// Fails where a plugin's answer would.
+    /// Fails if a plugin's reply would.
     pub fn merge(
         &self,
         creation: Creation,
@@ -67,12 +67,12 @@ impl Injected {
     }
 }
 
-/// All injections, in their order.
+/// All injections, in order.
 #[derive(Debug, Default)]
 pub struct Injections(Vec<Arc<Injection>>);
 
 impl Injections {
-    /// The injections of a configuration, by index, and within one index as in the files.
+    /// The injections of a configuration, by index, then in file order.
     pub fn new(config: &Config) -> Self {
         let sections = config.injections.iter();
         let mut all: Vec<_> = sections.map(|section| Arc::new(Injection::new(section))).collect();
@@ -80,13 +80,13 @@ impl Injections {
         Self(all)
     }
 
-    /// Each of them, in order.
+    /// All injections, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Injection>> {
         self.0.iter()
     }
 
-    /// The injections for this container, each with the reason if that match is not proven. A rule
-    /// that hides a pod from an injection keeps it out.
+    /// The injections for this container, each with the reason if its match is not proven. A rule
+    /// that hides a pod from an injection excludes it.
     pub fn for_container(
         &self,
         rules: &Rules,
@@ -123,7 +123,7 @@ impl Injection {
         };
         let cdi_device =
             |name: &String| api::CDIDevice { name: name.clone(), ..Default::default() };
-        // CDI names cannot be resolved without the files of the node.
+        // CDI names cannot be resolved without the node's files.
         if unfit.is_none() {
             let facts = HostFacts { is_cgroup_v2: true, ..HostFacts::default() };
             unfit = patch_on(b"{}", &adjust, &facts).err().map(|error| error.to_string());
@@ -137,12 +137,12 @@ impl Injection {
         }
     }
 
-    /// Whether it is only noted.
+    /// Whether it is only recorded.
     pub fn is_audit(&self) -> bool {
         self.section.mode == RuleMode::Audit
     }
 
-    /// Whether only this node or this document shows that it can be set.
+    /// Whether only this node or this document shows that it can be applied.
     pub fn may_fail(&self) -> bool {
         let api::ContainerAdjustment { mounts, hooks, linux, CDI_devices, .. } = &self.adjust;
         let is_plain = mounts.is_empty()
@@ -155,7 +155,7 @@ impl Injection {
         !is_plain
     }
 
-    /// Whether it is about this container. An unknown image could be any.
+    /// Whether it applies to this container. An unknown image may be any.
     pub(crate) fn fit(&self, pod: &RuledPod, image: Option<&str>) -> (Fit, Reason) {
         let (fit, reason) = fit_pod(&self.section.pods, pod);
         let Reason::Matches(mut by) = reason else { return (fit, reason) };
@@ -184,7 +184,7 @@ impl Injection {
     /// Returns the fields it sets. A seccomp profile is read here, so this may block.
     ///
     /// # Errors
-    /// Fails when a value of it cannot be set in any container, or its profile cannot be read.
+    /// Fails when a value of it cannot be set in any container, or its profile is unreadable.
     pub fn prepare(&self) -> Result<Injected> {
         if let Some(why) = &self.unfit {
             return Err(Error::new(why.clone()));
@@ -228,7 +228,7 @@ pub(crate) fn report(
 }
 
 /// Warnings about injections that are impossible on this node, one line each: values that no
-/// container takes, and profiles that cannot be read.
+/// container accepts, and unreadable profiles.
 pub(crate) fn unfit(config: &Config) -> Vec<String> {
     let all = Injections::new(config);
     let lines = all.iter().filter_map(|one| {
@@ -243,7 +243,7 @@ pub(crate) fn unfit(config: &Config) -> Vec<String> {
     limits::listed(lines, "injection", "cannot be done")
 }
 
-/// Turns the part of a document into an adjustment.
+/// Converts the part of a document to an adjustment.
 fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     let spec = Spec::parse(document.to_string().as_bytes())?;
     let annotations = document.get("annotations").and_then(Value::as_object);
@@ -262,7 +262,7 @@ fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     Ok(adjust)
 }
 
-/// A member of Docker's form that permits less than what is left of the profile without it.
+/// A member in Docker's form whose removal would make the profile permit more.
 fn unresolved(profile: &Map<String, Value>) -> Option<&'static str> {
     let is_set = |value: Option<&Value>| match value {
         None | Some(Value::Null) => false,
@@ -278,7 +278,7 @@ fn unresolved(profile: &Map<String, Value>) -> Option<&'static str> {
     }
 }
 
-/// The profile in a file, in the form of the OCI specification.
+/// The profile in a file, in OCI form.
 fn seccomp(file: &Path) -> Result<api::LinuxSeccomp> {
     let shown = file.display();
     let doing = || format!("the seccomp profile {shown}");

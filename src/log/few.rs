@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds the lines that others can cause in any number: of each place in the program, and there of each
-//! plugin, a minute has the first lines, and one more line counts the rest. Callers with a bound of their
-//! own count by other kinds.
+//! Limits log lines that other processes can cause in any number. For each place in the program, and there for each
+//! plugin, the first lines of a minute are logged, and one more line counts the rest. Callers may count by other kinds.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,16 +19,16 @@ use tracing_subscriber::layer::Context;
 use crate::limits;
 use crate::text::counted;
 
-/// The time in which lines are counted.
+/// The period over which lines are counted.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
-/// Whether there is room for a line.
+/// Whether a line may be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Line,
-    /// It is one of those that a later line counts.
+    /// It is counted in a later line.
     HeldBack {
-        /// The first one: that later line is to be written once [`WINDOW`] is over.
+        /// Whether it is the first one, so that the later line must be written after [`WINDOW`].
         is_first: bool,
     },
 }
@@ -64,10 +63,10 @@ impl<K> LineLimit<K> {
 }
 
 impl<K: Ord> LineLimit<K> {
-    /// Counts one; whether it is among the first `most` of its kind.
+    /// Counts one line; returns whether it is among the first `most` of its kind.
     pub(crate) fn room(&self, kind: K, most: usize, at: Instant) -> Room {
         let mut all = self.0.borrow_mut();
-        // Kinds may have the names of plugins: those of long ago are dropped.
+        // Kinds may contain plugins' names, so old ones are dropped.
         all.retain(|_, counted| !counted.is_over(at));
         let counted = all.entry(kind).or_insert(Counted { since: at, lines: 0, held_back: 0 });
         if counted.lines < most {
@@ -82,20 +81,20 @@ impl<K: Ord> LineLimit<K> {
         self.0.borrow().len()
     }
 
-    /// How many had none, once it is time: the next one has a line again.
+    /// The number of lines that were not logged, once it is time: the next one is logged again.
     pub(crate) fn take_held_back(&self, kind: &K) -> Option<u64> {
         let counted = self.0.borrow_mut().remove(kind)?;
         (counted.held_back > 0).then_some(counted.held_back)
     }
 }
 
-/// The file whose lines have a bound of their own: the output of plugins.
+/// The file whose lines are limited separately: the output of plugins.
 const BOUNDED: &str = "src/plugin/process.rs";
 
-/// A file and a line of the program, and the plugin that the line is about, if any.
+/// A file and line of the program, and the plugin that the log line is about, if any.
 type Kind = (&'static str, u32, String);
 
-/// The lines of the last minute, and the first line of each kind that was held back.
+/// The lines of the last minute, and the first suppressed line of each kind.
 struct Places {
     limit: LineLimit<Kind>,
     held_back: Vec<(Kind, String)>,
@@ -104,10 +103,10 @@ struct Places {
 static PLACES: Mutex<Places> =
     Mutex::new(Places { limit: LineLimit::new(), held_back: Vec::new() });
 
-/// There is a kind of which lines are held back.
+/// Notified when lines of a kind are suppressed.
 static HELD_BACK: Notify = Notify::const_new();
 
-/// Holds lines back.
+/// Suppresses lines.
 pub(super) struct FewOfEachPlace;
 
 impl<S: Subscriber> Layer<S> for FewOfEachPlace {
@@ -137,7 +136,7 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
     }
 }
 
-/// What a line says, and the plugin that it is about.
+/// The text of a line, and the plugin that it is about.
 #[derive(Default)]
 struct Said {
     message: String,
@@ -160,7 +159,7 @@ impl Visit for Said {
     }
 }
 
-/// Counts the lines that were held back, in one line for each kind and minute. Never ends.
+/// Logs the number of suppressed lines, in one line for each kind and minute. Never ends.
 pub(crate) async fn count_held_back() {
     loop {
         HELD_BACK.notified().await;
@@ -198,7 +197,7 @@ mod tests {
         let firsts = rooms.iter().filter(|room| **room == Room::HeldBack { is_first: true });
         assert_eq!(firsts.count(), 1);
         assert_eq!(lines.room("b", 20, begun), Room::Line, "another kind has lines still");
-        // The task that writes the number may run late: until then none has a line.
+        // The task that logs the number may run late: until then no line is logged.
         assert_ne!(lines.room("a", 20, begun + WINDOW * 2), Room::Line);
         assert_eq!(lines.take_held_back(&"a"), Some(981));
         assert_eq!(lines.take_held_back(&"a"), None);
@@ -235,7 +234,7 @@ mod tests {
             let flood = |plugin: &str| (0..500).for_each(|number| warn!(plugin, "line {number}"));
             flood("10-a");
             assert_eq!(lines().len(), limits::LOG_LINES_OF_PLUGIN);
-            // Names are cheap: all together have a bound too.
+            // Names are cheap, so all together are limited too.
             (0..100).for_each(|name| flood(&name.to_string()));
             assert_eq!(lines().len(), limits::LOG_LINES - limits::LOG_LINES_OF_PLUGIN);
             (0..500).for_each(|number| tracing::debug!("detail {number}"));

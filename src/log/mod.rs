@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited size in
-//! the run directory; stderr in the foreground, unless that is the journal. The journal gets the priority
-//! of each line and what it is about as fields. A log that cannot be written never fails a request, and
-//! never makes one wait (`output.rs`).
+//! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited size in the run
+//! directory; stderr in the foreground, unless that is the journal. The journal receives each line's priority and
+//! subject as fields. A log that cannot be written never fails or delays a request (`output.rs`).
 
 mod few;
 mod output;
@@ -35,16 +34,16 @@ use output::{LogTarget, Output};
 pub(crate) use few::{LineLimit, Room, WINDOW, count_held_back};
 pub(crate) use output::lost;
 
-/// How often waiting lines are offered again.
+/// Interval of attempts to write queued lines.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The events of a level that is logged.
+/// The events of logged levels.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
 
-/// What becomes of them.
+/// The layer that formats them.
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
-/// How a log that has started is changed.
+/// Handles to change a running log.
 struct RunningLog {
     is_foreground: bool,
     level: reload::Handle<LevelFilter, Registry>,
@@ -56,7 +55,7 @@ static RUNNING: OnceLock<RunningLog> = OnceLock::new();
 /// The output in use.
 static OUTPUT: Mutex<Option<Arc<Mutex<Output>>>> = Mutex::new(None);
 
-/// Lines wait in the output for a reader.
+/// Notified when lines wait in the output for a reader.
 static WAITING: Notify = Notify::const_new();
 
 /// Starts logging according to the configuration. `foreground`: `auto` means stderr.
@@ -72,7 +71,7 @@ pub(crate) fn start(config: &Config, foreground: bool) {
     }
 }
 
-/// Applies another configuration from now on; whether that could be done.
+/// Applies another configuration; returns whether that succeeded.
 pub(crate) fn change(from: &Config, to: &Config) -> bool {
     let Some(running) = RUNNING.get() else { return false };
     let output = |config: &Config| (config.log_target.clone(), config.log_format.clone());
@@ -100,7 +99,7 @@ fn lines(config: &Config, foreground: bool) -> Lines {
     if is_json {
         return Box::new(lines.json().with_writer(writer));
     }
-    // Fields repeat what the line says: they are for the journal and for programs.
+    // Fields repeat the line's content: they are for the journal and for programs.
     let message_alone = debug_fn(|writer, field, value| match field.name() {
         "message" => write!(writer, "{value:?}"),
         _ => Ok(()),
@@ -117,24 +116,24 @@ fn locked(output: &Mutex<Output>) -> std::sync::MutexGuard<'_, Output> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a person reads what this process logs: mostly a command.
+/// How a person can read this process's log: usually a command.
 pub(crate) fn shown_by() -> String {
     current().map(|output| locked(&output).target.shown_by()).unwrap_or_default()
 }
 
-/// Why no line of the log is written now, if none is.
+/// The reason why no line of the log can be written now, if any.
 pub(crate) fn failure() -> Option<String> {
     current().and_then(|output| locked(&output).failure())
 }
 
-/// Hands a line to the output, or to its queue.
+/// Writes a line to the output, or to its queue.
 fn put(output: &Mutex<Output>, line: Vec<u8>) {
     if locked(output).put(line) {
         WAITING.notify_one();
     }
 }
 
-/// Offers waiting lines to their reader again and again until it takes them. Never ends.
+/// Retries queued lines until their reader accepts them. Never ends.
 pub(crate) async fn deliver_waiting() {
     loop {
         WAITING.notified().await;
@@ -150,7 +149,7 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
     let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
         "stderr" if foreground => LogTarget::stderr(),
-        // Standard error is where a daemon that a wrapper started leaves its last words.
+        // The standard error of a daemon that a wrapper started is the file of its last output.
         "stderr" => file(),
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
@@ -160,16 +159,16 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
     }
 }
 
-/// Whether standard error leads to the journal, as systemd tells in JOURNAL_STREAM. A line written
-/// there would have no priority of its own.
+/// Whether standard error leads to the journal, as systemd reports in JOURNAL_STREAM. A line written there would have
+/// no separate priority.
 fn is_stderr_the_journal() -> bool {
     let told = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let stderr = std::fs::metadata("/proc/self/fd/2");
     stderr.is_ok_and(|stderr| told == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// Logs a warning of a process that has no log, at the journal or else at syslog: a wrapper whose run
-/// directory takes no file. Without either, or while it does not read, it is lost.
+/// Logs a warning of a process without a log, to the journal or else to syslog: a wrapper that cannot write to its run
+/// directory. Without either, or while it does not read, the warning is lost.
 pub(crate) fn warn_system(host: &Host, line: &str) {
     let socket =
         |path: &str, is_journal| LogTarget::socket(&host.path(path).to_string_lossy(), is_journal);
@@ -179,7 +178,7 @@ pub(crate) fn warn_system(host: &Host, line: &str) {
     }
 }
 
-/// The facility `daemon` of syslog(3), as it is added to a severity.
+/// The facility `daemon` of syslog(3), to be added to a severity.
 const DAEMON: u8 = 3 << 3;
 
 /// The severity of syslog(3), which is the journal's PRIORITY.
@@ -192,7 +191,7 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// A line as `target` takes it.
+/// Formats a line for `target`.
 fn in_form_of(target: &LogTarget, level: Level, line: Vec<u8>) -> Vec<u8> {
     let LogTarget::Socket { is_journal, .. } = target else { return line };
     let text = String::from_utf8_lossy(&line);
@@ -221,8 +220,8 @@ impl<S: Subscriber> Layer<S> for Journal {
     }
 }
 
-/// An event in the native protocol of the journal: lines NAME=VALUE. No value can add another,
-/// because whatever is not printable is an escape.
+/// An event in the journal's native protocol: lines NAME=VALUE. Unprintable characters are escaped, so that no value
+/// can add another one.
 #[derive(Debug, Default)]
 struct JournalEntry {
     message: String,
@@ -276,18 +275,17 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// The message with its code. Details for a developer have none.
+/// Adds the message's code. Details for developers have none.
 fn with_code(level: Level, message: &str) -> String {
     if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
 }
 
-/// Names and error texts of tenants are part of it: they must not write a second line, and nothing
-/// that a terminal acts on.
+/// Escapes a line: names and errors of tenants in it must not add a second line or control a terminal.
 fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let text = limits::cut(text.strip_suffix('\n').unwrap_or(&text), limits::LINE);
     let text = printable(&text);
-    // The time and the level stand before the message.
+    // The time and the level precede the message.
     let level_word = format!("{level} ");
     let at = text.find(&level_word).map_or(0, |at| at + level_word.len());
     let mut line = text[..at].to_owned();
@@ -296,7 +294,7 @@ fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// A line of JSON with the code in its message; its escapes are those of its writer.
+/// A line of JSON with the code in its message; the JSON writer escapes it.
 fn json_line(level: Level, bytes: Vec<u8>) -> Vec<u8> {
     let Ok(mut line) = serde_json::from_slice::<serde_json::Value>(&bytes) else { return bytes };
     let message = line.get_mut("fields").and_then(|fields| fields.get_mut("message"));
@@ -305,7 +303,7 @@ fn json_line(level: Level, bytes: Vec<u8>) -> Vec<u8> {
     format!("{line}\n").into_bytes()
 }
 
-/// One event, handed over whole when it is complete.
+/// One event, written as a whole when it is complete.
 struct LogLine<'a> {
     writer: &'a LogWriter,
     level: Level,
@@ -439,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unwritable_log_is_no_error() {
+    fn an_unwritable_log_is_not_an_error() {
         let output = to_file(PathBuf::from("/nowhere/daemon.log"));
         let writer = LogWriter { output, is_json: false };
         let mut line = writer.make_writer();

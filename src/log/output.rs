@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does
 //! not read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a
-//! bounded queue; beyond it they are counted and lost. A socket that its owner bound anew is
-//! connected again.
+//! bounded queue; further ones are counted and lost. If a socket's owner binds it again, it is
+//! reconnected.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -22,7 +22,7 @@ use crate::presence::IfThere;
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// The number of lines lost, because nothing read them or the file could not be written.
+/// The number of lines lost because they were not read or the file could not be written.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }
@@ -30,7 +30,7 @@ pub(crate) fn lost() -> u64 {
 /// The destination of lines.
 #[derive(Debug)]
 pub(super) enum LogTarget {
-    /// Standard error, reopened so that it does not block; itself where it is a file or a socket.
+    /// Standard error, reopened as non-blocking; unchanged if it is a file or a socket.
     Stderr(Option<File>),
     /// Standard error that could not be reopened: a line could block, so each is lost.
     Blocking,
@@ -47,7 +47,7 @@ pub(super) enum LogTarget {
 }
 
 impl LogTarget {
-    /// Standard error, opened once more: its flags belong to every process that has it.
+    /// Standard error, opened again: its flags are shared by every process that has it.
     pub(super) fn stderr() -> Self {
         let path = Path::new("/proc/self/fd/2");
         let kind = path.metadata().or_absent().map(|meta| meta.file_type());
@@ -59,14 +59,14 @@ impl LogTarget {
         options.open(path).map_or(Self::Blocking, |reopened| Self::Stderr(Some(reopened)))
     }
 
-    /// A socket for datagrams; `None` if nothing listens there.
+    /// A datagram socket; `None` if no process listens there.
     pub(super) fn socket(path: &str, is_journal: bool) -> Option<Self> {
         let path = PathBuf::from(path);
         let socket = Some(connect(&path).ok()?);
         Some(Self::Socket { path, socket, is_journal })
     }
 
-    /// The place in which a person reads it.
+    /// Where a person can read it.
     pub(super) fn shown_by(&self) -> String {
         match self {
             Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),
@@ -76,7 +76,7 @@ impl LogTarget {
         }
     }
 
-    /// Writes as much of `line` as its reader takes now; returns the number of bytes.
+    /// Writes as much of `line` as its reader accepts now; returns the number of bytes.
     fn try_write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stderr(Some(reopened)) => reopened.write(line),
@@ -88,7 +88,7 @@ impl LogTarget {
     }
 }
 
-/// A file takes a line at once; a socket is asked not to block for this line alone.
+/// A file accepts a line at once; a socket is made non-blocking for this line only.
 fn write_to_stderr(line: &[u8]) -> io::Result<usize> {
     use nix::sys::socket::{MsgFlags, send};
     let stderr = io::stderr();
@@ -106,13 +106,13 @@ fn connect(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Sends a datagram. A socket that is gone, or whose path another one has, is connected again.
+/// Sends a datagram. A socket that is gone or was replaced at its path is reconnected.
 fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Result<()> {
     if let Some(connected) = socket {
         match connected.send(line) {
             Ok(_) => return Ok(()),
-            // Its reader is slow, or another socket is at this path: a process that holds the old
-            // socket keeps it open.
+            // Its reader is slow, or another socket has this path: a process may keep the old
+            // socket open.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_closed) => *socket = None,
         }
@@ -159,7 +159,7 @@ impl Output {
         }
     }
 
-    /// Writes a line, or queues it behind others; true if some wait then.
+    /// Writes a line, or queues it behind others; returns whether lines are queued.
     pub(super) fn put(&mut self, line: Vec<u8>) -> bool {
         let fits = self.queue.len() < limits::LOG_QUEUE
             && self.queued_bytes + line.len() <= limits::LOG_QUEUE_BYTES;
@@ -172,13 +172,13 @@ impl Output {
         self.flush()
     }
 
-    /// Writes as many lines as possible now; true if lines still wait.
+    /// Writes as many lines as possible now; returns whether lines are still queued.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.queue.front_mut() {
             let length = line.len();
             match self.target.try_write(line) {
                 Ok(written) if written < length => {
-                    // The pipe took a part: the rest of the line comes first.
+                    // The pipe accepted a part: the rest of the line comes first.
                     line.drain(..written);
                     self.queued_bytes -= written;
                     return true;
@@ -197,7 +197,7 @@ impl Output {
     }
 }
 
-/// Whether the line may still be taken later: the reader is slow, or its service starts again.
+/// Whether the line may be accepted later: the reader is slow, or its service is restarting.
 fn is_unread(error: &io::Error, target: &LogTarget) -> bool {
     use io::ErrorKind::{ConnectionRefused, Interrupted, NotFound, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted)
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_arrive_again_after_the_reader_bound_its_socket_anew() {
+    fn lines_arrive_again_after_the_reader_rebound_its_socket() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("syslog");
         let first = UnixDatagram::bind(&path).unwrap();

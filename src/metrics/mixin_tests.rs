@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every metric and label that the alert rules and the dashboard of `contrib/mixin` name exists,
-//! every metric is in `docs/metrics.md`, and every alert has a test in which it fires and a section of
-//! the runbook.
+//! Checks that every metric and label that the alert rules and the dashboard of `contrib/mixin` name exists, that every
+//! metric is in `docs/metrics.md`, and that every alert has a firing test and a section of the runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,8 +21,7 @@ const PAGE: &str = include_str!("../../docs/metrics.md");
 /// Labels that Prometheus adds.
 const ADDED: [&str; 2] = ["instance", "job"];
 
-/// The text of a daemon that has counted something of everything: rows without a number are not
-/// in it.
+/// The text of a daemon that has counted each metric at least once: rows without a number are omitted.
 fn exposition() -> String {
     let metrics = Metrics::default();
     let (calls, plugins) = (metrics.call_meter(), metrics.plugins());
@@ -94,7 +92,7 @@ fn dashboard_queries() -> Vec<String> {
         targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let of_label = variables.iter().filter_map(|variable| variable["query"]["query"].as_str());
-    // label_values(METRIC, LABEL): the metric is what matters.
+    // label_values(METRIC, LABEL): only the metric is needed.
     queries.extend(of_label.map(|query| query.replace("label_values", "sum")));
     queries
 }
@@ -118,7 +116,7 @@ fn names(query: &str) -> Vec<(String, char)> {
     names
 }
 
-/// What is wrong with the names in a query.
+/// Returns the unknown names in a query.
 fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let names = names(query);
     let is_metric = |name: &str| {
@@ -148,7 +146,7 @@ fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<Stri
     problems
 }
 
-/// With the recorded series, whose labels are those of their queries.
+/// Adds the recorded series, whose labels are those of their queries.
 fn known_with_recorded() -> BTreeMap<String, BTreeSet<String>> {
     let mut known = known();
     for (name, query) in rules(RULES) {

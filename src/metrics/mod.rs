@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's metrics, and their form for Prometheus (OpenMetrics text).
 //!
-//! The four metrics of containerd's own NRI (2.3 and later) have the same names, labels and
-//! buckets, so that one dashboard serves both; `nri_runc_*` are nri-runc's own. No label has
-//! unbounded values: no container, no pod, no image, and a bounded number of plugin names. It does
-//! no I/O, knows no container, and never fails.
+//! Four metrics have the same names, labels and buckets as those of containerd's NRI (2.3 and
+//! later), so that one dashboard serves both; `nri_runc_*` are specific to nri-runc. Label values
+//! are bounded: never containers, pods or images, and a limited number of plugin names. It does no
+//! I/O and never fails.
 
 #[cfg(test)]
 mod mixin_tests;
@@ -27,8 +27,8 @@ use crate::plugin::CallMeter;
 
 pub(crate) use plugins::PluginMetrics;
 
-/// Upper bounds of the buckets in seconds: the defaults of Prometheus' Go client, and so
-/// containerd's.
+/// Upper bounds of the buckets in seconds: the defaults of Prometheus' Go client, which containerd
+/// uses.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// A histogram of durations in seconds.
@@ -67,7 +67,7 @@ pub(crate) struct Holdings {
     pub(crate) missing_plugins: usize,
     /// Launched plugins that are older than their files.
     pub(crate) outdated_plugins: usize,
-    /// Plugins that were connected before the daemon started, and have not returned.
+    /// Plugins that were connected before the daemon started and have not returned.
     pub(crate) absent_plugins: usize,
     /// Known pods.
     pub(crate) pods: usize,
@@ -80,11 +80,11 @@ pub(crate) struct Holdings {
     pub(crate) audit_lost: u64,
     /// Lines of the log that were lost.
     pub(crate) log_lines_lost: u64,
-    /// Values that differ from what plugins own, by place; empty before the first look.
+    /// Values that differ from those that plugins own, by place; empty before the first check.
     pub(crate) drifts: Vec<(&'static str, usize)>,
     /// Events that readers missed.
     pub(crate) events_lost: u64,
-    /// Whether an engine's own NRI serves the plugins, so that this daemon consults none.
+    /// Whether the engine's own NRI serves the plugins, so that this daemon asks none.
     pub(crate) passes_through: bool,
     /// Whether plugins are disabled by the kill switch or the configuration.
     pub(crate) is_disabled: bool,
@@ -100,7 +100,7 @@ pub(crate) struct Metrics {
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
-    // Kept between scrapes for the order of their rows.
+    // Kept between scrapes to preserve the order of rows.
     containers: Family<Labels<1>, Gauge>,
     problems: Family<Labels<1>, Gauge>,
     drifts: Family<Labels<1>, Gauge>,
@@ -124,13 +124,13 @@ impl Metrics {
         self.requests.get_or_create(&[("verb", verb.into()), ("outcome", outcome.into())]).inc();
     }
 
-    /// Records how long the daemon held such a command.
+    /// Records how long the daemon held a runtime command.
     pub(crate) fn observe_request(&self, verb: &str, took: Duration) {
         let verb = counted_verb(verb);
         self.durations.get_or_create(&[("verb", verb.into())]).0.observe(took.as_secs_f64());
     }
 
-    /// Counts a failure that operators can see.
+    /// Counts a failure that operators are shown.
     pub(crate) fn count_failure(&self) {
         self.failures.inc();
     }
@@ -151,7 +151,7 @@ impl Metrics {
         self.reexec_pause.set(held.as_secs_f64());
     }
 
-    /// Renders all metrics as OpenMetrics text, with the daemon's present state.
+    /// Renders all metrics as OpenMetrics text, with the daemon's current state.
     pub(crate) fn text(&self, holdings: &Holdings) -> String {
         let mut registry = Registry::default();
         self.plugins.register(&mut registry);
@@ -216,7 +216,7 @@ impl Metrics {
     }
 }
 
-/// Returns the label of a command; records on disk may have any other text.
+/// Returns the label of a command; records on disk may contain any text.
 fn counted_verb(verb: &str) -> &'static str {
     const VERBS: [&str; 9] =
         ["create", "run", "restore", "start", "update", "delete", "kill", "exec", "pod"];
@@ -319,7 +319,7 @@ mod tests {
             }
             let rows = full.lines().filter(|line| line.contains("result=\"disconnected\""));
             assert_eq!(rows.count(), crate::limits::METRIC_NAMES, "one of them is for all others");
-            // A plugin that restarts goes on with its counters.
+            // A plugin that restarts continues its counters.
             plugins.forget_gone(|id| id == "10-stays", Instant::now());
             assert_eq!(page(), full);
             plugins.forget_gone(|id| id == "10-stays", Instant::now() + plugins::GONE_FOR);

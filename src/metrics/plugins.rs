@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metrics of requests to plugins. Plugins choose their own names, so these are bounded:
-//! further ones share a row.
+//! The metrics of requests to plugins. Plugins choose their names, so the number of rows is limited; further names
+//! share one.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ use super::{Labels, Seconds, counted_verb};
 /// The label of all further names.
 const OTHER: &str = "other";
 
-/// How long after its last count a plugin that is not connected keeps its rows. Prometheus has seen its
-/// counters by then; if it returns, they begin anew, as after a restart.
+/// Time after its last count for which a disconnected plugin keeps its rows. By then Prometheus has scraped its
+/// counters; if it returns, they start from zero, as after a restart.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Metrics of requests to plugins, and of requests by plugins.
@@ -35,7 +35,7 @@ pub(crate) struct PluginMetrics {
     updates: Rows<2, Counter>,
     evictions: Rows<2, Counter>,
     connections: Rows<2, Counter>,
-    /// Unbounded, as the operator writes the few names of rules.
+    /// Unbounded, because the operator writes the few names of rules.
     rules: Rows<2, Counter>,
     /// Likewise for injections.
     injections: Rows<2, Counter>,
@@ -119,7 +119,7 @@ impl PluginMetrics {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the name under which a plugin is counted; a new one gets a row if there is room.
+    /// Returns the name under which a plugin is counted; a new one gets a row below the limit.
     fn named(&self, plugin: &str) -> Cow<'static, str> {
         let mut names = self.names();
         if let Some(last) = names.get_mut(plugin) {
@@ -132,7 +132,7 @@ impl PluginMetrics {
         plugin.to_owned().into()
     }
 
-    /// Returns that name for a plugin that may still be refused: it gets no new row.
+    /// Returns the name for a plugin that may still be refused: it gets no new row.
     fn known(&self, plugin: &str) -> Cow<'static, str> {
         if self.names().contains_key(plugin) { plugin.to_owned().into() } else { OTHER.into() }
     }
@@ -142,12 +142,12 @@ impl PluginMetrics {
         self.names().insert(plugin.to_owned(), Instant::now());
     }
 
-    /// Drops the rows of plugins that are gone for [`GONE_FOR`], so that others have room.
+    /// Drops the rows of plugins that have been gone for [`GONE_FOR`], to free them for others.
     pub(crate) fn forget_gone(&self, is_connected: impl Fn(&str) -> bool, now: Instant) {
         let mut names = self.names();
         let before = names.len();
         names.retain(|name, last| {
-            // The empty name is of refusals without a plugin.
+            // The empty name is for refusals without a plugin.
             let is_recent = now.saturating_duration_since(*last) < GONE_FOR;
             is_recent || name.is_empty() || is_connected(name)
         });
@@ -164,7 +164,7 @@ impl PluginMetrics {
         [("plugin", self.named(plugin)), ("result", result.into())]
     }
 
-    /// Counts a command that was refused because of this plugin; empty if no plugin caused it.
+    /// Counts a command that was refused because of this plugin; the name is empty if no plugin caused it.
     pub(crate) fn count_refusal(&self, plugin: &str, verb: &str) {
         let labels = [("plugin", self.named(plugin)), ("verb", counted_verb(verb).into())];
         self.refusals.get_or_create(&labels).inc();
@@ -186,27 +186,25 @@ impl PluginMetrics {
         self.rules.get_or_create(&labels).inc();
     }
 
-    /// Counts an injection into a container: `applied`, or `would_inject` in audit mode; `gave_way`
-    /// if the container or others had set all of it; `skipped` if it was created without it; or
-    /// `refused`.
+    /// Counts an injection into a container: `applied`, or `would_inject` in audit mode; `gave_way` if the container or
+    /// other owners had set all its values; `skipped` if it was created without it; or `refused`.
     pub(crate) fn count_injection(&self, name: &str, result: &'static str) {
         let labels = [("injection", name.to_owned().into()), ("result", result.into())];
         self.injections.get_or_create(&labels).inc();
     }
 
-    /// Counts a container that a promise is about: `met`, `refused`, or `would_refuse` in audit mode.
+    /// Counts a container to which a promise applies: `met`, `refused`, or `would_refuse` in audit mode.
     pub(crate) fn count_promise(&self, name: &str, result: &str) {
         let labels = [("promise", name.to_owned().into()), ("result", result.to_owned().into())];
         self.promises.get_or_create(&labels).inc();
     }
 
-    /// Counts a connection with the identity of a connected plugin: it `completed` the takeover,
-    /// `failed` before, or was `refused`.
+    /// Counts a connection of a connected plugin's identity: its takeover `completed`, `failed`, or was `refused`.
     pub(crate) fn count_takeover(&self, plugin: &str, result: &'static str) {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// Counts a refused connection under `other`: its claimed name is not a plugin's.
+    /// Counts a refused connection under `other`, because its claimed name may not be a plugin's.
     pub(crate) fn count_refused_connection(&self) {
         let labels = [("plugin", OTHER.into()), ("result", "refused".into())];
         self.connections.get_or_create(&labels).inc();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of one metric by their labels, of which some are dropped again: the client's families keep all
-//! for ever. It knows no plugin.
+//! The rows of one metric by their labels, which can be dropped again: the client library's families keep all rows
+//! forever.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Result};
@@ -12,16 +12,16 @@ use prometheus_client::registry::Registry;
 
 use super::Labels;
 
-/// The rows of one metric, however many labels they have.
+/// The rows of a metric with any number of labels.
 pub(super) trait AnyRows {
-    /// Registers the metric; the registry has the same rows.
+    /// Registers the metric; the registry shares the rows.
     fn register(&self, registry: &mut Registry, name: &str, help: &str);
 
-    /// Drops the rows whose first label does not have a value to keep.
+    /// Drops the rows whose first label `keeps` rejects.
     fn retain(&self, keeps: &dyn Fn(&str) -> bool);
 }
 
-/// Rows in the order of their labels. A clone has the same rows.
+/// Rows in the order of their labels. A clone shares the rows.
 #[derive(Debug)]
 pub(super) struct Rows<const COUNT: usize, M>(Arc<Mutex<BTreeMap<Labels<COUNT>, M>>>);
 

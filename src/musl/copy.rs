@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `memcpy` and `memmove` of the static build (decision D30, `docs/decisions/0004-the-static-build.md`).
 //!
-//! musl's begin with `rep movsq`, whose start costs more than copying a short text. A protobuf
-//! message is hundreds of short texts, and with musl's a chain of plugins takes a third longer. In
-//! assembly, because a compiler that sees a loop that copies may turn it into a call of `memcpy`.
-//! No other build gets it.
+//! musl's start with `rep movsq`, whose startup takes longer than copying a short text. A protobuf message has hundreds
+//! of short texts, and musl's functions make a chain of plugins a third slower. In assembly, because a compiler may
+//! turn a copying loop into a call of `memcpy`. Other builds do not use it.
 
 #![expect(unsafe_code, reason = "assembly, and calls of it in the tests")]
 
 use std::arch::global_asm;
 
-// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every x86-64.
-// No branch stores over bytes that it still has to load: so overlapping places are fine, and one
-// routine is both functions.
+// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every x86-64. No branch
+// overwrites bytes that it has yet to load, so overlapping ranges work, and one routine serves as both functions.
 global_asm!(
     ".pushsection .text.nri_runc_copy,\"ax\",@progbits",
     ".p2align 5",
@@ -67,7 +65,7 @@ global_asm!(
     "    movups [rdi + rdx - 32], xmm2",
     "    movups [rdi + rdx - 16], xmm3",
     "    ret",
-    // More. From the end if `to` lies within the source, behind its start; else from the front.
+    // Longer. From the end if `to` lies within the source, after its start; else from the front.
     "50: mov rcx, rdi",
     "    sub rcx, rsi",
     "    cmp rcx, rdx",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The requests whose reply has content, one method each.
+//! The requests whose replies have content, one method each.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use protobuf::{UnknownFields, UnknownValue, UnknownValueRef};
 use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
-/// The time of the last request of a Synchronize whose time is over: 0 would be no time-out to a plugin.
+/// The minimum time-out of a Synchronize's last request when its time is over: plugins treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Plugin {
-    /// Synchronize, with pods and containers that are still to be encoded.
+    /// Sends Synchronize, with pods and containers that are still to be encoded.
     pub async fn synchronize(
         &self,
         pods: &[api::PodSandbox],
@@ -22,11 +22,11 @@ impl Plugin {
         self.synchronize_encoded(&EncodedSnapshot::encode(pods, containers)).await
     }
 
-    /// Synchronize, in as many parts as the protocol's limit requires. The answer is that to the
-    /// last part, with the unknown fields of the earlier ones.
+    /// Sends Synchronize in as many parts as the protocol's limit requires. Returns the reply to the last part, with
+    /// the unknown fields of the earlier ones.
     ///
-    /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: the first
-    /// answer shows whether a plugin knows them.
+    /// Plugins support parts since v0.7 but report their version only since v0.12, so the first reply shows whether a
+    /// plugin supports them.
     pub async fn synchronize_encoded(
         &self,
         snapshot: &EncodedSnapshot,
@@ -100,8 +100,8 @@ impl Plugin {
         outcome
     }
 
-    /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not implement
-    /// this one does not count as a validator.
+    /// Sends ValidateContainerAdjustment. A plugin that subscribed to no event by name and does not implement this one
+    /// does not count as a validator.
     pub async fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -113,7 +113,7 @@ impl Plugin {
         outcome
     }
 
-    /// UpdatePodSandbox, which has no older form.
+    /// Sends UpdatePodSandbox, which has no older form.
     pub async fn update_pod_sandbox(&self, request: &api::UpdatePodSandboxRequest) -> Outcome<()> {
         let outcome = self.call(request).await;
         if self.drops_unimplemented(Event::UpdatePodSandbox, &outcome) {
@@ -135,7 +135,7 @@ impl Plugin {
     }
 }
 
-/// Shows no progress any more once the request is over, or was given up.
+/// Stops showing progress once the request is over or abandoned.
 struct ProgressShown<'p>(&'p Plugin);
 
 impl Drop for ProgressShown<'_> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process of a plugin that the daemon started: spawning, stopping and reaping it.
 //!
-//! The plugin gets its socket as descriptor 3, exactly three environment variables, and nothing
-//! else. The kernel kills it when the daemon dies. The protocol on that
-//! socket belongs to `session.rs`.
+//! The plugin inherits its socket as descriptor 3, exactly three environment variables, and nothing
+//! else. The kernel kills it when the daemon dies. `session.rs` handles the protocol on that
+//! socket.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,17 +21,18 @@ use super::discover::PluginFile;
 use super::handover::SavedProcess;
 use super::process::ProcessLog;
 
-/// The kernel closes the descriptors of a process before it reports its end.
+/// Time for a process to exit after its connection closed: the kernel closes its descriptors before
+/// it reports its end.
 const LEAVE_WAIT: Duration = Duration::from_millis(200);
 
-/// How long a plugin may take to exit after SIGTERM.
+/// Time limit for a plugin to exit after SIGTERM.
 const TERM_WAIT: Duration = Duration::from_secs(1);
 
-/// How often a process that is expected to exit is looked at.
+/// Interval of checks of a process that is expected to exit.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// The process of a launched plugin with its process group; dropping it kills the group. By its
-/// number: only this reaps the child, and another program of this process may take it over.
+/// The process of a launched plugin with its process group; dropping it kills the group. Held by
+/// its PID: only this struct reaps the child, and another program of this process may take it over.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<Pid>,
@@ -67,7 +68,7 @@ impl PluginProcess {
             });
         }
         let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
-        // Only the plugin holds the writing end now, so that reading ends with it.
+        // Only the plugin holds the writing end now, so reading ends when it exits.
         drop(command);
         log.read_from(output);
         let pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
@@ -79,7 +80,7 @@ impl PluginProcess {
         Self { process: Some(Pid::from_raw(pid)), log: Arc::clone(log) }
     }
 
-    /// The process, saved for the next program.
+    /// Saves the process for the next program.
     pub(super) fn save(&self) -> Option<SavedProcess> {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
@@ -94,15 +95,15 @@ impl PluginProcess {
         self.process.is_none_or(has_exited)
     }
 
-    /// Waits for a process that is about to exit by itself, for at most this long.
+    /// Waits, up to this time, for a process that is about to exit by itself.
     pub(super) async fn wait_for_exit(&self, wait: Duration) {
         if let Some(process) = self.process {
             wait_for_exit(process, wait).await;
         }
     }
 
-    /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`]. One that has
-    /// closed its connection may be ending by itself, which takes a moment.
+    /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`]. A process
+    /// that has closed its connection gets a moment to end by itself.
     pub(super) fn stop(mut self, has_left: bool) {
         let Some(process) = self.process.take() else { return };
         let log = Arc::clone(&self.log);
@@ -121,23 +122,23 @@ impl Drop for PluginProcess {
         let Some(child) = self.process.take() else { return };
         let by_itself = has_exited(child);
         signal(child, Signal::SIGKILL);
-        // A process may be slow even to be killed, and this thread has other things to do.
+        // A process may take long even to be killed, and this thread must not wait.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
             handle.spawn(end(child, Duration::ZERO, Arc::clone(&self.log), by_itself));
         }
     }
 }
 
-/// Signals the process and its group, which is its own.
+/// Signals the process and its process group.
 fn signal(child: Pid, signal: Signal) {
     let _already_gone = kill(Pid::from_raw(-child.as_raw()), signal);
 }
 
-/// Sends SIGTERM, waits for a bounded time, sends SIGKILL to the group, and reaps.
+/// Sends SIGTERM, waits up to a limit, sends SIGKILL to the group, and reaps.
 async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool) {
     signal(child, Signal::SIGTERM);
     wait_for_exit(child, grace).await;
-    // Not reaped yet, so the number is still its own.
+    // It is not reaped yet, so the PID is still its own.
     signal(child, Signal::SIGKILL);
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {

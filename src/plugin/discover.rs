@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the plugins that are installed on this node, each with the text of its configuration.
+//! Finds the plugins installed on this node, each with its configuration's text.
 //!
-//! A file that is not a plugin is skipped with one line and never keeps the others from starting.
-//! Nothing is started here.
+//! A file that is not a plugin is skipped with one line, and never prevents other plugins from
+//! starting. Nothing is started here.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -40,12 +40,12 @@ impl PluginFile {
     }
 }
 
-/// A file among the plugins that cannot be started.
+/// A file in the plugin folder that cannot be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unusable {
     /// The file.
     pub path: PathBuf,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub why: String,
     /// The kind of file.
     pub kind: UnusableKind,
@@ -54,17 +54,17 @@ pub(crate) struct Unusable {
 /// Kinds of files that cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnusableKind {
-    /// The plugins' folder: each of them may still be there.
+    /// The plugin folder itself: any plugin in it may still exist.
     Folder,
-    /// A plugin whose configuration cannot be read, or perhaps not now.
+    /// A plugin whose configuration is unreadable, permanently or for now.
     Plugin,
-    /// A plugin by its name.
+    /// A file with a plugin's name that is not executable.
     NotExecutable,
-    /// An executable with another name than a plugin's.
+    /// An executable whose name is not a plugin's.
     Misnamed,
-    /// A link of a plugin's name to nothing.
+    /// A dangling link with a plugin's name.
     Dangling,
-    /// Neither executable nor of a plugin's name, such as a page of documentation.
+    /// A file that is neither executable nor named like a plugin, such as documentation.
     NoPlugin,
 }
 
@@ -99,17 +99,17 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
-/// The identities, each `NN-name`, in `dir`: all but folders count, also a file that cannot be
-/// started now.
+/// The identities (`NN-name`) in `dir`: every entry except folders counts, even a file that cannot
+/// be started now.
 ///
 /// # Errors
-/// Fails when they cannot all be known.
+/// Fails when the list may be incomplete.
 pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for entry in presence::entries(dir)? {
         let path = entry.path();
         if let Ok(identity) = identity_of(&path) {
-            // A link may lead to a folder, or nowhere for now.
+            // A link may lead to a folder, or be dangling for now.
             let is_folder = std::fs::metadata(&path).or_absent().is_some_and(|meta| meta.is_dir());
             if !is_folder {
                 found.insert(identity.to_string());
@@ -119,7 +119,7 @@ pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The plugin in this file, `None` for a folder. `kind` is the kind of file after a failure.
+/// The plugin in this file; `None` for a folder. `kind` classifies a failure.
 fn inspect(path: &Path, config_dir: &Path, kind: &mut UnusableKind) -> Result<Option<PluginFile>> {
     let identity = identity_of(path);
     let meta = std::fs::metadata(path).inspect_err(|error| {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_no_regular_file_is_not_waited_for() {
+    fn an_irregular_configuration_file_is_not_waited_for() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["10-fifo", "10-large", "10-link"] {
             place(temp.path(), name, 0o755);

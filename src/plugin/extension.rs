@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of the extension to a plugin, each until a moment: an `exec` waits less than any other command. It decides
+//! Requests of the extension to a plugin, each with a deadline: an `exec` waits less than any other command. It decides
 //! nothing.
 
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::api::extension::ExtensionEvent;
 use super::{Outcome, Plugin};
 
-/// The shortest time-out of a request: 0 would be none to a plugin.
+/// The minimum time-out of a request: plugins treat 0 as none.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How long a notification may hold the plugin's turn: an `exec` may wait for it.
+/// Time for which a notification may hold the plugin's turn: an `exec` may be waiting for it.
 const NOTICE_WAIT: Duration = Duration::from_millis(250);
 
 impl Plugin {
-    /// The events of the extension that it subscribed to, as bits.
+    /// Its subscribed events of the extension, as bits.
     pub fn extension_events(&self) -> u32 {
         self.server.extension_events()
     }
@@ -27,8 +27,8 @@ impl Plugin {
         self.extension_events() & event.bit() != 0
     }
 
-    /// Sends a request of the extension. If `until` comes before the plugin's own time-out, it was not too slow by that
-    /// limit: it is skipped or refuses by its policy, and stays connected.
+    /// Sends a request of the extension. If `until` is before the plugin's time-out, the plugin is skipped or refuses
+    /// by its policy and stays connected, because it did not exceed its time-out.
     pub(crate) async fn extension<R: PluginRequest>(
         &self,
         request: &R,
@@ -45,8 +45,8 @@ impl Plugin {
         }
     }
 
-    /// Sends a notification of the extension. One that is not answered in time costs the plugin nothing: it would
-    /// lose its connection, and what it protects, because it is slow to write a log.
+    /// Sends a notification of the extension. A late reply has no consequence for the plugin: it must not lose its
+    /// connection, and its protection, because it writes a log slowly.
     pub(crate) async fn extension_notice<R: PluginRequest>(
         &self,
         request: &R,

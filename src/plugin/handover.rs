@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A connected plugin, saved for another program of the same process: its descriptor, its
-//! unanswered requests, the number of its next call, its process. The plugin does not notice. It
+//! unanswered requests, the number of its next call, its process. The plugin notices nothing. It
 //! can only be saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -32,7 +32,7 @@ pub(crate) struct SavedPlugin {
     pid: Option<i32>,
     timeout: Duration,
     speaks_state_change: bool,
-    /// The events of the extension that it subscribed to.
+    /// Its subscribed events of the extension.
     #[serde(default)]
     extension: u32,
     trunk: SavedTrunk,
@@ -73,7 +73,7 @@ impl SavedPlugin {
     /// Duplicates its connection, to identify the process at its other end.
     ///
     /// # Errors
-    /// Fails when it is not open.
+    /// Fails when it is closed.
     #[expect(unsafe_code, reason = "a descriptor passed by number")]
     pub(crate) fn connection(&self) -> std::io::Result<OwnedFd> {
         // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
@@ -90,17 +90,17 @@ impl Plugin {
         self.turns.is_idle() && self.caller.is_idle()
     }
 
-    /// The number of its own requests that are read and not answered.
+    /// The number of its requests that were read and not answered.
     pub(crate) fn open_requests(&self) -> usize {
         self.caller.open_requests()
     }
 
-    /// Leaves its further requests unread, or reads them again.
+    /// Stops reading its requests, or resumes.
     pub(crate) fn pause_requests(&self, is_paused: bool) {
         self.caller.pause_requests(is_paused);
     }
 
-    /// The plugin as it is. Its descriptor stays this plugin's.
+    /// Saves the plugin. Its descriptor still belongs to this plugin.
     pub(crate) fn save(&self) -> SavedPlugin {
         let declared = self.declared().and_then(|declared| declared.write_to_bytes().ok());
         let PluginIdentity { index, name, nri_version } = self.identity.clone();
@@ -160,10 +160,10 @@ impl Plugin {
     }
 }
 
-/// Takes over a descriptor that this process has by number. It is not passed to children.
+/// Takes ownership of a descriptor by number. It is not passed to children.
 ///
 /// # Errors
-/// Fails when it is not open.
+/// Fails when it is closed.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn own(number: RawFd) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call on a number; it fails where no such descriptor is open.

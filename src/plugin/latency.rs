@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long a plugin took to answer within the last hour, in few numbers. It reads no clock.
+//! A plugin's response times within the last hour, in few numbers. It reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// The time of one slot, and the slots that an hour has. One more is kept, which new answers fill.
+/// The length of one slot, and the slots of an hour. One more is kept for new responses.
 const SLOT: Duration = Duration::from_secs(600);
 const SLOTS: u32 = 6;
 
-/// The steps of answer times within each doubling: a quantile is 19 % too long at most.
+/// Steps of response times within each doubling: a quantile is at most 19 % too long.
 const STEPS: f64 = 4.0;
 
-/// Answer times of the last hour.
+/// Response times of the last hour.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
     /// Oldest first.
     slots: VecDeque<Slot>,
 }
 
-/// The answers of some minutes.
+/// The responses of some minutes.
 #[derive(Debug)]
 struct Slot {
     begun: Instant,
     /// The number of answers by step.
     counts: BTreeMap<u8, u32>,
-    /// Those that took more than half of the limit of that time: steps are too coarse for it.
+    /// Responses that took more than half of the limit at that time: steps are too coarse to show this.
     above_half: u32,
 }
 
@@ -36,21 +36,21 @@ impl Slot {
     }
 }
 
-/// The answer times of a plugin, against its limit.
+/// A plugin's response times, compared with its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantiles {
-    /// Half of the answers came within this time.
+    /// Half of the responses took at most this time.
     pub p50: Duration,
-    /// All but one of a hundred did.
+    /// 99 of 100 responses took at most this time.
     pub p99: Duration,
     /// Answers within the last hour.
     pub count: u32,
-    /// Throughout the last hour, the 99th percentile was more than half of the limit.
+    /// Whether the 99th percentile exceeded half of the limit throughout the last hour.
     pub is_busy: bool,
 }
 
 impl AnswerTimes {
-    /// Records that an answer took this long under this limit; one that did not come took the limit.
+    /// Records that a response took this long under this limit; a missing response counts as the limit.
     pub fn record(&mut self, took: Duration, limit: Duration, now: Instant) {
         self.drop_old(now);
         if self.slots.back().is_none_or(|slot| now.duration_since(slot.begun) >= SLOT) {
@@ -91,12 +91,12 @@ fn total(counts: &BTreeMap<u8, u32>) -> u64 {
     counts.values().map(|count| u64::from(*count)).sum()
 }
 
-/// The number of the answer, in order of length, within whose time this share of all came, in percent.
+/// The rank of the response, by length, that this percentage of all does not exceed.
 fn rank(all: u64, percent: u64) -> u64 {
     (all * percent).div_ceil(100)
 }
 
-/// The time within which this share of the answers came, in percent.
+/// The time that this percentage of the responses did not exceed.
 fn quantile(counts: &BTreeMap<u8, u32>, percent: u64) -> Option<Duration> {
     let wanted = rank(total(counts), percent);
     let mut seen = 0;
@@ -125,7 +125,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(2);
 
-    /// An answer every minute for so many minutes.
+    /// Records one response every minute for this many minutes.
     fn minutes(times: &mut AnswerTimes, begun: Instant, minutes: std::ops::Range<u32>, took: u64) {
         for minute in minutes {
             let at = begun + Duration::from_secs(60) * minute;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts a pre-installed plugin and waits until it has registered, as the reference does.
+//! Starts a pre-installed plugin and waits until it has registered, like the reference.
 //!
-//! A plugin that does not register is reported with the exit of its process and the last line
-//! that it printed. When to start it again is decided elsewhere.
+//! If a plugin does not register, the error has its process's exit and last line of output. The
+//! caller decides when to start it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,19 @@ use super::process::ProcessLog;
 use super::session::{Plugin, Settings, handshake};
 use nri_transport::Upcalls;
 
-/// How long the exit of a plugin that failed to register is waited for, so that the error can
-/// report it.
+/// Time limit for the exit of a plugin that failed to register, so that the error can report it.
 const POSTMORTEM_WAIT: Duration = Duration::from_millis(500);
 
-/// Starting a pre-installed plugin.
+/// A pre-installed plugin that is being started.
 #[derive(Debug)]
 pub(crate) struct Launched;
 
 impl Launched {
-    /// Starts the plugin and shakes hands with it. Must be called on the main thread: the plugin is
-    /// killed when the thread that started it ends. `log` takes its output and its exit.
+    /// Starts the plugin and performs the handshake. Must be called on the main thread: the plugin
+    /// is killed when the thread that started it ends. `log` takes its output and its exit.
     ///
     /// # Errors
-    /// Fails when it cannot be executed or does not register; its process is ended then.
+    /// Fails when it cannot be executed or does not register; its process is then ended.
     pub(crate) async fn start(
         file: &PluginFile,
         settings: &Settings,

@@ -15,7 +15,7 @@ pub struct CallSample<'a> {
     pub operation: &'static str,
     /// The pod and container that it is about; empty if it is not an event.
     pub subject: RequestSubject<'a>,
-    /// The time it waited for the requests before it.
+    /// The time it waited for earlier requests.
     pub waited: Duration,
     /// The time from sending it to its result.
     pub took: Duration,
@@ -26,10 +26,10 @@ pub struct CallSample<'a> {
 
 /// Counts requests to plugins.
 pub trait CallMeter: Debug + Send + Sync {
-    /// A request had a result.
+    /// Counts a request that has a result.
     fn record_call(&self, sample: &CallSample<'_>);
 
-    /// The longest message of a request that [`Self::keep_copies`] is to get, in bytes; 0 for none.
+    /// The longest message that [`Self::keep_copies`] receives, in bytes; 0 for none.
     fn copies_up_to(&self) -> usize {
         0
     }
@@ -37,7 +37,7 @@ pub trait CallMeter: Debug + Send + Sync {
     /// Receives the messages of the request.
     fn keep_copies(&self, _sample: &CallSample<'_>, _copies: CallCopies) {}
 
-    /// A reply asks for this many updates and evictions of other containers.
+    /// Counts the updates and evictions of other containers that a reply requests.
     fn record_wishes(
         &self,
         plugin: &str,

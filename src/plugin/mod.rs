@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One NRI plugin: its handshake and calls (`session`), its start (`launch`), and the meaning of a
-//! missing reply (`policy`). `nri-transport` has its bytes. It knows neither bundles nor engines.
+//! missing reply (`policy`). `nri-transport` handles the bytes. This module does not use bundles or
+//! engines.
 
 mod calls;
 mod child;

@@ -11,7 +11,7 @@ use super::turns::Rank;
 use super::{Event, Outcome, Plugin, api};
 
 impl Plugin {
-    /// Sends an event whose reply has no content; plugins before v0.12 get it as StateChange.
+    /// Sends an event whose reply has no content; plugins before v0.12 receive it as StateChange.
     pub async fn notify(
         &self,
         event: Event,
@@ -51,7 +51,7 @@ impl Plugin {
         outcome.map(|_| ())
     }
 
-    /// Warns once for each event of a connection. NRI: warnDeprecatedEvent of plugin.go.
+    /// Warns once per event and connection. NRI: warnDeprecatedEvent of plugin.go.
     fn note_deprecated(&self, event: Event) {
         let mut deprecated = self.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
         if deprecated.insert(event.name()) {
@@ -63,7 +63,7 @@ impl Plugin {
         }
     }
 
-    /// The events that it took as StateChange so far, which NRI v0.12 deprecates.
+    /// The events that it has received as StateChange, which NRI v0.12 deprecates.
     pub(crate) fn deprecated_events(&self) -> Vec<&'static str> {
         let deprecated = self.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
         deprecated.iter().copied().collect()
@@ -111,7 +111,7 @@ impl Plugin {
                 with_both!(PostUpdateContainerRequest)
             }
             Event::RemoveContainer => with_both!(RemoveContainerRequest),
-            // Replies to these are dropped: the event only informs the plugin.
+            // The content of these replies is dropped: the event only informs the plugin.
             Event::CreateContainer => with_both!(CreateContainerRequest),
             Event::StopContainer => with_both!(StopContainerRequest),
             Event::UpdateContainer => with_both!(UpdateContainerRequest),
@@ -120,7 +120,7 @@ impl Plugin {
     }
 }
 
-/// Events that plugins before v0.12 take as StateChange.
+/// Whether plugins before v0.12 receive this event as StateChange.
 fn has_older_form(event: Event) -> bool {
     matches!(
         event,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The result of a call to a plugin, as a type: ttRPC's errors are text. It makes no call.
+//! The result of a call to a plugin, as a type, because ttRPC's errors are text. It makes no call.
 
 use ttrpc::Code;
 
@@ -16,16 +16,15 @@ pub enum Outcome<T> {
     Answered(T),
     /// The plugin refused; its error message.
     Refused(String),
-    /// The plugin has no such method; its error message. Counts as a refusal unless the caller can do
-    /// without an answer.
+    /// The plugin has no such method; its error message. Counts as a refusal unless the caller can do without a reply.
     Unimplemented(String),
-    /// It did not answer in time. Its late answer is discarded.
+    /// It did not answer in time. Its late reply is discarded.
     TimedOut,
-    /// Its connection broke while it was asked; why.
+    /// Its connection broke during the call; the reason.
     Gone(String),
-    /// It was disconnected before its turn came, and was not asked.
+    /// It was disconnected before its turn, and was not called.
     NotConnected,
-    /// It was not asked: its turn would come after the caller has given up; the reason.
+    /// It was not called, because its turn would come after the caller has given up; the reason.
     Busy(String),
 }
 
@@ -54,8 +53,8 @@ pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
     }
 }
 
-/// ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12. A refusal may
-/// end with these words too: only the method's own path before them counts.
+/// ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12. A refusal may end with the
+/// same words, so the method's path must precede them.
 fn is_unknown_method(status: &ttrpc::Status) -> bool {
     let path = status.message().strip_suffix(" does not exist");
     let of = |path: &str, service: &str| path.strip_prefix(service).map(str::to_owned);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The meaning of a missing reply: the operator's setting over the plugin's declaration over the
+//! The effect of a missing reply: the operator's setting, else the plugin's declaration, else the
 //! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
 use crate::answers::PolicyRow;
@@ -7,12 +7,12 @@ use crate::config::{OnFailure, PluginSettings};
 
 use super::api;
 
-/// The policy in force for one plugin, and where each half comes from.
+/// The policy in force for one plugin, and the source of each half.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Whether a missing reply refuses the operation or skips the plugin.
     pub on_failure: OnFailure,
-    /// Time-outs in a row before it is disconnected; 0 = never.
+    /// Consecutive time-outs until it is disconnected; 0 for never.
     pub strikes: u32,
     on_failure_from: PolicySource,
     strikes_from: PolicySource,
@@ -55,12 +55,12 @@ impl Policy {
         Self { on_failure, strikes, on_failure_from, strikes_from }
     }
 
-    /// Whether the plugin itself declared that a missing reply refuses.
+    /// Whether the plugin declared that a missing reply refuses.
     pub fn refuses_by_declaration(&self) -> bool {
         self.on_failure == OnFailure::Refuse && self.on_failure_from == PolicySource::Plugin
     }
 
-    /// As `nri-runc nri plugins --json` shows it.
+    /// The form of `nri-runc nri plugins --json`.
     pub(crate) fn row(&self) -> PolicyRow {
         let on_failure = match self.on_failure {
             OnFailure::Refuse => "refuse",
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_overrides_each_half_of_what_the_plugin_declares() {
+    fn the_operator_overrides_each_half_of_a_declaration() {
         let settings = PluginSettings { on_failure: Some(OnFailure::Skip), ..Default::default() };
         let policy = Policy::new(&settings, Some(&declared(true, true)));
         assert_eq!((policy.on_failure, policy.strikes), (OnFailure::Skip, 0));

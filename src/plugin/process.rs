@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Output and exit of a launched plugin.
 //!
-//! Both go to the log under the plugin's name, and the last of it is kept for `plugins`. A plugin
-//! that prints without end costs a bounded number of lines, and never blocks on a full pipe.
+//! Both are logged under the plugin's name, and the last lines are kept for `plugins`. A plugin
+//! that prints endlessly causes a limited number of lines, and never blocks on a full pipe.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -31,14 +31,14 @@ pub(crate) struct ProcessLog {
     tail: Mutex<OutputTail>,
     exit: Mutex<Option<String>>,
     is_read: Mutex<bool>,
-    /// The beginning of a line, and the descriptor from which the rest comes.
+    /// The beginning of a line, and the descriptor from which the rest is read.
     lines: Mutex<Lines>,
     pipe: Mutex<Option<RawFd>>,
     changed: Notify,
 }
 
 impl ProcessLog {
-    /// For the plugin `NN-name`.
+    /// Creates the log of the plugin `NN-name`.
     pub(crate) fn new(id: &str) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
@@ -58,7 +58,7 @@ impl ProcessLog {
         tail.into_iter().skip(first).map(|(_, line)| line).collect()
     }
 
-    /// All lines that are kept, each with its Unix time in nanoseconds.
+    /// All kept lines, each with its Unix time in nanoseconds.
     pub(crate) fn tail(&self) -> Vec<(i64, String)> {
         self.tail.lock().map(|tail| tail.lines.iter().cloned().collect()).unwrap_or_default()
     }
@@ -68,7 +68,7 @@ impl ProcessLog {
         self.exit.lock().ok().and_then(|exit| exit.clone())
     }
 
-    /// Waits, bounded, until it has ended and its output was read.
+    /// Waits, up to a limit, until it has ended and its output was read.
     pub(super) async fn is_over(&self, limit: Duration) {
         let over = async {
             loop {
@@ -82,7 +82,7 @@ impl ProcessLog {
         let _whatever_is_known = tokio::time::timeout(limit, over).await;
     }
 
-    /// Notes how it ended. `by_itself`: not because the daemon ended it.
+    /// Records how it ended. `by_itself`: whether the daemon did not end it.
     pub(super) fn note_exit(&self, status: ExitStatus, by_itself: bool) {
         let how = describe_exit(status);
         let text = if by_itself { how } else { format!("ended by nri-runc ({how})") };
@@ -97,7 +97,7 @@ impl ProcessLog {
         self.changed.notify_waiters();
     }
 
-    /// The pipe that is read, and the beginning of a line.
+    /// Saves the pipe and the beginning of a line.
     pub(super) fn save(&self) -> (Option<RawFd>, Vec<u8>) {
         let pipe = self.pipe.lock().ok().and_then(|pipe| *pipe);
         let line = self.lines.lock().map(|lines| lines.line.clone());
@@ -120,7 +120,7 @@ impl ProcessLog {
         pipe.into_iter().for_each(|pipe| self.read_from(pipe));
     }
 
-    /// Logs the output of the pipe, until its last writer has gone.
+    /// Logs the output of the pipe until its last writer is gone.
     pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
         let number = pipe.as_raw_fd();
         let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };
@@ -183,7 +183,7 @@ fn describe_exit(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines, and their length in all.
+/// The last lines, and their total length.
 #[derive(Debug, Default)]
 struct OutputTail {
     lines: VecDeque<(i64, String)>,
@@ -202,7 +202,7 @@ impl OutputTail {
     }
 }
 
-/// Bytes become lines of a bounded length.
+/// Splits bytes into lines of a limited length.
 #[derive(Debug, Default)]
 struct Lines {
     line: Vec<u8>,
@@ -236,7 +236,7 @@ impl Lines {
     }
 }
 
-/// The lines logged in this period, and those left out.
+/// The number of lines logged and omitted in this period.
 struct Budget {
     begun: Instant,
     used: u32,
@@ -248,7 +248,7 @@ impl Budget {
         Self { begun: Instant::now(), used: 0, left_out: 0 }
     }
 
-    /// Whether the next line may be logged, and how many were left out in the last period.
+    /// Whether the next line may be logged, and how many were omitted in the last period.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.saturating_duration_since(self.begun) >= PERIOD {

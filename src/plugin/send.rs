@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A request on its way to a plugin: its turn, its time-out, its result.
+//! Sends one request to a plugin: its turn, its time-out, its result.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::trace::{self, TraceContext};
 const NO_STATUS: &str = "other";
 
 impl Plugin {
-    /// Sends a request once it is its turn, bounded by the plugin's time-out.
+    /// Sends a request once it is its turn, with the plugin's time-out.
     pub(super) async fn call<R: PluginRequest>(&self, request: &R) -> Outcome<R::Answer> {
         self.call_at(Rank::of(R::METHOD), R::METHOD, request).await
     }
 
-    /// Sends a request with a time-out of its kind.
+    /// Sends a request with a different time-out.
     pub(super) async fn call_within<R: PluginRequest>(
         &self,
         timeout: Duration,
@@ -31,7 +31,7 @@ impl Plugin {
         self.send_in_turn(Rank::of(R::METHOD), R::METHOD, request, timeout).await.0
     }
 
-    /// Sends a request whose type alone does not decide its rank.
+    /// Sends a request whose rank depends on more than its type.
     pub(super) async fn call_at<R: PluginRequest>(
         &self,
         rank: Rank,
@@ -43,8 +43,8 @@ impl Plugin {
         outcome
     }
 
-    /// Sends it once it is its turn. The second value is the time that the plugin took, if it was asked and
-    /// has the method.
+    /// Sends it once it is its turn. The second value is the time that the plugin took, if it was called and has the
+    /// method.
     async fn send_in_turn<R: PluginRequest>(
         &self,
         rank: Rank,
@@ -61,12 +61,12 @@ impl Plugin {
             return (Outcome::NotConnected, None);
         }
         let begun = Instant::now();
-        // The flight recorder knows NRI's own messages.
+        // The flight recorder handles NRI's own messages.
         let meter = self.meter.as_ref().filter(|_| R::SERVICE == PLUGIN_SERVICE);
         let limit = meter.map_or(0, |meter| meter.copies_up_to());
         let mut copies = CallCopies::up_to(limit);
         let (outcome, error) = self.send(request, begun, timeout, &mut copies).await;
-        // A method that a plugin does not have was not called.
+        // A call of a method that the plugin lacks does not count.
         if matches!(outcome, Outcome::Unimplemented(_)) {
             return (outcome, None);
         }
@@ -91,8 +91,8 @@ impl Plugin {
     ) -> (Outcome<R::Answer>, Option<&'static str>) {
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
         let answer = self.caller.call_with_copies(request, timeout, &trace, copies);
-        // The call ends with the connection, but not before an answer that has arrived is read: a refusal
-        // refuses even if the plugin exits right after it.
+        // The call ends with the connection, but a reply that has arrived is read first: a refusal counts even if the
+        // plugin exits right after it.
         let answered = tokio::time::timeout(timeout, answer).await;
         let error = match &answered {
             Ok(Ok(_)) => None,
@@ -110,11 +110,11 @@ impl Plugin {
             Ok(Err(Unanswered::Closed)) => {
                 Outcome::Gone(self.trunk.closed_because().unwrap_or_default())
             }
-            // An answer that cannot be read fails the request, and the plugin stays.
+            // An unreadable reply fails the request, and the plugin stays connected.
             Ok(Err(Unanswered::Unreadable(why))) => {
                 Outcome::Refused(format!("its answer cannot be read: {why}"))
             }
-            // The plugin knows the deadline too, and may notice first that it is over.
+            // The plugin knows the deadline too, and may report first that it has passed.
             Ok(Err(Unanswered::Status(status)))
                 if status.code() == Code::DEADLINE_EXCEEDED && begun.elapsed() >= timeout =>
             {
@@ -132,8 +132,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for a turn. Events that have happened are sent however late; a creation is refused a turn
-    /// that comes after its caller has given up.
+    /// Waits for a turn. Past events are sent however late; a creation is refused if its turn would come after its
+    /// caller has given up.
     async fn turn<R: PluginRequest>(
         &self,
         rank: Rank,

@@ -3,7 +3,7 @@
 //! with a deadline and a typed outcome (ttRPC's errors are text).
 //!
 //! One request at a time, in the order of `turns.rs`, with one lock for each plugin. A plugin may
-//! call the daemon at any time, also from inside a handler: that needs no lock.
+//! call the daemon at any time, even from inside a handler, because that needs no lock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,10 +23,10 @@ use super::turns::Turns;
 use super::{CallMeter, Event, Outcome, PluginIdentity, Policy, api};
 use nri_api::event::ALL_BITS;
 
-/// The time a plugin has to answer Shutdown.
+/// Time limit for a plugin to answer Shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
-/// Runtime name, versions and time-outs, as plugins are configured with them.
+/// Runtime name, versions and time-outs with which plugins are configured.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// For the connection to register.
@@ -41,7 +41,7 @@ pub struct Settings {
     pub nri_version: String,
 }
 
-/// Why a connection did not become a plugin.
+/// The reason why a connection did not become a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// It did not register in time.
@@ -67,12 +67,12 @@ impl From<NotRegistered> for SessionError {
     }
 }
 
-/// How far a Synchronize is.
+/// Progress of a Synchronize.
 #[derive(Debug, Clone, Copy)]
 pub struct SyncProgress {
     /// When it began.
     pub begun: Instant,
-    /// Its time-out: of the whole, or of each request.
+    /// Its time-out: for the whole, or for each request.
     pub limit: Duration,
     /// Requests that the plugin has answered; a long snapshot has several.
     pub answered: usize,
@@ -93,13 +93,13 @@ pub(super) struct PluginParts {
 pub struct Plugin {
     pub(super) identity: PluginIdentity,
     events: AtomicI32,
-    /// It named no event, and so gets all of them, known to it or not.
+    /// Whether it named no event, and so receives all of them, known to it or not.
     takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
     /// In nanoseconds.
     timeout: AtomicU64,
-    /// Likewise, of the whole Synchronize; 0: each of its requests has the time of any other.
+    /// Likewise, for the whole Synchronize; 0 if each of its requests has the normal time-out.
     sync_timeout: AtomicU64,
     sync_progress: std::sync::Mutex<Option<SyncProgress>>,
     answers: std::sync::Mutex<AnswerTimes>,
@@ -108,9 +108,9 @@ pub struct Plugin {
     pub(super) turns: Turns,
     pub(super) meter: Option<Arc<dyn CallMeter>>,
     pub(super) speaks_state_change: AtomicBool,
-    /// Events that it took as StateChange.
+    /// Events that it received as StateChange.
     pub(super) deprecated: std::sync::Mutex<BTreeSet<&'static str>>,
-    /// Serves the plugin's calls as long as it lives.
+    /// Serves the plugin's calls as long as this lives.
     pub(super) server: RuntimeServer,
     /// The process of a launched plugin.
     process: std::sync::Mutex<Option<PluginProcess>>,
@@ -122,11 +122,11 @@ impl fmt::Debug for Plugin {
     }
 }
 
-/// Registers and configures the plugin that connected. `launched`: index, name and configuration
-/// text of a plugin that the daemon started.
+/// Registers and configures the connected plugin. `launched`: index, name and configuration text of
+/// a plugin that the daemon started.
 ///
 /// # Errors
-/// Fails when it does not register or is not configured in time; the connection is closed then.
+/// Fails when it does not register or is not configured in time; the connection is then closed.
 pub async fn handshake(
     stream: UnixStream,
     launched: Option<(String, String, String)>,
@@ -197,7 +197,7 @@ fn millis(duration: Duration) -> i64 {
 }
 
 impl Plugin {
-    /// Puts a plugin together; its subscriptions may follow.
+    /// Creates a plugin from its parts; its subscriptions may follow.
     pub(super) fn from_parts(
         parts: PluginParts,
         trunk: Trunk,
@@ -227,12 +227,12 @@ impl Plugin {
         plugin
     }
 
-    /// The failure policy that it declared.
+    /// Its declared failure policy.
     pub(super) fn declared(&self) -> Option<&api::FailurePolicy> {
         self.declared.as_ref()
     }
 
-    /// The events it is subscribed to, as bits.
+    /// Its subscribed events, as bits.
     pub(super) fn event_bits(&self) -> i32 {
         self.events.load(Ordering::Relaxed)
     }
@@ -277,7 +277,7 @@ impl Plugin {
         let events = if self.takes_all { ALL_BITS } else { answer.events };
         self.events.store(events, Ordering::Relaxed);
         self.weigh();
-        // Without unknown fields: it is kept as long as the plugin.
+        // Without unknown fields, because it is kept as long as the plugin.
         let known =
             |declared| api::FailurePolicy { special_fields: Default::default(), ..declared };
         self.declared = answer.failure_policy.into_option().map(known);
@@ -304,13 +304,13 @@ impl Plugin {
         &self.identity.nri_version
     }
 
-    /// Its process id, where the kernel shows it.
+    /// Its PID, if the kernel shows it.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }
 
-    /// Hands over the process of a launched plugin, which ends with the connection. Its pid
-    /// replaces that of the socket's peer: of a socketpair, the peer is this process.
+    /// Adds the process of a launched plugin, which ends with the connection. Its PID replaces that
+    /// of the socket's peer, because this process is the peer of a socketpair.
     pub(super) fn set_process(&mut self, process: PluginProcess) {
         self.pid = process.pid();
         self.process = std::sync::Mutex::new(Some(process));
@@ -327,7 +327,7 @@ impl Plugin {
     }
 
     /// Unsubscribes it from an `event` that it does not implement. False if it subscribed to the
-    /// event by name, which then holds.
+    /// event by name; then it stays subscribed.
     pub(super) fn drop_unasked_event(&self, event: Event) -> bool {
         if self.takes_all {
             self.events.fetch_and(!event.bit(), Ordering::Relaxed);
@@ -335,18 +335,18 @@ impl Plugin {
         self.takes_all
     }
 
-    /// Frames of answers that have come so far; a late answer counts as well.
+    /// The number of reply frames received; late replies count as well.
     pub fn frames_received(&self) -> usize {
         self.trunk.frames_received()
     }
 
-    /// The policy in force under the operator's settings.
+    /// The policy in force with the operator's settings.
     pub fn policy(&self, settings: &PluginSettings) -> Policy {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Applies the operator's settings for this plugin: its own time-out, else `default` or the
-    /// present one, and the number of its concurrent requests (D29).
+    /// Applies the operator's settings for this plugin: its time-out, else `default` or the current
+    /// one, and the number of its concurrent requests (D29).
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
@@ -362,7 +362,7 @@ impl Plugin {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// How far its Synchronize is, while it is under way.
+    /// Progress of its Synchronize, while it is running.
     pub fn sync_progress(&self) -> Option<SyncProgress> {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -371,7 +371,7 @@ impl Plugin {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// How long it took to answer requests within about the last hour; `None` if there were none.
+    /// Its response times within about the last hour; `None` without responses.
     pub fn answer_times(&self) -> Option<Quantiles> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.quantiles(Instant::now())
@@ -387,7 +387,7 @@ impl Plugin {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
-    /// Counts its requests from here on.
+    /// Counts its requests from now on.
     pub fn count_calls(&mut self, meter: Arc<dyn CallMeter>) {
         self.meter = Some(meter);
     }
@@ -417,8 +417,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for the requests under way, sends Shutdown, then disconnects; `why` is logged as the
-    /// reason. Plugins that do not implement Shutdown refuse it, which is fine.
+    /// Waits for the requests in flight, sends Shutdown, then disconnects; `why` is logged as the
+    /// reason. Plugins may refuse Shutdown if they do not implement it.
     pub async fn shutdown(&self, why: &str) {
         let _turns = tokio::time::timeout(self.timeout(), self.turns.all()).await;
         let wait = SHUTDOWN_WAIT.min(self.timeout());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A snapshot of pods and containers as Synchronize requests that the protocol can carry.
+//! A snapshot of pods and containers, as Synchronize requests within the protocol's limits.
 //!
-//! Its messages are bytes already: on a node with thousands of containers they are kept encoded,
-//! so that a plugin that connects does not have all of them decoded and encoded again.
+//! Its messages are kept encoded, so that thousands of containers are not decoded and encoded again
+//! for each plugin that connects.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::formats::protobuf::write_varint;
 
 use super::api;
 
-/// One message in two parts: bytes that were kept, and fields as they are now. A reader sees both
-/// as one message.
+/// One message in two parts: stored bytes, and fields with current values. Together they decode as
+/// one message.
 #[derive(Debug, Clone, Default)]
 pub struct Encoded {
     /// Fields that do not change.
@@ -25,7 +25,7 @@ pub struct Encoded {
 
 impl Encoded {
     fn new(message: &impl Message) -> Self {
-        // Only a message that lacks a required field fails, and NRI's have none.
+        // Encoding fails only if a required field is missing, and NRI's messages have none.
         Self { now: message.write_to_bytes().unwrap_or_default(), ..Self::default() }
     }
 
@@ -34,7 +34,7 @@ impl Encoded {
     }
 }
 
-/// Pods and containers at one moment.
+/// The pods and containers at one time.
 #[derive(Debug, Clone, Default)]
 pub struct EncodedSnapshot {
     /// Each a `PodSandbox`.
@@ -48,7 +48,7 @@ const PODS: u8 = 1 << 3 | 2;
 const CONTAINERS: u8 = 2 << 3 | 2;
 const MORE: [u8; 2] = [3 << 3, 1];
 
-/// Tag and length before each object need at most 6 bytes.
+/// Tag and length before each object take at most 6 bytes.
 const BEFORE_EACH: usize = 6;
 const ROOM: usize = TTRPC_LIMIT - 1024;
 
@@ -67,8 +67,8 @@ impl EncodedSnapshot {
         self.pods.iter().chain(&self.containers).map(size).sum::<usize>().min(ROOM)
     }
 
-    /// Cuts it into requests below the limit, each with whether more follow; every object
-    /// goes into exactly one.
+    /// Splits it into requests below the limit, each with whether more follow; every object is in
+    /// exactly one.
     pub(super) fn parts(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
         let pods = self.pods.iter().map(|pod| (PODS, pod));
         let containers = self.containers.iter().map(|container| (CONTAINERS, container));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_is_so_now_are_one_message() {
+    fn stored_bytes_and_current_fields_are_one_message() {
         let kept = api::Container { name: "web".to_owned(), ..Default::default() };
         let now = api::Container { id: "c".to_owned(), pid: 7, ..Default::default() };
         let bytes = |message: &api::Container| message.write_to_bytes().unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_too_large_for_any_part_stands_alone_and_ends() {
+    fn an_object_too_large_for_any_part_is_alone_and_last() {
         let snapshot = EncodedSnapshot::encode(&pods(3, TTRPC_LIMIT), &[]);
         let more: Vec<bool> = snapshot.parts().map(|(_, more)| more).collect();
         assert_eq!(more, [true, true, false]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The socket that plugins connect to (decisions D11, D12).
 //!
-//! It never unlinks a socket that another process listens on, neither at its start nor at its end:
-//! containerd and CRI-O use the same default path for plugins, and would silently lose theirs.
+//! It never unlinks a socket that another process listens on: containerd and CRI-O use the same default path for
+//! plugins, and would silently lose theirs.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -22,7 +22,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// Programs with a built-in NRI, by the name of their process, and their engine.
+/// Programs with a built-in NRI, by process name, and their engines.
 const ENGINES: [(&str, &str); 6] = [
     ("containerd", "containerd"),
     ("crio", "CRI-O"),
@@ -39,7 +39,7 @@ pub(crate) enum NoPlugins {
     SwitchedOff,
     /// Another process listens there, most likely the engine's own NRI.
     Taken(SocketListener),
-    /// It could not be made.
+    /// The socket could not be created.
     Failed(String),
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct SocketListener {
     pub pid: Option<i32>,
     /// The name of its program.
     pub name: String,
-    /// The engine that the program belongs to.
+    /// The engine of this program.
     pub engine: Option<&'static str>,
 }
 
@@ -101,7 +101,7 @@ impl std::fmt::Display for SocketListener {
 }
 
 impl SocketListener {
-    /// The name by which `install` calls that engine.
+    /// The engine's name for `install`.
     pub(crate) fn engine_to_install(&self) -> Option<&'static str> {
         self.engine.map(name_for_install)
     }
@@ -128,7 +128,7 @@ impl SocketListener {
     }
 }
 
-/// The name by which `install` calls an engine.
+/// An engine's name for `install`.
 pub(crate) fn name_for_install(engine: &str) -> &'static str {
     match engine {
         "CRI-O" => "crio",
@@ -137,18 +137,18 @@ pub(crate) fn name_for_install(engine: &str) -> &'static str {
     }
 }
 
-/// The process that listens on `path` now; `None` where none does. It connects and sends nothing.
+/// The process that listens on `path` now, if any. It connects and sends nothing.
 pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
     match dial(path) {
         Ok(stream) => Some(SocketListener::peer_of(&stream, host)),
-        // Its queue is full, or it is of another type.
+        // Its queue is full, or it has another type.
         Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Some(SocketListener::default()),
         Err(_) => None,
     }
 }
 
-/// Whether the kernel lists a listening socket of this path in the network namespace of a process.
-/// For an engine's socket, since connecting would fill the engine's log.
+/// Whether the kernel lists a listening socket of this path in the network namespace of a process. Used for an engine's
+/// socket, because connecting would fill the engine's log.
 pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     let table = files::read(&host.path(format!("/proc/{pid}/net/unix")), limits::KERNEL_FILE)
         .unwrap_or_default();
@@ -163,7 +163,7 @@ pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     })
 }
 
-/// The path with the links of its folder resolved: `/var/run` is `/run`.
+/// The path with its folder's links resolved: `/var/run` is `/run`.
 fn canonical(path: &Path) -> PathBuf {
     let folder = path.parent().and_then(|folder| folder.canonicalize().or_absent());
     match (folder, path.file_name()) {
@@ -198,15 +198,15 @@ impl SocketFile {
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
 
-    /// Whether `path` still means this one.
+    /// Whether `path` still leads to this file.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(crate) fn is_at(self, path: &Path) -> std::io::Result<bool> {
         Ok(Self::of(path).if_there()? == Some(self))
     }
 
-    /// Removes the file, if `path` still means this one.
+    /// Removes the file, if `path` still leads to it.
     pub(crate) fn remove(self, path: &Path) {
         if matches!(self.is_at(path), Ok(true)) {
             let _gone = std::fs::remove_file(path);
@@ -214,10 +214,10 @@ impl SocketFile {
     }
 }
 
-/// The socket for plugins, or the reason for having none.
+/// Creates the socket for plugins.
 ///
 /// # Errors
-/// The reason why plugins cannot connect.
+/// Fails with the reason why plugins cannot connect.
 pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
     if config.disable_connections {
         return Err(NoPlugins::SwitchedOff);
@@ -240,13 +240,13 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
     let _not_placed = std::fs::remove_file(&temporary);
     match placed.doing(|| format!("listening on {}", path.display())).map_err(failed)? {
         true => Ok(bound),
-        // Another process was faster.
+        // Another process created one first.
         false => Err(NoPlugins::Taken(listener_at(path, &host).unwrap_or_default())),
     }
 }
 
-/// Closes a folder to other users that was made for this socket alone: a kubelet makes one, readable by
-/// all users, for a pod that mounts it before the daemon runs. Any other folder stays as it is.
+/// Closes a folder that exists only for this socket to other users: kubelet makes it, readable by all users, for a pod
+/// that mounts it before the daemon runs. Other folders are unchanged.
 fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     let there = std::fs::metadata(folder)?;
     let is_open = there.permissions().mode() & 0o077 != 0;
@@ -258,20 +258,20 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The reason why a daemon could not open the plugin socket, where none runs.
+/// The reason why a daemon could not open the plugin socket, if none is running.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }
 
-/// Returns the stale socket at `path`, on which no process listens, if there is one. Any other file
-/// there belongs to another process and stays.
+/// Returns the stale socket at `path`, on which no process listens, if there is one. Any other file stays, because it
+/// belongs to another process.
 fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, NoPlugins> {
     let failed = |why: &str| Err(NoPlugins::Failed(format!("{}: {why}", path.display())));
     let before = SocketFile::of(path).or_absent();
     match dial(path) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
         Err(Errno::ECONNREFUSED) => {
-            // The kernel returns the same for plain files.
+            // The kernel returns this for plain files as well.
             let meta = std::fs::metadata(path);
             if meta.is_ok_and(|meta| meta.file_type().is_socket()) {
                 return Ok(before);
@@ -284,7 +284,7 @@ fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, N
     }
 }
 
-/// Connects without waiting for a place in the queue.
+/// Connects without waiting for space in the queue.
 fn dial(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -292,8 +292,8 @@ fn dial(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     Ok(stream)
 }
 
-/// Gives the socket its name, in place of `stale` or of nothing; false where another process has
-/// put its own there meanwhile, which stays.
+/// Renames the socket to its path, replacing `stale` or nothing; false if another process has put a socket there
+/// meanwhile, which stays.
 fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std::io::Result<bool> {
     use rustix::io::Errno;
     let rename = |flags| renameat_with(CWD, temporary, CWD, path, flags);
@@ -301,20 +301,20 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     match rename(flags) {
         Ok(()) => match stale.map_or(Ok(true), |stale| stale.is_at(temporary)) {
             Ok(true) => Ok(true),
-            // The owner of the other socket is not known: it gets its place again.
+            // The other socket's owner is unknown: it is moved back.
             is_ours => rename(RenameFlags::EXCHANGE).map_err(Into::into).and(is_ours),
         },
         Err(Errno::EXIST | Errno::NOENT) => Ok(false),
-        // The file system does not know these flags.
+        // The file system does not support these flags.
         Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(temporary, path).map(|()| true),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Listens on `path` with this mode and group from the first moment on, replacing any file there.
+/// Listens on `path` with this mode and group from the beginning, replacing any file there.
 ///
 /// # Errors
-/// Fails when the folder refuses.
+/// Fails when the file cannot be created.
 pub(crate) fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
     let (bound, temporary) = bind_beside(path, mode, gid)?;
     std::fs::rename(&temporary, path).doing(|| format!("listening on {}", path.display()))?;
@@ -324,7 +324,7 @@ pub(crate) fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
 /// Gives the socket at `path` this mode and group.
 ///
 /// # Errors
-/// Fails when it is not there.
+/// Fails when it does not exist.
 pub(crate) fn set_access(path: &Path, mode: u32, gid: Option<u32>) -> Result<()> {
     let doing = || format!("changing the access to {}", path.display());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).doing(doing)?;
@@ -332,7 +332,7 @@ pub(crate) fn set_access(path: &Path, mode: u32, gid: Option<u32>) -> Result<()>
     chown(path, None, Some(gid)).doing(doing)
 }
 
-/// Listens under another name: no process can connect before the mode is right.
+/// Listens under another name, so that no process can connect before the mode is set.
 fn bind_beside(path: &Path, mode: u32, gid: Option<u32>) -> Result<(Bound, PathBuf)> {
     let doing = || format!("listening on {}", path.display());
     let temporary = path.with_extension(format!("new.{}", std::process::id()));
@@ -381,7 +381,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (path, ours) = (temp.path().join("nri.sock"), temp.path().join("ours"));
         let _ours = UnixListener::bind(&ours).unwrap();
-        // Nothing was there, or a stale socket; by now an engine listens.
+        // The path was empty or had a stale socket; meanwhile an engine listens.
         drop(UnixListener::bind(temp.path().join("stale")).unwrap());
         let stale = SocketFile::of(&temp.path().join("stale")).unwrap();
         let _engine = UnixListener::bind(&path).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_shown_with_its_engine_unless_its_name_says_it() {
+    fn a_listener_is_shown_with_its_engine_unless_named_like_it() {
         let named =
             |name: &str, engine| SocketListener { pid: Some(7), name: name.to_owned(), engine };
         for (listener, wanted) in [
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_socket_is_left_alone() {
+    fn a_file_that_is_not_a_stream_socket_is_left_alone() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         std::fs::create_dir(temp.path().join("nri")).unwrap();
@@ -468,7 +468,7 @@ mod tests {
         let folder = config.socket_path.parent().unwrap();
         drop(for_plugins(&config).unwrap());
         assert_eq!((mode(folder), mode(&temp.path().join("a"))), (0o700, 0o700));
-        // As a kubelet makes it.
+        // As kubelet makes it.
         std::fs::remove_dir_all(folder).unwrap();
         std::fs::create_dir(folder).unwrap();
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();

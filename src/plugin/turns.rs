@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order of requests to one plugin: it gets a bounded number at once, the rest waits.
+//! The order of requests to one plugin: a limited number are sent at once, the others wait.
 //!
-//! Four ranks, first come first served within each: later events of a container that exists go
-//! first, then creations, then new pods, then notifications of the extension. So a burst of creations comes to an end container by
-//! container; in the order of arrival, the second event of the first container would wait for the
-//! first event of the last one, and all of them would run out of time together.
+//! Four ranks, first come first served within each: later events of a container that exists go first, then creations,
+//! then new pods, then notifications of the extension. So a burst of creations finishes container by container; in
+//! order of arrival, the second event of the first container would wait for the first event of the last one, and all
+//! would time out together.
 //!
-//! Two rules bound that. An event never overtakes an older one of the same container, nor an
-//! event of a pod an older one in that pod. And no request starves: after [`OVERTAKEN`] turns in a
-//! row that overtook the oldest request of a lower rank, that one goes next.
+//! Two rules limit that. An event never overtakes an older one of the same container, or of its pod. And no request
+//! starves: after [`OVERTAKEN`] consecutive turns that overtook the oldest request of a lower rank, that one is next.
 //!
-//! A creation whose caller will have given up before its turn is refused one at once ([`Busy`]);
-//! the estimate uses the requests before it and the plugin's recent durations.
+//! A creation whose caller would give up before its turn is refused immediately ([`Busy`]); the estimate uses the
+//! requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,14 +21,14 @@ use nri_transport::RequestSubject;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Turns in a row that may overtake the oldest request of a lower rank.
+/// Consecutive turns that may overtake the oldest request of a lower rank.
 const OVERTAKEN: u32 = 8;
 
 /// Durations kept for the mean; estimates start with `ENOUGH` of them.
 const SAMPLES: usize = 16;
 const ENOUGH: usize = 4;
 
-/// The priority of a request; the lower number goes first.
+/// The priority of a request; a lower number goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
     /// Any later event of a pod or container.
@@ -38,7 +37,7 @@ pub(super) enum Rank {
     Creation = 1,
     /// RunPodSandbox.
     NewPod = 2,
-    /// A notification of the extension: it holds up nothing, and has no place in a container's life.
+    /// A notification of the extension: no container waits for it.
     Notice = 3,
 }
 
@@ -82,7 +81,8 @@ struct TurnState {
     concurrency: usize,
     in_hand: usize,
     waiting: [VecDeque<WaitingRequest>; RANKS],
-    /// For each rank, the requests that follow from one of it before its caller is done.
+    /// For each rank, the number of requests of this plugin that one request of the rank leads to until its caller is
+    /// done.
     weights: [usize; RANKS],
     arrivals: u64,
     overtaken: u32,
@@ -100,7 +100,7 @@ struct WaitingRequest {
     grant: oneshot::Sender<Result<Turn, Busy>>,
 }
 
-/// A turn. It ends when this is dropped.
+/// A turn. Dropping it ends the turn.
 #[derive(Debug)]
 pub(super) struct Turn {
     state: Option<Arc<Mutex<TurnState>>>,
@@ -110,7 +110,7 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// Turns for this many requests at once.
+    /// Creates turns for this many concurrent requests.
     pub(super) fn new(concurrency: u32) -> Self {
         Self(Arc::new(Mutex::new(TurnState {
             concurrency: usize::try_from(concurrency).unwrap_or(1).max(1),
@@ -124,25 +124,25 @@ impl Turns {
         })))
     }
 
-    /// Sets how many requests it may get at once from now on.
+    /// Sets the number of concurrent requests from now on.
     pub(super) fn set_concurrency(&self, concurrency: u32) {
         let mut state = lock(&self.0);
         state.concurrency = usize::try_from(concurrency).unwrap_or(1).max(1);
         state.grant(&self.0);
     }
 
-    /// Sets which events of a creation the plugin is subscribed to, beside RunPodSandbox.
+    /// Sets which events of a creation the plugin is subscribed to, besides RunPodSandbox.
     pub(super) fn weigh(&self, creation: bool, post_creation: bool) {
         let of_creation = 1 + usize::from(post_creation);
         let of_pod = 1 + if creation { of_creation } else { 0 };
         lock(&self.0).weights = [1, of_creation, of_pod, 1];
     }
 
-    /// Waits for a turn; with `until` it fails at once if the turn would come later. A request
-    /// without a subject belongs to no container's life.
+    /// Waits for a turn; with `until` it fails at once if the turn would come later. A request without a subject
+    /// belongs to no container.
     ///
     /// # Errors
-    /// Fails with the requests to answer first, where that takes too long.
+    /// Fails with the requests ahead, if they would take too long.
     pub(super) async fn acquire(
         &self,
         rank: Rank,
@@ -166,7 +166,7 @@ impl Turns {
             state.reject_late();
             granted
         };
-        // A turn that is granted to a caller that is gone ends with the channel.
+        // A turn granted to an abandoned request ends when the channel is dropped.
         let nobody = Busy { ahead: 0, takes: Duration::ZERO };
         granted.await.unwrap_or(Err(nobody))
     }
@@ -208,22 +208,21 @@ impl Drop for Turn {
 }
 
 impl TurnState {
-    /// Grants the turns that are free to the requests that are next.
+    /// Grants the free turns to the next requests.
     fn grant(&mut self, shared: &Arc<Mutex<Self>>) {
         while self.in_hand < self.concurrency
             && let Some(next) = self.next()
         {
             self.in_hand += 1;
             if let Err(Ok(mut turn)) = next.grant.send(Ok(Turn::begin(shared, next.is_event))) {
-                // Its caller is gone; the state is locked here.
+                // Its caller is gone; the state is already locked here.
                 turn.state = None;
                 self.in_hand -= 1;
             }
         }
     }
 
-    /// The mean of the last turns, without the longest quarter: a hiccup of the host must not
-    /// turn callers away.
+    /// The mean of the last turns, without the longest quarter: a single slow turn must not make callers fail.
     fn learn(&mut self, took: Duration) {
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
@@ -257,7 +256,7 @@ impl TurnState {
         }
     }
 
-    /// Takes out the request that is next.
+    /// Takes the next request out.
     fn next(&mut self) -> Option<WaitingRequest> {
         let rank = self.waiting.iter().position(|queue| !queue.is_empty())?;
         let lower = rank + 1..RANKS;
@@ -287,8 +286,7 @@ impl TurnState {
 }
 
 impl WaitingRequest {
-    /// Whether `other` is an older request about the same container, or one of both about the
-    /// pod of the other.
+    /// Whether `other` is an older request about the same container, or about its pod.
     fn must_follow(&self, other: &Self) -> bool {
         let is_about_pod = self.container.is_empty() || other.container.is_empty();
         other.arrival < self.arrival
@@ -312,13 +310,13 @@ tokio::task_local! {
     static CALLER_DEADLINE: CallerDeadline;
 }
 
-/// Does `work` for a caller that waits until then: creations that plugins could not answer by
-/// then are not waited for.
+/// Runs `work` for a caller that waits until this deadline: creations that plugins could not answer in time are not
+/// awaited.
 pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
 
-/// The plugins that were too busy to be asked, for the caller that is being served.
+/// The plugins that were too busy to be asked for the current caller.
 pub(crate) fn busy_plugins() -> Vec<String> {
     let names = |deadline: &CallerDeadline| {
         deadline.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
@@ -326,12 +324,12 @@ pub(crate) fn busy_plugins() -> Vec<String> {
     CALLER_DEADLINE.try_with(names).unwrap_or_default()
 }
 
-/// When the caller that is being served gives up.
+/// When the current caller gives up.
 pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Whether `plugin` was too busy for this caller before: its pod was not announced there.
+/// Whether `plugin` was too busy for this caller before, so that its pod was not announced there.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();
@@ -340,7 +338,7 @@ pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     CALLER_DEADLINE.try_with(found).ok().flatten()
 }
 
-/// Notes that `plugin` is too busy for this caller.
+/// Records that `plugin` is too busy for this caller.
 pub(super) fn note_too_busy(plugin: String, busy: Busy) {
     let _no_caller =
         CALLER_DEADLINE.try_with(|deadline| deadline.busy.borrow_mut().push((plugin, busy)));
@@ -352,7 +350,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
-    /// Waits for a turn in a task, and logs its name when it came.
+    /// Waits for a turn in a task, and records its name when it was granted.
     fn wait(
         turns: &Arc<Turns>,
         log: &Log,
@@ -368,7 +366,7 @@ mod tests {
         })
     }
 
-    /// The order in which those get their turn who come in the order of `waits`.
+    /// Returns the order in which requests get their turn if they arrive in the order of `waits`.
     async fn order_of(
         waits: &[(Rank, (&'static str, &'static str), &'static str)],
     ) -> Vec<&'static str> {
@@ -430,7 +428,7 @@ mod tests {
             tokio::task::yield_now().await;
             let mut before = 0;
             while log.lock().unwrap().is_empty() {
-                // There is always another one that would go first.
+                // There is always another request that would go first.
                 let other = Arc::clone(&turns);
                 let subject = Some(RequestSubject { pod: "q", container: "c" });
                 let next = tokio::spawn(async move {
@@ -447,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Has the plugin taken so long for each of its first events.
+    /// Makes the plugin take this long for each of its first events.
     async fn taught(turns: &Turns, takes: Duration) {
         for _event in 0..ENOUGH {
             let turn =
@@ -477,11 +475,11 @@ mod tests {
                 Ok(turn) => refused = Some(turn.unwrap_err()),
             }
         }
-        // One in hand, each of the others comes back twice: 44 whole turns are left.
+        // One is running, and each of the others returns twice: 44 whole turns are left.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("requests to answer first at 200000 ms each"), "{said}");
-        // Events that have happened are delivered however long it takes.
+        // Past events are delivered however long it takes.
         let mut told =
             Box::pin(turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut told).await.is_err());
@@ -511,7 +509,7 @@ mod tests {
         let mut granted = Box::pin(turns.acquire(Rank::Creation, None, None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut granted).await.is_err());
         drop(first);
-        // It was granted, and is never taken.
+        // The granted turn is never used.
         drop(granted);
         drop(second);
         assert_eq!(turns.all().await.len(), 2);

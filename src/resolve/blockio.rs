@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O classes: a YAML file defines each class, the same file that engines read through
-//! goresctrl.
+//! Block I/O classes: a YAML file defines each class, the file that engines read through goresctrl.
 //!
-//! Only the class that is asked for is looked at, and devices are looked up each time, since they
-//! come and go. A device pattern that matches nothing limits nothing: a note reports that, as
-//! other readers of the file do, so that one file serves different machines.
-//! Reference: goresctrl `doc/blockio.md`; OCI `config-linux.md`, block IO.
+//! Only the requested class is read, and devices are looked up each time, because they may change.
+//! A device pattern without a match limits nothing and is reported in a note, as by other readers
+//! of the file, so that one file works on different machines. Reference: goresctrl
+//! `doc/blockio.md`; OCI `config-linux.md`, block IO.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +20,7 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
-/// The weights that the kernel takes.
+/// The range of weights that the kernel accepts.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 10..=1000;
 
 /// The keys of a class for limits per device, and their names in the OCI specification.
@@ -32,7 +31,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("ThrottleWriteIOPS", "throttleWriteIOPSDevice"),
 ];
 
-/// Resolves the class: `linux.resources.blockIO`, or nothing for the empty class.
+/// Resolves the class to `linux.resources.blockIO`, or to nothing for the empty class.
 pub(super) fn class(
     name: &str,
     file: Option<&Path>,
@@ -70,19 +69,19 @@ pub(super) fn class(
     Ok(Class::Set(Value::Object(block_io.0)))
 }
 
-/// Keys are matched without regard to case, as the other readers do, whose keys go through JSON.
+/// Keys are case-insensitive, as for the other readers, which convert them to JSON.
 pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
     let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| gojson::is_field(key, name));
     mapping.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
-/// `linux.resources.blockIO` while it is collected.
+/// `linux.resources.blockIO` under construction.
 #[derive(Debug, Default)]
 struct BlockIoSection(Map<String, Value>);
 
 impl BlockIoSection {
-    /// Adds one item of a class; a later item wins where both name one device.
+    /// Adds one item of a class; a later item overrides an earlier one for the same device.
     fn add(&mut self, item: &Yaml<'_>, host: &Host, notes: &mut Vec<String>) -> Result<(), String> {
         let keys = item.as_mapping().ok_or("an item is not a mapping")?;
         for key in keys.keys() {
@@ -128,7 +127,7 @@ impl BlockIoSection {
     }
 }
 
-/// Major and minor numbers of the disks that the patterns name.
+/// Major and minor numbers of the disks that match the patterns.
 fn devices(
     patterns: &Yaml<'_>,
     host: &Host,
@@ -157,7 +156,8 @@ fn devices(
     Ok(found)
 }
 
-/// The numbers of a whole disk; the kernel limits no partitions, and `/sys/block` has none.
+/// The numbers of a whole disk; the kernel limits no partitions, and `/sys/block` does not list
+/// them.
 fn disk(path: &Path, host: &Host) -> Option<(u64, u64)> {
     let real = std::fs::canonicalize(host.path(path)).or_absent()?;
     let dev = std::fs::canonicalize(host.path("/dev")).or_absent()?;
@@ -190,7 +190,7 @@ fn number(item: &Yaml<'_>, key: &str) -> Result<Option<u64>, String> {
         .ok_or_else(|| format!("{key}: \"{}\" is not a number in its range", quoted(&text)))
 }
 
-/// A number as Kubernetes writes quantities: `60M`, `1.5Gi`, `2e3`. Fractions are rounded up.
+/// A number in Kubernetes' quantity format: `60M`, `1.5Gi`, `2e3`. Fractions are rounded up.
 fn quantity(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_none() {
+    fn a_text_that_is_not_a_quantity_is_refused() {
         for text in ["", "M", "-1", "1.2.3", "10 M", "5KB", "99999999999E", "e3", "."] {
             assert_eq!(quantity(text), None, "{text}");
         }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
 //!
-//! The crate `container-device-interface` reads the files and makes the edits; it can do so to a
-//! typed spec only, so each device goes into an empty one, and what is in there afterwards is
-//! taken over as plain data (decision D26). Which file counts is decided here: a broken file
-//! does not keep devices of other files from being found, and is named when one is missing. So is
-//! what a file leaves open of a device node (`device_nodes.rs`): the crate fills in no mode.
-//! Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
+//! The crate `container-device-interface` reads the files and makes the edits; it can edit only a
+//! typed spec, so each device is applied to an empty one, whose content is then used as plain data
+//! (decision D26). This module decides which file counts: an invalid file does not hide devices of
+//! other files, and is named when a device is missing. It also completes device nodes
+//! (`device_nodes.rs`): the crate sets no mode. Reference: CDI specification 1.1, `SPEC.md`;
+//! BUG-G10 (docs/nri-differences.md).
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsRawFd;
@@ -57,7 +57,7 @@ pub(super) fn devices(
             problem: quoted(&problem),
         };
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
-        // The edits for all devices of a file come once.
+        // The edits for all devices of a file are applied once.
         let is_first = files_seen.insert(&entry.file);
         let device = edits(name, entry, is_first, host)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;
@@ -138,15 +138,15 @@ impl CdiRegistry {
     }
 }
 
-/// Reads a spec file; the error says what is wrong with it, and quotes nothing that may be another
-/// file's text: a link can lead anywhere.
+/// Reads a spec file. Errors do not quote its text, which may be another file's, because a link can
+/// lead anywhere.
 fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     let file = files::open_regular(path).map_err(|error| in_our_words(&error))?;
     let size = file.metadata().map_err(|error| in_our_words(&error))?.len();
     if usize::try_from(size).is_ok_and(|size| size > limits::SETTINGS_FILE) {
         return Err(format!("it has more than {} bytes", limits::SETTINGS_FILE));
     }
-    // The crate opens a path: this one means the file that was looked at.
+    // The crate opens a path: this one leads to the file that was checked.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let raw = parse_spec(&opened).map_err(|error| {
         let why = error.root_cause().to_string();
@@ -158,7 +158,7 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
             None => "it is not a CDI spec".to_owned(),
         }
     })?;
-    // The innermost cause says what is wrong; what is around it, what the crate did.
+    // The innermost cause describes the error; the outer ones describe the crate's steps.
     new_spec(&raw, &path.to_owned(), priority).map_err(|error| error.root_cause().to_string())
 }
 
@@ -200,7 +200,7 @@ fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiD
     Ok(device)
 }
 
-/// A spec that has every part, and nothing in them: the crate would fill in its own defaults.
+/// A spec that has every part, all of them empty: the crate would fill in its defaults.
 fn empty_spec() -> Spec {
     let mut process = Process::default();
     process.set_env(Some(Vec::new()));
@@ -219,7 +219,7 @@ fn empty_spec() -> Spec {
 
 fn variable(entry: &str) -> Result<api::KeyValue, String> {
     match entry.split_once('=') {
-        // A name with a dash in front means a removal in an adjustment.
+        // In an adjustment, a name with a leading dash means removal.
         Some((name, value)) if !name.is_empty() && !name.starts_with('-') => Ok(api::KeyValue {
             key: name.to_owned(),
             value: value.to_owned(),

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the real runtime honours what plugins ask for.
+//! Checks whether the real runtime honours plugins' requests.
 //!
-//! Runtimes skip members of config.json that they do not know, and the plugin would believe in a
-//! change that never happened. So a field is refused that runc or crun is known to lack, by its
-//! `features` or, where these cannot name it, by its version, and one that any other runtime does
-//! not name in its `features`. For a runtime that does not answer, no field is refused.
-//! Reference: OCI runtime-spec `features-linux.md`; change logs of runc (1.2.0-rc.1: time
-//! namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2:
-//! memory policy, RDT schemata and monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler;
-//! 1.8.6: I/O priority and `features`; 1.9: ridmap; 1.10: RDT; 1.22: network devices and RDT
-//! schemata; 1.24: memory policy and RDT monitoring). crun's `features` names network devices and
-//! memory policy in each release that has them, RDT never (1.29.1).
+//! Runtimes ignore unknown members of config.json, and the plugin would assume a change that never
+//! happened. So a field is refused if runc or crun is known to lack it, according to its `features`
+//! or, if these cannot name it, its version; for any other runtime, if its `features` do not name
+//! it. If a runtime does not answer, no field is refused. Reference: OCI runtime-spec
+//! `features-linux.md`; change logs of runc (1.2.0-rc.1: time namespaces, scheduler, I/O priority,
+//! id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2: memory policy, RDT schemata and
+//! monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler; 1.8.6: I/O priority and
+//! `features`; 1.9: ridmap; 1.10: RDT; 1.22: network devices and RDT schemata; 1.24: memory policy
+//! and RDT monitoring). crun's `features` names network devices and memory policy in each release
+//! that has them, RDT never (1.29.1).
 
 use crate::error::quoted;
 use crate::plugin::api;
@@ -21,7 +21,8 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{Class, PatchError, Resolved, mount_field};
 
-/// Mount options that runtimes act on. Others belong to file systems, and no runtime lists them.
+/// Mount options that runtimes act on. Others belong to file systems, and runtimes do not list
+/// them.
 const GENERIC_OPTIONS: [&str; 26] = [
     "idmap",
     "ridmap",
@@ -51,8 +52,8 @@ const GENERIC_OPTIONS: [&str; 26] = [
     "iversion",
 ];
 
-/// Options that a bind mount can have; it has no data of a file system, which runtimes before
-/// runc 1.2 drop. Others are known by the runtime's own list.
+/// Options that a bind mount can have. It has no file system data, which runtimes before runc 1.2
+/// drop. Other options must be in the runtime's list.
 const BIND_OPTIONS: [&str; 46] = [
     "acl",
     "async",
@@ -102,7 +103,7 @@ const BIND_OPTIONS: [&str; 46] = [
     "rrw",
 ];
 
-/// Something that a runtime may lack.
+/// A feature that a runtime may lack.
 #[derive(Debug)]
 struct Need {
     field: String,
@@ -139,12 +140,12 @@ struct Filter {
     flags: Vec<String>,
 }
 
-/// Whether the runtime's features matter at all.
+/// Whether the runtime's features matter for this adjustment.
 pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> bool {
     !needs(adjustment, resolved).is_empty()
 }
 
-/// The program that writes the resources of a container.
+/// The writer of a container's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceWriter {
     /// The runtime, from its document.
@@ -156,7 +157,7 @@ pub enum ResourceWriter {
 /// Refuses features that the runtime is known to lack.
 ///
 /// # Errors
-/// The NRI field, the runtime and the feature.
+/// Fails with the NRI field, the runtime and the feature.
 pub fn check_runtime(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
@@ -231,7 +232,7 @@ fn needs_of_resources(
     resolved: &Resolved,
     add: &mut impl FnMut(&str, What),
 ) {
-    // The patch refuses values that no runtime would take.
+    // The patch refuses values that no runtime accepts.
     let overlay = overlay_of(resources, resolved).unwrap_or_default();
     for (section, members) in &overlay {
         for (key, value) in members.as_object().into_iter().flatten() {
@@ -271,7 +272,7 @@ fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&s
         let flags = flags.map(|flag| format!("{flag:?}")).collect();
         add("MemoryPolicy", What::MemoryPolicy { mode: mode.unwrap_or_default(), flags });
     }
-    // "None" removes a present value, which every runtime can do without.
+    // "None" removes a present value, which every runtime supports.
     let none = api::LinuxSchedulerPolicy::SCHED_NONE;
     if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
         add("LinuxSched", What::Scheduler);
@@ -346,7 +347,7 @@ impl What {
                     .map_or(must_name(runtime) || is_young, |known| !known.contains(kind))
                     .then(|| format!("{kind} namespaces"))
             }
-            // runc refuses all of them, and cannot name that.
+            // runc refuses all of them, and its `features` cannot show that.
             Self::Seccomp(filter)
                 if !filter.flags.is_empty() && runtime.is_before(RuntimeKind::Runc, (1, 2, 0)) =>
             {
@@ -385,19 +386,19 @@ impl What {
 }
 
 /// Whether the runtime supports only the features that it names in its `features`: it answered, and
-/// this project has no table of its versions.
+/// no version table exists for it here.
 fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// Whether the runtime lacks something that `features` cannot name: runc and crun by the first
+/// Whether the runtime lacks a feature that `features` cannot name: for runc and crun by the first
 /// version that has it.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)
 }
 
-/// Whether the runtime lacks something that `features` may name; where it does not, by [`before`].
+/// Whether the runtime lacks a feature that `features` may name; if it does not, by [`before`].
 fn lacks(
     enabled: Option<bool>,
     runtime: &Features,
@@ -407,7 +408,7 @@ fn lacks(
     enabled.map_or_else(|| before(runtime, runc, crun), |enabled| !enabled)
 }
 
-/// Whether it lacks network devices or memory policies, which each crun that has them names.
+/// Whether it lacks network devices or memory policies, which every crun that has them names.
 fn lacks_unless_named(enabled: Option<bool>, runtime: &Features) -> bool {
     lacks(enabled, runtime, (1, 4, 0), (u32::MAX, 0, 0))
 }
@@ -432,7 +433,7 @@ fn lacks_option(
     let extensions = linux.and_then(|linux| linux.mount_extensions.as_ref());
     let idmap = extensions.and_then(|extensions| extensions.idmap.as_ref()?.enabled);
     match option {
-        // The runtime reports these outside the list.
+        // The runtime reports these outside of the list.
         "idmap" | "ridmap" if idmap == Some(false) => true,
         "idmap" | "ridmap" if must_name(runtime) => idmap.is_none(),
         "idmap" => runtime.is_before(RuntimeKind::Runc, (1, 2, 0)),

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resolves the names in an adjustment on this host, before the pure patch: CDI devices, block I/O
-//! and RDT classes; and checks whether the real runtime honours what plugins ask for.
+//! and RDT classes; and checks whether the real runtime honours plugins' requests.
 //!
-//! It reads files through the host door and writes none. It knows neither daemon nor bundle, so a
-//! dry run calls it as well. A name that does not exist here is refused in one line (decisions D23,
-//! D24), never skipped.
-//! Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
+//! It reads files through `Host` and writes none. It does not use the daemon or a bundle, so a dry
+//! run calls it as well. An unknown name is refused in one line (decisions D23, D24), never
+//! skipped. Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;
 mod cdi;
@@ -39,10 +38,10 @@ use crate::spec::patch::{PatchError, Resolved, is_acted_on};
 const RDT_CLASS: &str = "RdtClass";
 
 /// Resolves the names in `adjustment`. The second value lists what only this host lacks for them:
-/// the container may be meant for another one, or has to be described before it is refused.
+/// the container may be for another host, or must be described before it is refused.
 ///
 /// # Errors
-/// The NRI field at fault and its mistake on any host.
+/// Fails with the NRI field at fault and a mistake that no host accepts.
 pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
@@ -67,7 +66,7 @@ pub(crate) fn resolve(
     Ok((resolved, doubts))
 }
 
-/// The annotations that the runtime acts on and that their plugins may set (`runtime_annotations`).
+/// The annotations that plugins may set although the runtime acts on them (`runtime_annotations`).
 pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<String> {
     let mut keys = merged.adjust.annotations.keys().filter(|key| is_acted_on(key)).peekable();
     if keys.peek().is_none() {
@@ -86,7 +85,7 @@ pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<
 /// Resolves the classes in an update.
 ///
 /// # Errors
-/// The NRI field at fault and its mistake on this host.
+/// Fails with the NRI field at fault and its mistake on this host.
 pub(crate) fn resolve_classes(
     resources: &api::LinuxResources,
     config: &Config,

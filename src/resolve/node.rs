@@ -2,8 +2,8 @@
 //! Refuses fields that no runtime can set on this node, before the runtime runs.
 //!
 //! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and
-//! start the container (runc 1.1 and `closID` without resctrl). Unknown features pass. It reads a
-//! few files below /sys and /proc, and only for fields that an adjustment has.
+//! start the container (runc 1.1 and `closID` without resctrl). Unknown features are accepted. It
+//! reads a few files below /sys and /proc, and only for fields in the adjustment.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::spec::patch::{PatchError, Resolved};
 /// Refuses fields that this node is known not to support; `document` is the container's.
 ///
 /// # Errors
-/// The NRI field, and the lacking feature of the node.
+/// Fails with the NRI field, and the feature that the node lacks.
 pub(crate) fn check_node(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
@@ -58,7 +58,7 @@ pub(crate) fn check_node(
     if !root.is_dir() {
         return Ok(());
     }
-    // Without an answer the version of cgroups is unknown.
+    // Without this file the version of cgroups is unknown.
     let v2 = files::read_kernel(&root.join("cgroup.controllers")).if_there().map_err(|error| {
         lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
     })?;
@@ -67,7 +67,7 @@ pub(crate) fn check_node(
     settings::check(resources, resolved, (root, layout), document, host)
 }
 
-/// Whether cgroup v2 alone is in use.
+/// Whether only cgroup v2 is in use.
 pub(crate) fn is_cgroup_v2(host: &Host) -> bool {
     host.path("/sys/fs/cgroup/cgroup.controllers").exists()
 }
@@ -84,7 +84,7 @@ fn check_namespace(kind: &str, host: &Host) -> Result<(), PatchError> {
         "network" => "net",
         "mount" => "mnt",
         "cgroup" | "ipc" | "pid" | "time" | "user" | "uts" => kind,
-        // The runtime reports this.
+        // The runtime reports this error.
         _ => return Ok(()),
     };
     let folder = host.path("/proc/self/ns");

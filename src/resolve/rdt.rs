@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDT classes: the folders in resctrl, made by the host's administrator, or by an engine that reads
-//! a file of classes (`[rdt] config_file`, in the format of goresctrl). Where that file is set, a
-//! class has to be in it: other folders are not the engine's.
+//! RDT classes: the folders in resctrl, made by the host's administrator, or by an engine that reads a file of classes
+//! (`[rdt] config_file`, in goresctrl's format). If that file is set, a class must be in it, because other folders are
+//! not the engine's.
 //!
-//! It makes and changes no class. The runtime puts the container into the folder by its name, so
-//! the name is looked up, and one that leads out of resctrl is refused.
-//! Reference: Linux `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
+//! It never creates or changes a class. The runtime moves the container into the folder by its name, so the name is
+//! checked, and one that leads out of resctrl is refused. Reference: Linux `filesystems/resctrl`; OCI
+//! `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::Class;
 
-/// The class whose group is resctrl itself: all processes without another class are in it.
+/// The class whose group is resctrl itself, which contains all processes without another class.
 const ROOT: &str = "system/default";
 
-/// Folders that resctrl makes itself, and that are not classes.
+/// Folders that resctrl makes and that are not classes.
 const NO_CLASSES: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
 /// The places of classes: the file that defines them, if any, and the folder of their groups.
@@ -33,8 +33,8 @@ pub(super) struct RdtPlaces<'c> {
     pub(super) resctrl: &'c Path,
 }
 
-/// The name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read
-/// a file of classes put nothing before the name.
+/// The name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read a file of classes
+/// add no prefix.
 pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }
@@ -47,8 +47,8 @@ pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Cl
     }
 }
 
-/// Resolves the class for a container that may be meant for another host: one without resctrl has
-/// no groups to look at, which the second value reports.
+/// Resolves the class for a container that may be for another host: if this host has no resctrl, the second value
+/// reports that.
 pub(super) fn class_anywhere(
     name: &str,
     places: RdtPlaces<'_>,
@@ -87,7 +87,7 @@ pub(super) fn class_anywhere(
     Ok((class, None))
 }
 
-/// Whether the file defines the class, in just one of its partitions.
+/// Whether the file defines the class in exactly one of its partitions.
 fn is_defined(name: &str, file: &Path, host: &Host) -> Result<(), String> {
     let text = files::read_text(&host.path(file), limits::SETTINGS_FILE);
     let text = text.map_err(|error| in_our_words(&error))?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources that the cgroups of this host have no setting for: runtimes drop some of them (runc's
-//! swappiness on cgroup v2) and refuse others without the plugin's name.
+//! Refuses resources for which this host's cgroups have no setting: runtimes drop some of them
+//! (runc's swappiness on cgroup v2) and refuse others without the plugin's name.
 //!
-//! The planner of updates decides (`src/cgroup`), on the files that a new cgroup would have:
-//! creates and updates cannot differ. A setting that no cgroup shows passes; a file that cannot be
-//! read refuses. It writes nothing.
+//! The planner of updates decides (`src/cgroup`), with the files that a new cgroup would have, so
+//! that creates and updates agree. A setting that no cgroup shows is accepted; an unreadable file
+//! refuses. It writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// The first kernel without a limit of kernel memory; later ones ignore it.
+/// The first kernel without a kernel memory limit; later ones ignore it.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
 
 /// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups, and
@@ -36,7 +36,7 @@ pub(super) fn check(
     document: &[u8],
     host: &Host,
 ) -> Result<(), PatchError> {
-    // The patch refuses values that no runtime would take.
+    // The patch refuses values that no runtime accepts.
     let mut wanted = overlay_of(resources, resolved).unwrap_or_default();
     // Device rules are not file values, and every runtime applies them to a new cgroup.
     wanted.remove("devices");
@@ -66,7 +66,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the weights of single disks: only disks with the I/O scheduler BFQ take them.
+/// Checks the weights of single disks, which only disks with the I/O scheduler BFQ support.
 fn check_weights(
     wanted: &Map<String, Value>,
     layout: Layout,
@@ -106,8 +106,8 @@ fn refused(path: &str, why: &str) -> PatchError {
     invalid(&field, &format!("on this node {why}"))
 }
 
-/// The resources with a limit beside a limit with swap: its presence was checked before, and its
-/// value does not matter here.
+/// The resources with a memory limit next to a limit with swap: that there is one was checked
+/// before, and its value does not matter here.
 fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
     let mut after = wanted.clone();
     if let Some(Value::Object(memory)) = after.get_mut("memory") {
@@ -117,7 +117,7 @@ fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn has_no_kernel_limit(host: &Host) -> bool {
-    // If it cannot be read, the limit passes: a later kernel ignores it.
+    // If it is unreadable, the limit is accepted: a later kernel ignores it.
     let release = files::read_kernel(&host.path("/proc/sys/kernel/osrelease")).or_absent();
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -134,14 +134,14 @@ fn has_real_time(dir: &Path) -> io::Result<bool> {
     Ok(budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0))
 }
 
-/// The files of the next new cgroup, as present ones show them.
+/// The files of the next new cgroup, as existing ones show them.
 struct NewCgroup {
     root: PathBuf,
     layout: Layout,
 }
 
 impl NewCgroup {
-    /// The folder of a controller: where several share a hierarchy, it may have all their names.
+    /// The folder of a controller: several that share a hierarchy may form its name.
     fn controller(&self, name: &str) -> io::Result<Option<PathBuf>> {
         let dir = self.root.join(name);
         if self.layout == Layout::V2 || presence::is_dir(&dir)? {
@@ -155,14 +155,15 @@ impl NewCgroup {
         }))
     }
 
-    /// The cgroup above the container's, for CPU time; `None` if its document does not name it.
+    /// The parent of the container's cgroup, for CPU time; `None` if the document does not name the
+    /// cgroup.
     fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
         let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
         Ok(self.controller("cpu")?.map(|dir| dir.join(path)))
     }
 }
 
-/// The path above the container's cgroup.
+/// The path of the parent of the container's cgroup.
 fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
     let mut document = SpecDocument::parse(document).ok()?;
     let path = document.root().object("linux").ok()?.value("cgroupsPath").ok()??;
@@ -180,14 +181,14 @@ impl CgroupFiles for NewCgroup {
             }
             return Ok(true);
         };
-        // Some files of v2 come with a controller, which runtimes enable when they need it.
+        // Some files of v2 come with a controller, which runtimes enable when needed.
         let of = file.split('.').next().unwrap_or_default();
         if self.layout == Layout::V2 && !has_word(&dir.join("cgroup.subtree_control"), of)? {
             return Ok(true);
         }
         let (mut has_children, mut left) = (false, limits::PRESENT_CGROUPS);
         for entry in presence::entries(&dir)? {
-            // Several: a threaded one lacks some of them.
+            // Several, because a threaded one lacks some of them.
             if left > 0 && presence::is_dir(&entry.path())? {
                 (has_children, left) = (true, left - 1);
                 if presence::exists(&entry.path().join(file))? {

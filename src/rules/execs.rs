@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's exec rules: which processes started by `exec` they permit (decision D60).
+//! The operator's exec rules: which processes of `exec` they permit (decision D60).
 //!
-//! The first rule that is about the pod and the process decides; without one, the process is
-//! permitted. Where a rule may be about it (a pod that is not proven, a process that could not be
-//! read), that rule and the later ones have to permit it. Pure: no file, no clock.
+//! The first rule that matches the pod and the process decides; without one, the process is
+//! permitted. If a rule may match (the pod's identity is unproven, or the process was unreadable),
+//! that rule and the later ones must permit it. Pure: no file, no clock.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ const ROOT: &str = "root";
 pub(crate) struct ExecVerdict<'r> {
     /// The rule that refuses it.
     pub(crate) refused: Option<&'r ExecRuleSection>,
-    /// The rules in audit mode that would.
+    /// The rules in audit mode that would refuse it.
     pub(crate) would_refuse: Vec<&'r ExecRuleSection>,
 }
 
@@ -109,8 +109,8 @@ fn yes_if(is_so: bool) -> Fit {
     if is_so { Fit::Yes } else { Fit::No }
 }
 
-/// Whether a list selects a value: no exclusion matches it, and an entry that selects does, or
-/// there are only exclusions.
+/// Whether a list selects a value: no exclusion matches it, and some other entry does, or there are
+/// only exclusions.
 pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     if list.iter().filter_map(|entry| excluded(entry)).any(&is_it) {
         return false;
@@ -119,7 +119,7 @@ pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     chosen.peek().is_none() || chosen.any(|entry| is_it(entry))
 }
 
-/// A path without `//`, `.` and `..`, as it would be without links.
+/// A path without `//`, `.` and `..`, assuming that it has no links.
 pub(super) fn cleaned(path: &str) -> String {
     let root = if path.starts_with('/') { "/" } else { "" };
     let mut parts: Vec<&str> = Vec::new();
@@ -321,7 +321,7 @@ mod tests {
         let unrecorded = RuledPod { lacks_labels: true, ..doubtful.clone() };
         assert!(judge(&rules, Some(&unrecorded), &process("sh")).refused.is_some());
         assert!(judge(&rules, Some(&doubtful), &process("sh")).refused.is_none());
-        // Nor does the absence of a label permit anything.
+        // Nor does a missing label permit anything.
         let without = ExecRuleSection {
             pods: PodSelectors {
                 without_labels: vec![("a".to_owned(), "b".to_owned())],

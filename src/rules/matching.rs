@@ -13,9 +13,9 @@ use crate::glob;
 pub(crate) enum Fit {
     /// It is not.
     No,
-    /// It is if the pod is the one that the rule names, which is not proven.
+    /// It matches if the pod's unproven identity is true.
     Maybe,
-    /// It is.
+    /// It matches.
     Yes,
 }
 
@@ -33,11 +33,11 @@ impl Fit {
 /// The reason: the result of each list, or the first list that does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// This list does not contain this value.
+    /// This list does not match this value.
     Differs(&'static str, String),
-    /// Nothing of the container matches this list, nor any other; its first entry.
+    /// No property of the container matches this list or any other; its first entry.
     Lacks(&'static str, String),
-    /// Each of these lists matches, by this entry; empty where the rule is about all.
+    /// Each of these lists matches, by this entry; empty if the rule matches everything.
     Matches(Vec<(&'static str, String)>),
 }
 
@@ -62,12 +62,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Tries one rule.
+/// Matches one rule.
 pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Reason) {
     let differs = || (Fit::No, Reason::Differs("plugins", plugin.to_owned()));
     let bare = bare_name(plugin);
     let matches = |pattern: &str| glob::matches(pattern, plugin) || glob::matches(pattern, bare);
-    // Only its own name, or `inject:*`, selects an injection: it is the operator's.
+    // Only its name, or `inject:*`, selects an injection, because it is the operator's.
     if plugin.starts_with(INJECTIONS) {
         let is_its = |entry: &String| entry.starts_with(INJECTIONS) && matches(entry);
         if !rule.plugins.iter().any(is_its) {
@@ -89,8 +89,8 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     }
 }
 
-/// Tries the selectors of pods. A pod of doubtful identity is not excluded by its name: it may be
-/// another one (decision D59).
+/// Matches the selectors of pods. A pod of doubtful identity is not excluded by its name, which may
+/// be false (decision D59).
 pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     let mut by = Vec::new();
     let has = |(key, pattern): &(String, String)| {
@@ -117,7 +117,7 @@ pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     ] {
         match entry(list, |pattern| glob::matches(pattern, value)) {
             Entry::Any => {}
-            // It holds for every value.
+            // It matches every value.
             Entry::Found("*") if list.iter().all(|entry| excluded(entry).is_none()) => {
                 by.push((name, "*".to_owned()));
             }
@@ -139,16 +139,16 @@ pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
 }
 
 pub(crate) enum Entry<'r> {
-    /// The list is empty: it matches anything.
+    /// The list is empty, and matches anything.
     Any,
     Found(&'r str),
-    /// By this entry.
+    /// Excluded by this entry.
     Excluded(&'r str),
     None,
 }
 
-/// The entry that decides: an exclusion before all others, then `*`, since it needs no proof, then
-/// the first one that matches. A list of exclusions matches everything else.
+/// The entry that decides: exclusions first, then `*`, because it needs no proof, then the first
+/// match. A list of only exclusions matches everything else.
 pub(crate) fn entry(list: &[String], matches: impl Fn(&str) -> bool) -> Entry<'_> {
     let Some(first) = list.first() else { return Entry::Any };
     let is_against = |entry: &&String| excluded(entry).is_some_and(&matches);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The promises to containers with certain devices: which are about a pod or a container (decision D61).
+//! The promises to containers with certain devices: which of them apply to a pod or a container (decision D61).
 //!
-//! Every promise is judged, and any one of its lists of devices suffices. Where a source that has the
-//! devices could not be read, or the pod's identity is not proven, the promise may be about the container,
-//! and holds. A source that an engine does not have has no devices. Pure: no file, no clock.
+//! Every promise is checked, and one matching list of devices suffices. If a source of the devices was unreadable, or
+//! the pod's identity is unproven, the promise may apply, and counts as applying. A source that an engine lacks has no
+//! devices. Pure: no file, no clock.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,7 +17,7 @@ use crate::engine::{Allocated, Allocations};
 use crate::glob;
 use crate::plugin::api;
 
-/// Annotations that name CDI devices, separated by commas.
+/// Annotations with names of CDI devices, separated by commas.
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 
 /// The facts that promises match.
@@ -25,16 +25,16 @@ const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 pub(crate) struct PromiseFacts<'s> {
     pub(crate) ruled: &'s RuledPod,
     pub(crate) pod: &'s api::PodSandbox,
-    /// `None`: the pod itself, about which only its annotations and kubelet's word are known.
+    /// `None` for the pod itself, of which only its annotations and kubelet's allocations are known.
     pub(crate) container: Option<&'s api::Container>,
-    /// Why the engine's record of it could not be read.
+    /// The reason why the engine's record of it was unreadable.
     pub(crate) unread: Option<&'s str>,
-    /// The paths on the host of the container's device nodes, or why they are not known.
+    /// The host paths of the container's device nodes, or why they are unknown.
     pub(crate) nodes: Result<&'s [String], &'s str>,
     pub(crate) allocations: &'s Allocations,
 }
 
-/// The values of one list, and why there may be more.
+/// The values of one list, and the reason why there may be more.
 type Found<'s> = (Vec<String>, Option<&'s str>);
 
 impl<'s> PromiseFacts<'s> {
@@ -58,8 +58,8 @@ impl<'s> PromiseFacts<'s> {
         }
     }
 
-    /// The container's part, or that of the whole pod where kubelet does not list the container: it lists
-    /// neither ephemeral ones nor those that initialize the pod and end.
+    /// The container's allocations, or the whole pod's if kubelet does not list the container: it lists neither
+    /// ephemeral nor ordinary init containers.
     fn allocated(&self, part: fn(&Allocated) -> &BTreeSet<String>) -> Found<'s> {
         let listed = match self.allocations {
             Allocations::None => return (Vec::new(), None),
@@ -95,15 +95,15 @@ impl<'s> PromiseFacts<'s> {
         let devices = devices.unwrap_or_default().iter().map(|device| &device.path);
         let sources = container.mounts.iter().map(|mount| &mount.source);
         let paths = devices.chain(sources).filter(|path| path.starts_with('/'));
-        // Runtimes take a relative destination from the container's root.
+        // Runtimes interpret a relative destination from the container's root.
         let destinations = container.mounts.iter().map(|mount| format!("/{}", mount.destination));
         paths.cloned().chain(destinations).map(|path| cleaned(&path)).collect()
     }
 }
 
-/// Whether a block device, major and minor number of each device node of a container that has these.
+/// Whether it is a block device, and the numbers, of each device node of a container that has numbers.
 pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64, u64)> {
-    // The bits that the kernel takes of what a runtime hands on (`new_decode_dev`, include/linux/kdev_t.h).
+    // The bits that the kernel uses of a runtime's number (`new_decode_dev`, include/linux/kdev_t.h).
     let number =
         |major: i64, minor: i64| (major.cast_unsigned() & 0xfff, minor.cast_unsigned() & 0xf_ffff);
     let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
@@ -119,8 +119,7 @@ pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64,
     numbers.collect()
 }
 
-/// Whether a promise is about this container or pod, and why: of the lists of devices the first that
-/// matches.
+/// Whether a promise applies to this container or pod, and why: the first matching list of devices.
 pub(crate) fn fit_promise(section: &PromiseSection, facts: &PromiseFacts<'_>) -> (Fit, Reason) {
     let (of_pod, reason) = fit_pod(&section.pods, facts.ruled);
     let Reason::Matches(mut by) = reason else { return (of_pod, reason) };
@@ -149,7 +148,7 @@ pub(crate) fn fit_promise(section: &PromiseSection, facts: &PromiseFacts<'_>) ->
     }
 }
 
-/// Whether a list selects a value. A pattern of annotations without `=` is about the key alone.
+/// Whether a list selects a value. A pattern of annotations without `=` matches only the key.
 fn is_in(list: &[String], name: &str, value: &str) -> bool {
     let is_it = |pattern: &str| match value.split_once('=').filter(|_| name == "annotations") {
         None => glob::matches(pattern, value),
@@ -212,7 +211,7 @@ mod tests {
         }
     }
 
-    /// A section with one list of devices, of entries between blanks.
+    /// A section with one list of devices; `entries` are separated by blanks.
     fn section(key: &str, entries: &str) -> PromiseSection {
         let list = entries.split(' ').map(str::to_owned).collect();
         let mut section = PromiseSection { plugin: "a".to_owned(), ..PromiseSection::default() };
@@ -241,7 +240,7 @@ mod tests {
         Allocations::Listed(PodAllocations::from([(container.to_owned(), allocated), side]))
     }
 
-    /// A container with one of everything.
+    /// A container with one of each.
     fn whole() -> Subject {
         let device = |path: &str| api::LinuxDevice { path: path.to_owned(), ..Default::default() };
         let linux = api::LinuxContainer {
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_node_has_the_number_that_the_kernel_makes_of_it() {
+    fn a_device_node_has_the_kernels_number() {
         let device = |kind: &str, major: i64| api::LinuxDevice {
             type_: kind.to_owned(),
             major,
@@ -412,7 +411,7 @@ mod tests {
     }
 
     proptest! {
-        /// More devices, or less that is known, never free a container from a promise.
+        /// More devices, or less knowledge, never exempt a container from a promise.
         #[test]
         fn a_promise_is_never_lost_by_more_devices_or_less_knowledge(
             entries in proptest::collection::vec(word(), 1..4),

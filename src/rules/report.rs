@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 
-/// The rules' decisions about this pod, for each of these plugins (`NN-name`, or a name), and for
-/// configured ones.
+/// The rules' decisions about this pod, for these plugins (`NN-name`, or a name) and for configured
+/// ones.
 pub(crate) fn report(
     config: &Config,
     rules: &Rules,

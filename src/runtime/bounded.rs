@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs a program that answers and ends, within a time: a runtime's `--version`, `systemctl`.
+//! Runs a program that prints a response and exits, within a time limit: a runtime's `--version`,
+//! `systemctl`.
 //!
 //! Its children are killed with it.
 
@@ -25,7 +26,7 @@ pub(crate) struct Answer {
     pub(crate) stderr: String,
 }
 
-/// Runs `program` with these words, and nothing on its standard input.
+/// Runs `program` with these arguments, and empty standard input.
 ///
 /// # Errors
 /// Fails when it cannot be executed, or does not end within `wait`.
@@ -33,7 +34,7 @@ pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) ->
     run_with(program.as_ref(), words, None, wait)
 }
 
-/// The same with a variable more.
+/// Like [`run`], with one more variable.
 ///
 /// # Errors
 /// As [`run`].
@@ -58,14 +59,14 @@ pub(crate) fn run_with(
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    // Its pipes are closed, so it is about to end. It is not reaped: its number stays reserved.
+    // Its pipes are closed, so it is about to exit. It is not reaped, so its PID stays reserved.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let is_running = || matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive));
     while stdout.is_some() && is_running() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     let has_ended = !is_running();
-    // Ends the processes that it left behind, or itself.
+    // Ends the processes that it left, or itself.
     let _already_gone = killpg(pid, Signal::SIGKILL);
     let status = child.wait().doing(|| format!("executing {}", program.display()))?;
     match (stdout, stderr) {
@@ -77,7 +78,7 @@ pub(crate) fn run_with(
     }
 }
 
-/// Reads in a thread, which ends with the pipe: a pipe cannot be read with a deadline otherwise.
+/// Reads in a thread, which ends with the pipe: a pipe cannot otherwise be read with a deadline.
 fn read(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_or_is_no_program_is_an_error() {
+    fn a_program_that_hangs_or_cannot_run_is_an_error() {
         let wait = Duration::from_millis(200);
         let error = run("/bin/sh", &["-c", "sleep 600"], wait).unwrap_err().to_string();
         assert!(error.contains("did not answer"), "{error}");

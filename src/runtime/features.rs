@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The features of a runtime: its `features` and `--version`, asked once for each executable.
+//! The features of a runtime: its `features` and `--version`, queried once for each executable.
 //!
-//! It never starts a container, and waits two seconds at most. A runtime that does not answer is
-//! assumed to have every feature.
-//! Reference: OCI runtime-spec `features.md`, `features-linux.md`.
+//! It never starts a container, and waits at most two seconds. A runtime that does not answer is
+//! assumed to have every feature. Reference: OCI runtime-spec `features.md`, `features-linux.md`.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -15,21 +14,21 @@ use serde::Deserialize;
 
 use super::{RuntimeKind, bounded};
 
-/// The time that a runtime has for both answers.
+/// Time limit of a runtime for both responses.
 const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 
 /// The known facts about a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features {
-    /// `runc`, `crun`, …; empty when it named none.
+    /// `runc`, `crun`, …; empty if it reported none.
     pub name: String,
     /// Major, minor and patch.
     pub version: Option<(u32, u32, u32)>,
-    /// The answer of `features`, if there was one.
+    /// The output of `features`, if any.
     pub said: Option<FeaturesDocument>,
 }
 
-/// The answer of `features`; an absent member leaves the feature open.
+/// The output of `features`; an absent member leaves the feature undetermined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeaturesDocument {
@@ -77,7 +76,7 @@ pub struct MemoryPolicy {
     pub flags: Option<Vec<String>>,
 }
 
-/// Its support of mounts beyond options.
+/// Its support of mounts besides options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MountExtensions {
     pub idmap: Option<Enabled>,
@@ -90,7 +89,7 @@ pub struct Enabled {
 }
 
 impl Features {
-    /// The runtime kind, by the name that it reports.
+    /// The runtime kind, by its reported name.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }
@@ -128,7 +127,7 @@ impl std::fmt::Display for Features {
     }
 }
 
-/// The identity of an executable; another one under the same name is asked anew.
+/// The identity of an executable; another one of the same name is queried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecutableStamp {
     device: u64,
@@ -136,13 +135,12 @@ struct ExecutableStamp {
     changed: (i64, i64),
 }
 
-/// The runtimes that were asked.
+/// The runtimes that were queried.
 #[derive(Debug, Default)]
 pub(crate) struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
 
 impl KnownRuntimes {
-    /// The features of the runtime at `path`. It blocks the thread while it asks a runtime for the
-    /// first time.
+    /// The features of the runtime at `path`. The first query of a runtime blocks the thread.
     pub(crate) fn features(&self, path: &Path) -> Arc<Features> {
         let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
         let changed = (meta.mtime(), meta.mtime_nsec());
@@ -163,7 +161,7 @@ impl KnownRuntimes {
     }
 }
 
-/// Asks the runtime at `path`; `None` when it did not answer in time or could not be started.
+/// Queries the runtime at `path`; `None` when it did not answer in time or could not be started.
 pub fn ask(path: &Path) -> Option<Features> {
     let deadline = Instant::now() + ANSWERS_WAIT;
     let version = output(path, "--version", deadline)?;
@@ -171,7 +169,7 @@ pub fn ask(path: &Path) -> Option<Features> {
     Some(Features::from_answers(&version, &features))
 }
 
-/// The version that a program prints; `None` when it did not answer in time or named none.
+/// The version that a program prints; `None` when it did not answer in time or printed none.
 pub(crate) fn version(path: &Path) -> Option<(u32, u32, u32)> {
     let said = output(path, "--version", Instant::now() + ANSWERS_WAIT)?;
     Features::from_answers(&said, "").version
@@ -240,7 +238,7 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
     }
 
     #[test]
-    fn an_odd_answer_is_no_answer() {
+    fn an_invalid_answer_counts_as_none() {
         assert_eq!(Features::from_answers("", "[1]").said, None);
         assert_eq!(Features::from_answers("strange", "{").version, None);
         assert_eq!(Features::from_answers("strange", "{").to_string(), "strange");

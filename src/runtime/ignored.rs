@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members of `linux.resources` that runc takes without applying them: one table for creates and
-//! updates. crun applies every member that it takes, and refuses the rest in its own words.
+//! Members of `linux.resources` that runc accepts without applying them: one table for creates and
+//! updates. crun applies every member that it accepts, and refuses the others itself.
 //!
-//! Callers decide what to do about them. Reference: runc's `update.go`, which reads only some
-//! members, and its change log (1.0.0-rc94: kernel memory).
+//! Callers decide how to handle them. Reference: runc's `update.go`, which reads only some members,
+//! and its change log (1.0.0-rc94: kernel memory).
 
-/// The occasions at which runc ignores a member.
+/// When runc ignores a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IgnoredAt {
-    /// In a running container only.
+    /// Only in a running container.
     Update,
     /// At the creation as well.
     Always,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The real runtime: finding and executing it.
 //!
-//! The name we are called by selects an instance; else the first candidate that exists and is
-//! not ourselves is taken. It never changes what the runtime inherits:
-//! descriptors, environment, signal mask and dispositions, working directory. A child is started
-//! only to ask a runtime's features (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is used. It never changes
+//! what the runtime inherits: descriptors, environment, signal mask and dispositions, working directory. A child is
+//! started only to query a runtime's features (`features.rs`, `bounded.rs`), and never by the wrapper.
 
-/// Programs that answer and end.
+/// Programs that print a response and exit.
 pub(crate) mod bounded;
 /// The features of a runtime.
 pub(crate) mod features;
-/// The values that runc takes without applying them.
+/// The values that runc accepts without applying them.
 pub(crate) mod ignored;
 
 use std::convert::Infallible;
@@ -29,15 +28,15 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// Directories to search when PATH has no runtime: engines scrub the environment, Podman's `kill`
-/// and `delete` come without any PATH.
+/// Directories to search if PATH has no runtime: engines scrub the environment, and Podman's `kill` and `delete` come
+/// without PATH.
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The runtimes of CRI-O's packages. It is searched last, so that a node on which another runtime
-/// was found keeps that one.
+/// The directory of CRI-O's packaged runtimes. It is searched last, so that a node on which another runtime was found
+/// keeps that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
 
-/// Prefixes of the names of processes that look for a runtime in their PATH.
+/// Name prefixes of processes that search their PATH for a runtime.
 const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
 
 /// The runtimes whose differences matter here.
@@ -54,14 +53,14 @@ pub enum RuntimeKind {
 }
 
 impl RuntimeKind {
-    /// By the program's name, which may contain a version, and not by its folder's.
+    /// Returns the kind by the program's name, which may contain a version, ignoring its folder's name.
     pub fn of_program(runtime: impl AsRef<Path>) -> Self {
         let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
         let known = [Self::Crun, Self::Youki, Self::Runc];
         known.into_iter().find(|kind| name.contains(kind.name())).unwrap_or(Self::Other)
     }
 
-    /// By the name that a runtime reports, or by exactly this program name.
+    /// Returns the kind by the name that a runtime reports, or by exactly this program name.
     pub fn named(name: &str) -> Self {
         let known = [Self::Runc, Self::Crun, Self::Youki];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
@@ -88,8 +87,8 @@ pub(crate) fn default_root(runtime: &Path) -> &'static str {
     }
 }
 
-/// The runtime's state directory that a command line means, absolute and without `.` and trailing
-/// slashes, as engines' files name it; links are not resolved. `flag` is its `--root`.
+/// The runtime's state directory for a command line, absolute and without `.` and trailing slashes, as spelled in
+/// engines' files; links are not resolved. `flag` is its `--root`.
 pub(crate) fn root_of(
     flag: Option<&OsStr>,
     runtime: &Path,
@@ -107,12 +106,12 @@ pub(crate) fn root_of(
 /// The real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors
-/// Fails when none is found, naming what was tried.
+/// Fails when none is found, and names the candidates.
 pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
 
-/// The time that a runtime has to print its version.
+/// Time limit for a runtime to print its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
 /// Finds the real runtime as [`resolve`] does, and executes it.
@@ -124,10 +123,10 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
     execute(&path).map(|()| path)
 }
 
-/// Set for a program that is tried as the runtime: a wrapper that it executes says so, and ends.
+/// Set for a program that is tested as the runtime: a wrapper that it executes reports this and exits.
 const TRIED: &str = "NRI_RUNC_TRIED";
 
-/// Whether this process was executed by a program that is being tried as its runtime.
+/// Whether this process was executed by a program that is being tested as its runtime.
 pub(crate) fn is_tried() -> bool {
     std::env::var_os(TRIED).is_some()
 }
@@ -137,7 +136,7 @@ pub(crate) fn executes_us() -> Error {
     Error::new("the runtime behind nri-runc executes nri-runc again")
 }
 
-/// Has a runtime print its version. Its output and its exit code do not matter.
+/// Makes a runtime print its version. Its output and its exit code do not matter.
 ///
 /// # Errors
 /// Fails when it cannot be executed, is killed by a signal, does not end, or executes nri-runc.
@@ -156,7 +155,7 @@ pub(crate) fn execute(path: &Path) -> Result<()> {
 /// Finds the real runtime for a process whose PATH is `paths`.
 ///
 /// # Errors
-/// Fails when none is found, naming what was tried.
+/// Fails when none is found, and names the candidates.
 pub(crate) fn resolve_in(
     config: &Config,
     called_as: Option<&OsString>,
@@ -196,24 +195,24 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // The defaults may have been tried, in place of a file that could not be read.
+        // The defaults may have been tried, in place of an unreadable file.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint("set runtime in /etc/nri-runc/config.toml"),
     }
 }
 
-/// The configuration to go by and the real runtime for a process that was called as `called_as`: files
-/// whose runtime is not there leave the last valid configuration.
+/// The configuration to use and the real runtime for a process called as `called_as`: if the files name a missing
+/// runtime, the last valid configuration is used.
 ///
 /// # Errors
-/// Fails when none is found, naming what was tried.
+/// Fails when none is found, and names the candidates.
 pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
 ) -> Result<(Config, PathBuf)> {
     match resolve(&loaded.config, called_as) {
         Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
-        // It may exist: no other configuration or runtime replaces it.
+        // The runtime may exist, so no other configuration or runtime replaces it.
         Err(error) if error.may_pass() => return Err(error),
         Ok(_) | Err(_) => {}
     }
@@ -222,8 +221,7 @@ pub(crate) fn resolve_loaded(
     Ok((loaded.config, runtime))
 }
 
-/// Adds an error to the configuration if a runtime that it names is missing: no container could be
-/// created with it.
+/// Adds an error to the configuration if one of its runtimes is missing: no container could be created with it.
 pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
     if let Some((path, error)) = missing(&loaded.config) {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -234,7 +232,7 @@ pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
     loaded
 }
 
-/// The first key whose runtime is not there.
+/// The first key whose runtime is missing.
 fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
     let names = config.instances.keys();
     let mut all: Vec<(Vec<String>, Option<OsString>)> = names
@@ -252,16 +250,16 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
     })
 }
 
-/// Finds the real runtime as [`resolve`] does, also where the engines look: one may have a folder
-/// of runtimes in its PATH that no other process has.
+/// Finds the real runtime like [`resolve`], and also in the engines' PATHs, which may have a folder of runtimes that no
+/// other PATH has.
 ///
 /// # Errors
-/// Fails when none is found, naming what was tried.
+/// Fails when none is found, and names the candidates.
 pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve(config, called_as).or_else(|_| resolve_in(config, called_as, &paths_of_engines(config)))
 }
 
-/// The PATHs of the engines that run on this host, and of the processes that they start.
+/// The PATHs of this host's engines, and of the processes that they start.
 fn paths_of_engines(config: &Config) -> OsString {
     let host = config.host();
     let mut paths = Vec::new();
@@ -326,8 +324,7 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> 
     Err(Unfit::Known(why))
 }
 
-/// Whether an absolute path is a program that could be a runtime: a file that may be executed, and
-/// not nri-runc itself.
+/// Whether an absolute path is a program that may be a runtime: an executable file that is not nri-runc.
 pub(crate) fn is_usable(path: &str) -> bool {
     path.starts_with('/') && usable(Path::new(path), &Ourselves::open()).is_ok()
 }
@@ -349,12 +346,12 @@ pub(crate) fn is_ourselves(program: &str) -> bool {
     all.next().is_some_and(|path| is(&path))
 }
 
-/// The metadata of our own executable: a link to it is the same file, a copy has its bytes.
+/// The metadata of nri-runc's executable: a link to it is the same file, a copy has the same bytes.
 struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without it a copy of this program would count as the runtime, and search again.
+        // Without it a copy of this program would count as the runtime, which would then search again.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 
@@ -363,19 +360,19 @@ impl Ourselves {
         if (own.dev(), own.ino()) == (meta.dev(), meta.ino()) {
             return true;
         }
-        // Two different programs of the very same length are rare; only then bytes are compared.
+        // Two different programs of the same length are rare, so bytes are compared only then.
         own.len() == meta.len() && has_same_bytes(Path::new("/proc/self/exe"), path)
     }
 }
 
-/// Whether two files could be read and are the same.
+/// Whether two files could be read and have the same content.
 pub(crate) fn has_same_bytes(one: &Path, other: &Path) -> bool {
     let read = |path: &Path| files::read(path, limits::PROGRAM_FILE);
     matches!((read(one), read(other)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Becomes `runtime` with `argv` (whose first word is replaced by the runtime's path, symbolic
-/// link and all: crun chooses its handler by argv[0]) and this process's environment.
+/// Executes `runtime` with `argv` and this process's environment. The first argument is replaced by the runtime's
+/// unresolved path, because crun selects its handler by argv[0].
 ///
 /// # Errors
 /// Returns only when `execve` failed; nothing has changed then.
@@ -385,7 +382,7 @@ pub(crate) fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infal
     for word in argv.iter().skip(1) {
         words.push(CString::new(word.as_bytes()).map_err(|_nul| inner_nul())?);
     }
-    // Not std's Command::exec: it would reset SIGPIPE and the signal mask that we were given.
+    // Not std's Command::exec, which would reset SIGPIPE and the inherited signal mask.
     match nix::unistd::execv(&first, &words) {
         Ok(never) => Ok(never),
         Err(errno) => Err(Error::from(errno).doing(format!("executing {}", runtime.display()))),
@@ -479,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_everybody_may_write_is_refused() {
+    fn a_world_writable_program_is_refused() {
         let temp = tempfile::tempdir().unwrap();
         let open = program(temp.path(), "runc", 0o777);
         let error = resolve(&config(&[&open]), None).unwrap_err().to_string();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The addresses of a container, read from its network namespace while its process runs.
 //!
-//! A thread enters the namespace, asks the kernel, and ends with it: no other thread of this
-//! process ever leaves the host's. Nothing is run inside, no file of the container is opened, and
-//! the work is bounded in time, bytes and number, whatever the namespace holds. The host's own
-//! namespace has no addresses of a container.
-//! Reference: network_namespaces(7), setns(2).
+//! A thread enters the namespace, queries the kernel, and ends; no other thread of this process
+//! leaves the host's namespace. No program runs inside and no file of the container is opened, and
+//! time, bytes and responses are limited, whatever the namespace contains. The host's namespace has
+//! no addresses of a container. Reference: network_namespaces(7), setns(2).
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -28,17 +27,17 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// The time that the events of a container wait for its addresses.
+/// Time for which a container's events wait for its addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 
-/// The time that the kernel has for one answer.
+/// Time limit of the kernel for one response.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 
 /// The threads that are in other namespaces.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// The addresses in the network namespace of the process `pid` that started at `start`, interface
-/// by interface, version 4 first; none in the host's own, or where they cannot be had in time.
+/// The addresses in the network namespace of the process `pid` that started at `start`, by
+/// interface, version 4 first; none in the host's namespace, or if they are not available in time.
 pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<String> {
     let Some(namespace) = foreign_namespace(host, pid, start) else { return Vec::new() };
     let Some(place) = Place::take() else { return Vec::new() };
@@ -55,7 +54,7 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
     shown(found.ok().and_then(Result::ok).flatten().unwrap_or_default())
 }
 
-/// One of the places for threads, until it is dropped.
+/// A permit for one thread, until it is dropped.
 struct Place;
 
 impl Place {
@@ -71,7 +70,7 @@ impl Drop for Place {
     }
 }
 
-/// The network namespace of this very process, unless it is the host's or the daemon's.
+/// The network namespace of this process, unless it is the host's or the daemon's.
 fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
     let open =
         |pid: &str| files::open_regular(&host.path(format!("/proc/{pid}/ns/net"))).or_absent();
@@ -82,12 +81,12 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
     if ours.any(|own| own == theirs) {
         return None;
     }
-    // Checked after opening: had the process ended before, the number might be another's.
+    // Checked after opening: if the process had ended before, its PID might have been reused.
     procfs::open_same(host, pid, start).or_absent()??;
     Some(namespace)
 }
 
-/// Moves this thread into the namespace, without return, and asks for its addresses.
+/// Moves this thread into the namespace for good, and queries its addresses.
 fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
     let deadline = Instant::now() + ADDRESSES_WAIT;
     setns(namespace, CloneFlags::CLONE_NEWNET).ok()?;
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_namespace_is_not_entered() {
+    fn a_file_that_is_not_a_namespace_is_not_entered() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("net");
         files::replace(&file, b"").unwrap();

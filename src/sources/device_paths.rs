@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The paths that device nodes of a container have on the host: an engine may give a device another path in
-//! the container, and only its number stays. Links are not followed, and other file systems below `/dev` are left
-//! out. It only reads.
+//! The host paths of a container's device nodes: an engine may give a device another path in the container, but its
+//! number is the same. Links are not followed, and other file systems below `/dev` are skipped. It only reads.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,13 +13,13 @@ use crate::limits;
 /// The folder of the host's device nodes.
 pub(crate) const DEV: &str = "/dev";
 
-/// Whether it is a block device, major and minor number of a device node.
+/// Whether it is a block device, and a device node's major and minor number.
 type Number = (bool, u64, u64);
 
-/// The paths on the host of nodes with the number of one of these devices.
+/// The host paths of nodes with the number of one of these devices.
 ///
 /// # Errors
-/// Fails when the host's nodes cannot all be known.
+/// Fails when the list may be incomplete.
 pub(crate) fn device_paths(host: &Host, wanted: &BTreeSet<Number>) -> Result<Vec<String>> {
     let (root, mut seen, mut found) = (host.path(DEV), 0, Vec::new());
     let doing = || format!("reading {DEV}");
@@ -36,7 +35,7 @@ pub(crate) fn device_paths(host: &Host, wanted: &BTreeSet<Number>) -> Result<Vec
                     limits::DEVICE_NODES
                 )));
             }
-            // A node that has just gone is no container's.
+            // A node that has just vanished belongs to no container.
             let Ok(there) = entry.metadata() else { continue };
             let path = folder.join(entry.file_name());
             let (kind, rdev) = (there.file_type(), there.rdev());

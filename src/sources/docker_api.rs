@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The runtimes of a running Docker: `GET /info` of its API on its socket (Docker Engine API).
-//! HTTP/1.0, so that the answer ends with the connection. For `check` only: nothing on a
-//! container's path waits for it.
+//! HTTP/1.0, so that the response ends with the connection. Only `check` uses it; no container
+//! waits for it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::LoadedHandlers;
 
 use crate::limits;
 
-/// The time that Docker has: it counts its containers before it answers.
+/// Time limit for Docker, which counts its containers before it answers.
 const API_WAIT: Duration = Duration::from_secs(2);
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
@@ -34,7 +34,7 @@ async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The runtimes in an answer; `None` if it is none of Docker's.
+/// The runtimes in a response; `None` if it is not Docker's.
 pub fn runtimes_of_docker(answer: &[u8]) -> Option<LoadedHandlers> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (answer.get(..end)?, answer.get(end + 4..)?);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime handlers that a running CRI engine has in effect: `runtime.v1.RuntimeService/Status`
-//! on its socket. Engines list their names since CRI v0.30; containerd shows its configuration too
-//! when it is asked for details, with the program of each handler and the default one. For `check`
-//! only: nothing on a container's path waits for it.
+//! The runtime handlers that a running CRI engine has loaded: `runtime.v1.RuntimeService/Status` on
+//! its socket. Engines list their names since CRI v0.30; on a verbose request containerd also shows
+//! its configuration, with each handler's program and the default one. Only `check` uses it; no
+//! container waits for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,9 +18,9 @@ const PATH: &str = "/runtime.v1.RuntimeService/Status";
 /// The handlers that a running engine has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadedHandlers {
-    /// Each name, with its program where the engine shows that.
+    /// Each name, with its program if the engine shows that.
     pub programs: BTreeMap<String, Option<String>>,
-    /// The handler of containers that name none, where the engine shows that.
+    /// The default handler, if the engine shows that.
     pub default: Option<String>,
 }
 
@@ -63,7 +63,7 @@ fn loaded(answer: &[u8]) -> Result<LoadedHandlers> {
 }
 
 impl LoadedHandlers {
-    /// Takes the handlers from containerd's configuration.
+    /// Reads the handlers from containerd's configuration.
     fn read(&mut self, containerd: &Value) {
         let text =
             |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);

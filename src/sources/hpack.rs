@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Header fields of HTTP/2 (RFC 7541), as far as one gRPC call needs them: fields are written as
-//! literals that enter no table, and only fields with a spelled-out name are read, such as
-//! `grpc-status` and `grpc-message`. The size of the table is set to 0.
+//! literals without a table, and only fields with a literal name are read, such as `grpc-status`
+//! and `grpc-message`. The size of the table is set to 0.
 
 /// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Codes of
-/// bytes that no field of gRPC has are left out; the zero byte keeps its place among those of its
-/// length.
+/// bytes that do not occur in gRPC fields are omitted; a zero byte keeps the position of each among
+/// those of its length.
 const CODES: [(u32, &[u8]); 11] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
@@ -32,11 +32,11 @@ pub(super) fn write_field(block: &mut Vec<u8>, name: &str, value: &str) {
     }
 }
 
-/// The fields of a block whose names are spelled out; `None` if it is malformed.
+/// The fields of a block with literal names; `None` if it is malformed.
 pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     let (mut rest, mut fields) = (block, Vec::new());
     while let Some(first) = rest.first() {
-        // In turn: a field of the table, the size of the table, a field with or without an entry.
+        // In order: a field of the table, the size of the table, a field with or without an entry.
         let (prefix, is_literal) = match first {
             0x80.. => (7, false),
             0x40.. => (6, true),
@@ -54,7 +54,7 @@ pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
-/// A text; `None` inside if it has bytes that no field of gRPC has.
+/// A text; the inner `None` if it has bytes that do not occur in gRPC fields.
 fn read_text(rest: &mut &[u8]) -> Option<Option<String>> {
     let is_huffman = rest.first()? & 0x80 != 0;
     let length = read_integer(rest, 7)?;
@@ -63,7 +63,8 @@ fn read_text(rest: &mut &[u8]) -> Option<Option<String>> {
     Some(if is_huffman { decode(bytes) } else { String::from_utf8(bytes.to_vec()).ok() })
 }
 
-/// An integer in the low bits of the first byte, or also in what follows (RFC 7541, 5.1).
+/// An integer in the low bits of the first byte and, if it is larger, the following bytes (RFC
+/// 7541, 5.1).
 fn read_integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     let (&first, more) = rest.split_first()?;
     *rest = more;
@@ -97,7 +98,7 @@ fn write_length(block: &mut Vec<u8>, length: usize) {
     block.push(u8::try_from(rest).unwrap_or(0));
 }
 
-/// The text of these Huffman codes.
+/// Decodes a text from Huffman codes.
 fn decode(bytes: &[u8]) -> Option<String> {
     let (mut text, mut code, mut length) = (String::new(), 0_u32, 0);
     for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {
@@ -110,11 +111,11 @@ fn decode(bytes: &[u8]) -> Option<String> {
             return None;
         }
     }
-    // The last byte is filled with ones.
+    // The last byte is padded with ones.
     (length < 8 && code == (1 << length) - 1).then_some(text)
 }
 
-/// The byte of a code. Codes of one length are consecutive, then come those of the next length.
+/// The byte of a code. Codes of one length are consecutive, followed by those of the next length.
 fn symbol(code: u32, length: u32) -> Option<u8> {
     let (mut first, mut before) = (0_u32, 0);
     for (bits, bytes) in CODES {
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn only_fields_with_a_name_of_their_own_are_given() {
-        // :status 200 of the table, a new size, content-type by its index, two names, one coded.
+        // :status 200 from the table, a new size, content-type by its index, two names, one coded.
         let mut block = hex("88 20 5f 01 78");
         write_field(&mut block, "grpc-status", "5");
         block.extend(hex("40 88 25a8 49e9 5ba9 7d7f 89 25a8 49e9 5bb8 e8b4 bf"));
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_text_that_cannot_be_decoded_leaves_the_other_fields() {
-        // 0xff 0xff 0xff 0xff is the code that ends a text, which none may have.
+        // 0xff 0xff 0xff 0xff is the end-of-text code, which must not occur.
         let mut block = hex("00 01 61 84 ffff ffff");
         write_field(&mut block, "b", "c");
         assert_eq!(read_fields(&block).unwrap(), [("b".to_owned(), "c".to_owned())]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fetches the host's files for `engine`: the engine's files and containerd's own records; and the
-//! addresses of a container that runs (`addresses.rs`). One short time limit bounds all of it; a
-//! missing, slow or odd source counts as absent. It decides nothing about a container, never asks
-//! an engine about a running one (`task_exits.rs` follows what containerd publishes), and runs in the wrapper only before a refusal.
+//! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running container's addresses
+//! (`addresses.rs`). One short time limit applies to all of it; a missing, slow or invalid source counts as absent. It
+//! decides nothing about a container, never asks an engine about a running one (`task_exits.rs` only follows
+//! containerd's events), and runs in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;
@@ -40,7 +40,7 @@ pub(crate) use pod_resources::{KubeletPod, allocations, try_kubelet};
 pub(crate) use processes::{Process, callers, dockers, processes};
 pub(crate) use task_exits::{TaskExit, follow_task_exits};
 
-/// The time that a `create` waits for all sources together.
+/// Time limit of a `create` for all sources together.
 const FETCH_LIMIT: Duration = Duration::from_millis(500);
 
 /// Back-off after a slow containerd or disk.
@@ -52,13 +52,13 @@ type FetchedFiles = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
-    /// The last slow reading by engine, and the time before which no other starts.
+    /// The last slow read by engine, and the time before which no other starts.
     slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<FetchedFiles>)>>,
 }
 
 impl Sources {
-    /// The facts of call, document and host about a container: which engine called, what it says,
-    /// and the defaults for the rest.
+    /// A container's facts from the call, the document and the host: which engine called, its data, and defaults for
+    /// the rest.
     pub async fn facts(
         &self,
         host: &Host,
@@ -90,8 +90,8 @@ impl Sources {
         facts
     }
 
-    /// Fetches the files whose place only the engine's own process shows, if the record of the
-    /// container was not found (Docker).
+    /// Fetches the files whose location only the engine's process shows, if the container's record was not found
+    /// (Docker).
     pub async fn complete(
         &self,
         host: &Host,
@@ -111,8 +111,7 @@ impl Sources {
         found.files.extend(self.read_files(host, engine.name(), wanted.files, deadline).await);
     }
 
-    /// Fetches as much as can be had in time: the files while the store, which is another process,
-    /// works on its answer.
+    /// Fetches as much as possible in time: files are read while the store, another process, prepares its response.
     pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> FetchedFacts {
         let deadline = Instant::now() + FETCH_LIMIT;
         let Wanted { files, store } = wanted;
@@ -120,7 +119,7 @@ impl Sources {
         match store {
             Some(query) => {
                 let files = async {
-                    // The question is on its way first.
+                    // The request is sent first.
                     tokio::task::yield_now().await;
                     self.read_files(host, engine, files, deadline).await
                 };
@@ -139,7 +138,7 @@ impl Sources {
         found
     }
 
-    /// The records and why others were refused, or why there are none.
+    /// The records, and why others were refused, or why there are none.
     async fn ask_store(
         &self,
         host: &Host,
@@ -178,7 +177,7 @@ impl Sources {
         found
     }
 
-    /// Reads in a thread; nothing if that takes too long, or the last reading still hangs.
+    /// Reads in a thread; returns nothing if that takes too long or the last read still hangs.
     async fn on_a_thread(
         &self,
         what: &'static str,
@@ -198,8 +197,8 @@ impl Sources {
         }
     }
 
-    /// Whether the disk of this engine's files is left alone. A reading that hangs keeps its
-    /// thread: none is started beside it.
+    /// Whether reads of this engine's disk are suspended. A hanging read keeps its thread, and no other is started next
+    /// to it.
     fn disk_rests(&self, engine: &str) -> bool {
         let slow = self.slow.borrow();
         let last = slow.get(engine);
@@ -211,8 +210,7 @@ fn too_slow(query: &StoreQuery) -> String {
     format!("{}: no answer within {} ms", query.socket, FETCH_LIMIT.as_millis())
 }
 
-/// Files of a run directory are in memory; others may lie on a disk that hangs, and users mount what they
-/// want in theirs.
+/// Files of a run directory are in memory; others may be on a disk that hangs, and users may mount anything in theirs.
 pub(crate) fn is_quick(path: &str) -> bool {
     if path.split('/').any(|part| part == "..") {
         return false;
@@ -226,7 +224,7 @@ fn read_all(host: &Host, paths: Vec<String>) -> FetchedFiles {
     all.filter_map(|path| read(host, &path).map(|bytes| (path, bytes))).collect()
 }
 
-/// Reads a regular file; a link in its place is not followed.
+/// Reads a regular file; a link of its name is not followed.
 fn read(host: &Host, path: &str) -> Option<Vec<u8>> {
     let path = host.path(path);
     let dir = files::open_dir(path.parent()?).or_absent()?;
@@ -242,7 +240,7 @@ mod tests {
         runtime.block_on(Sources::default().fetch(host, "plain", wanted))
     }
 
-    /// Fetches again until so many files are read: a busy machine may need longer than the limit of one fetch.
+    /// Fetches again until this many files are read: a busy machine may need longer than the limit of one fetch.
     fn until_read(fetch: impl Fn() -> FetchedFacts, count: usize) -> FetchedFacts {
         let end = Instant::now() + Duration::from_secs(120);
         loop {
@@ -318,7 +316,7 @@ mod tests {
         for _container in 0..3 {
             let found = runtime.block_on(sources.fetch(&host, "plain", wanted.clone()));
             assert!(found.store_problem.is_some_and(|why| why.contains("500 ms")));
-            // The test may take longer than the rest.
+            // The test may take longer than the pause.
             let until = sources.rests_until.get().unwrap();
             sources.rests_until.set(Some(until + Duration::from_secs(600)));
         }
@@ -342,11 +340,11 @@ mod tests {
             .max_blocking_threads(1)
             .build()
             .unwrap();
-        // While the only thread is busy, any reading on it hangs.
+        // While the only thread is busy, every read on it hangs.
         let (release, hanging) = std::sync::mpsc::channel::<()>();
         let disk = runtime.spawn_blocking(move || hanging.recv());
         let sources = Sources::default();
-        // Each reading that hangs sets the end of the rest, which this returns.
+        // Each hanging read sets the end of the pause, which this returns.
         let rest_after = |engine: &'static str| {
             let found = runtime.block_on(sources.fetch(&host, engine, wanted.clone()));
             assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/a"]);
@@ -357,7 +355,7 @@ mod tests {
         assert!(first.is_some() && began.elapsed() >= FETCH_LIMIT);
         assert_eq!([rest_after("podman"), rest_after("podman")], [first; 2]);
         assert!(rest_after("docker") > first, "another engine's files may be elsewhere");
-        // The rest is over, the reading is not.
+        // The pause is over, the read is not.
         let over = Instant::now();
         sources.slow.borrow_mut().values_mut().for_each(|(until, _)| *until = over);
         assert_eq!(rest_after("podman"), Some(over));

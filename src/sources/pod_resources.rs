@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's word on the devices of a pod: `v1.PodResourcesLister/List` on its socket, and the records beside it,
-//! which have what it does not list. Only the few fields that promises match are read from the message; their
-//! numbers are kubelet's (k8s.io/kubelet/pkg/apis/podresources/v1/api.proto). What cannot be known is an error,
-//! never an absence: the caller decides whether that refuses a container.
+//! Kubelet's allocations of devices to a pod: `v1.PodResourcesLister/List` on its socket, and its records next to the
+//! socket for those that it does not list. Only the few fields that promises match are read from the message, by
+//! kubelet's field numbers (k8s.io/kubelet/pkg/apis/podresources/v1/api.proto). Unknown allocations are an error, never
+//! an absence: the caller decides whether that refuses a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,19 +22,19 @@ use super::unary;
 
 const PATH: &str = "/v1.PodResourcesLister/List";
 
-/// The time that kubelet has for an answer. It lists all pods of the node, in milliseconds.
+/// Time limit for kubelet's response. It lists all pods of the node, within milliseconds.
 const KUBELET_WAIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's records, by their paths from its folder, in which the folder of the socket is. It writes them before it
-/// asks the engine for a pod.
+/// Kubelet's records, relative to its folder, which contains the socket's folder. It writes them before it asks the
+/// engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
 const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
-/// Names by the name of what has them: the drivers of claims, the resources of containers.
+/// Names by the name of their holder: drivers by claim, resources by container.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
-/// What kubelet recorded about a pod. Its list lacks ordinary init containers, drivers that give no device, and all
-/// claims where its feature `KubeletPodResourcesDynamicResources` is off.
+/// Kubelet's records about a pod. Its list lacks ordinary init containers, drivers without devices, and all claims if
+/// its feature `KubeletPodResourcesDynamicResources` is off.
 #[derive(Debug, Default)]
 struct Recorded {
     claims: Names,
@@ -49,7 +49,7 @@ pub(crate) struct KubeletPod<'p> {
     pub(crate) uid: &'p str,
 }
 
-/// What kubelet allocated to a pod, or why that cannot be known.
+/// Kubelet's allocations to a pod, or why they are unknown.
 pub(crate) async fn allocations(host: &Host, socket: &Path, pod: KubeletPod<'_>) -> Allocations {
     let shown = socket.display();
     let socket = host.path(socket);
@@ -85,7 +85,7 @@ async fn ask(socket: &Path, pod: KubeletPod<'_>) -> Result<PodAllocations> {
     let listed = list(socket).await?;
     let folder = socket.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
     let uid = pod.uid.to_owned();
-    // It is on kubelet's disk, which may hang: the caller's limit holds.
+    // The file is on kubelet's disk, which may hang: the caller's time limit applies.
     let recorded = tokio::task::spawn_blocking(move || read_records(&folder, &uid)).await;
     read(&listed, pod, &recorded.map_err(|ended| Error::new(ended.to_string()))??)
 }
@@ -132,9 +132,8 @@ fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
     Some(names)
 }
 
-/// Reads a `ListPodResourcesResponse` (pods 1): of `PodResources` name 1, namespace 2, containers 3.
-/// Of two pods of this name (one that is ending and its successor) the allocations of both count, since the
-/// message has no UID.
+/// Reads a `ListPodResourcesResponse` (pods 1): of `PodResources` name 1, namespace 2, containers 3. Of two pods of
+/// this name (an ending one and its successor) the allocations of both count, because the message has no UID.
 fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<PodAllocations> {
     let mut found: Option<PodAllocations> = None;
     let mut unlisted = recorded.claims.clone();
@@ -165,8 +164,9 @@ fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<Pod
     Ok(found)
 }
 
-/// Adds what is only on record. A claim that no container lists may be any container's. A resource is that of a
-/// container which is not listed, and such containers go by the whole pod: it is kept under no container's name.
+/// Adds allocations that are only on record. A claim that no container lists may be any container's. A recorded
+/// resource belongs to an unlisted container, and these use the whole pod's allocations, so it is stored under an empty
+/// name.
 fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) {
     let drivers: BTreeSet<String> = claims.into_values().flatten().collect();
     let is_unlisted = |name: &String| !found.contains_key(name);
@@ -268,7 +268,7 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    /// Serves one response beside these records, and returns what is then known.
+    /// Serves one response next to these records, and returns the resulting allocations.
     fn known(response: &[u8], claims: &str, devices: &str) -> Allocations {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("var/pod-resources");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' processes on this host, found by their command lines. A process of a container may
-//! call itself anything, so that only root's in our own process namespace count.
+//! The engines' processes on this host, found by their command lines. A container's process may use
+//! any name, so only root's processes in this PID namespace count.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The name of its program, as it was called.
+    /// The name of its program, from argv[0].
     pub(crate) fn program(&self) -> String {
         let first = self.words.first().map(Vec::as_slice).unwrap_or_default();
         let first = String::from_utf8_lossy(first);
@@ -31,11 +31,11 @@ impl Process {
 }
 
 /// The command lines of the process `parent` that called `pid`, and of its parent. A process that
-/// ended meanwhile does not count: its number may be another process's by now, maybe a container's,
-/// which may call itself anything.
+/// has ended meanwhile does not count: its PID may now belong to another process, even a
+/// container's, which may use any name.
 ///
 /// # Errors
-/// Fails when they cannot be read: a caller that is not known is not the absence of one.
+/// Fails when they are unreadable: an unknown caller must not count as absent.
 pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
     let grandparent = parent_of(host, parent)?;
     let above = command_line(host, parent)?;
@@ -54,7 +54,7 @@ pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec
     })
 }
 
-/// The processes whose program has one of these names, oldest id first.
+/// The processes whose program has one of these names, lowest PID first.
 pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     let mut found = Vec::new();
     for entry in presence::entries(&host.path("/proc")).or_absent().into_iter().flatten() {
@@ -73,7 +73,7 @@ pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     found
 }
 
-/// The Docker daemons that run, each with what its configuration file adds.
+/// The running Docker daemons, each with the settings of its configuration file.
 pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     let all = processes(host, &["dockerd"]).into_iter().filter_map(|process| {
         let mut dockerd = Dockerd::of(&process.words)?;
@@ -100,7 +100,7 @@ pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// A regular file, through links: an administrator's, or the kernel's.
+/// A regular file, following links: it is an administrator's, or the kernel's.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let path: PathBuf = std::fs::canonicalize(path).or_absent()?;
     let dir = files::open_dir(path.parent()?).or_absent()?;

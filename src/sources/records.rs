@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's records of containers: `containers.v1.Containers/Get` on its socket. Only the
-//! few fields that we use are read from the message; their numbers are containerd's
-//! (api/services/containers/v1/containers.proto). Tasks are never asked about.
+//! containerd's records of containers: `containers.v1.Containers/Get` on its socket. Only the few fields in use are
+//! read from the message, by containerd's field numbers (api/services/containers/v1/containers.proto). Tasks are never
+//! queried.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ const PATH: &str = "/containerd.services.containers.v1.Containers/Get";
 const RUNC_OPTIONS: &str = "containerd.runc.v1.Options";
 const IMAGES_PATH: &str = "/containerd.services.images.v1.Images/Get";
 
-/// Fetches records. `GetContainerRequest` has the id as field 1; an id that containerd does not know is simply absent.
-/// The second is why containerd refused others.
+/// Fetches records. `GetContainerRequest` has the ID as field 1; an ID that containerd does not know is absent. The
+/// second value is the reason why containerd refused others.
 pub(super) async fn get(
     host: &Host,
     query: &StoreQuery,
@@ -41,8 +41,8 @@ pub(super) async fn get(
     Ok((records, refusal))
 }
 
-/// Adds the digests of the images' names. A name that was given to another image after the
-/// container was made proves nothing about it.
+/// Adds the digests of the images' names. A name that was moved to another image after the container's creation proves
+/// nothing about it.
 async fn add_digests(host: &Host, query: &StoreQuery, records: &mut BTreeMap<String, StoreRecord>) {
     let records = records.values_mut().filter(|record| !record.image.is_empty());
     let records: Vec<&mut StoreRecord> = records.collect();
@@ -62,8 +62,8 @@ async fn add_digests(host: &Host, query: &StoreQuery, records: &mut BTreeMap<Str
     }
 }
 
-/// Reads a `GetImageResponse`: the digest of the image, and when its name was given to it. `Image`:
-/// target 3 (a descriptor: digest 2), updated_at 8.
+/// Reads a `GetImageResponse`: the digest of the image, and when it got its name. `Image`: target 3 (a descriptor:
+/// digest 2), updated_at 8.
 fn image(response: &[u8]) -> Result<(String, (u64, u64))> {
     let image = member(response, 1)?;
     Ok((text(member(member(image, 3)?, 2)?), time(member(image, 8)?)?))
@@ -87,7 +87,7 @@ fn time(bytes: &[u8]) -> Result<(u64, u64)> {
 /// Reads a `GetContainerResponse`.
 ///
 /// # Errors
-/// Fails on bytes that are no such message.
+/// Fails if the bytes are not such a message.
 pub(crate) fn record(response: &[u8]) -> Result<StoreRecord> {
     let mut record = StoreRecord::default();
     for field in fields(response) {

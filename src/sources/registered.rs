@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of `install` about the engines that call us. Engines that an operator configured are
-//! not in it.
+//! `install`'s record of the engines that call nri-runc. Engines that an operator configured
+//! manually are not in it.
 
 use std::path::Path;
 
@@ -16,15 +16,15 @@ pub(crate) const FOLDER: &str = "/var/lib/nri-runc/engines";
 
 /// The programs that engines call.
 pub(crate) fn programs(host: &Host) -> Vec<String> {
-    // An engine names us as well, by the program's own name.
+    // An engine may also call nri-runc by its own name.
     let entries = presence::entries(&host.path(FOLDER)).or_absent().into_iter().flatten();
     let records = entries.filter_map(|entry| read(&entry.path()));
     let records = records.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
     records.filter_map(|record| Some(record["binary"].as_str()?.to_owned())).collect()
 }
 
-/// Whether `engine` calls us for pods of this handler (empty: its default); `None` where nothing is
-/// recorded of it.
+/// Whether `engine` calls nri-runc for pods of this handler (empty: its default); `None` if nothing
+/// is recorded about the engine.
 pub(crate) fn is_called_for(host: &Host, engine: &str, handler: &str) -> Option<bool> {
     let text = read(&host.path(format!("{FOLDER}/{engine}.json")))?;
     let record: Value = serde_json::from_slice(&text).ok()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exits of processes as containerd publishes them: `events.v1.Events/Subscribe` on its socket, of which only
-//! TaskExit is asked for (api/services/events/v1/events.proto, api/events/task.proto; gRPC over HTTP/2 as in
-//! `unary.rs`). A subscription has no end; it retries nothing, and keeps no event.
+//! The exits of processes as containerd publishes them: `events.v1.Events/Subscribe` on its socket, filtered for
+//! TaskExit (api/services/events/v1/events.proto, api/events/task.proto; gRPC over HTTP/2 as in `unary.rs`). A
+//! subscription has no end. This module does not retry, and keeps no event.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(crate) struct TaskExit {
 /// Receives the exits of all containers, until the connection ends.
 ///
 /// # Errors
-/// Fails when the connection does, or with something else than events.
+/// Fails when the connection fails, or sends anything but events.
 pub(crate) async fn follow_task_exits(
     socket: &Path,
     mut on_exit: impl FnMut(TaskExit),
@@ -61,7 +61,7 @@ pub(crate) async fn follow_task_exits(
 /// for the process of an `exec`, whose `id` differs from the container's.
 ///
 /// # Errors
-/// Fails on bytes that are no such message.
+/// Fails if the bytes are not such a message.
 fn task_exit(envelope: &[u8]) -> Result<Option<TaskExit>> {
     let (mut id, mut process, mut pid, mut code) = (String::new(), String::new(), 0, 0);
     for field in fields(member(member(envelope, 4)?, 2)?) {
@@ -142,7 +142,7 @@ mod tests {
         let (one, two) = (exit("a", "a", 1, 3), exit("b", "b", 2, 4));
         let mut says = data(&one, 0);
         let whole = data(&two, 0);
-        // The second in two frames.
+        // The second event in two frames.
         let body = &whole[9..];
         says.extend(unary::frame_of(0, 0, 1, &body[..7]));
         says.extend(unary::frame_of(0, 1, 1, &body[7..]));

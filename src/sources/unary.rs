@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A few unary gRPC requests at once over a new connection (RFC 9113; gRPC over HTTP/2). A
+//! Sends a few unary gRPC requests at once over a new connection (RFC 9113; gRPC over HTTP/2). A
 //! response is the message of its stream, or the status with which the server refused. The client
-//! keeps no connection and retries nothing; the caller bounds the time. Why it is not a library:
-//! docs/decisions/0006-a-grpc-client-of-our-own.md.
+//! keeps no connection and does not retry; the caller limits the time.
+//! docs/decisions/0006-a-grpc-client-of-our-own.md explains why no library is used.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::limits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest frame that a server may send, as no other size is announced.
+/// The largest frame that a server may send, since no other size is announced.
 const FRAME_LIMIT: usize = 16 << 10;
 
 const DATA: u8 = 0;
@@ -34,10 +34,10 @@ const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 32;
 
-/// The status of a request for something that is not there.
+/// The status of a request for a nonexistent object.
 const NOT_FOUND: u32 = 5;
 
-/// Why a server refused a request.
+/// The reason why a server refused a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GrpcStatus {
     code: Option<u32>,
@@ -124,7 +124,7 @@ pub(super) async fn call(
     Ok(streams.into_iter().map(message).collect())
 }
 
-/// The bytes with which a connection begins that sends each message to the method `path`.
+/// The bytes that open a connection and send each message to the method `path`.
 pub(super) fn requests(path: &str, metadata: &[(&str, &str)], messages: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = PREFACE.to_vec();
     frame(&mut bytes, SETTINGS, 0, 0, &settings());
@@ -148,17 +148,17 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Whether it answers the only request of a connection.
+    /// Whether it is the response to the first request of a connection.
     pub(super) fn is_of_first(&self) -> bool {
         self.stream == 1
     }
 
-    /// Whether it has taken room of the windows.
+    /// Whether it uses space of the flow-control windows.
     pub(super) fn is_data(&self) -> bool {
         self.kind == DATA && !self.body.is_empty()
     }
 
-    /// The frames that give the room back, of the connection and of the stream.
+    /// The frames that restore the windows, of the connection and of the stream.
     pub(super) fn window_again(&self) -> Vec<u8> {
         let size = u32::try_from(self.body.len()).unwrap_or(u32::MAX).to_be_bytes();
         let mut bytes = frame_of(WINDOW_UPDATE, 0, 0, &size);
@@ -167,10 +167,10 @@ impl Frame {
     }
 }
 
-/// Reads a frame, and answers where the connection itself needs that.
+/// Reads a frame, and answers if the connection itself requires it.
 ///
 /// # Errors
-/// Fails when the connection does, and when the server ends it.
+/// Fails when the connection fails, and when the server ends it.
 pub(super) async fn next_frame(stream: &mut UnixStream) -> Result<Frame> {
     let mut head = [0_u8; 9];
     stream.read_exact(&mut head).await?;
@@ -209,7 +209,7 @@ fn frame(bytes: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
     bytes.extend_from_slice(body);
 }
 
-/// No header table, no pushes, a wide window.
+/// No header table, no pushes, a large window.
 fn settings() -> Vec<u8> {
     let pairs: [(u16, u32); 3] = [(1, 0), (2, 0), (4, limits::CONTAINERD_ANSWER)];
     pairs
@@ -218,7 +218,7 @@ fn settings() -> Vec<u8> {
         .collect()
 }
 
-/// A header block of literals that enter no table.
+/// A header block of literals without a table.
 fn headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     let fixed = [
         (":method", "POST"),
@@ -260,12 +260,12 @@ impl ResponseStream {
         self.has_ended
     }
 
-    /// Why the server refused the request, if it did.
+    /// The reason why the server refused the request, if it did.
     pub(super) fn refused(&self) -> Option<&GrpcStatus> {
         self.refusal.as_ref()
     }
 
-    /// Takes the next complete message out.
+    /// Takes the next complete message.
     ///
     /// # Errors
     /// Fails on one with more than `limit` bytes, or a compressed one.
@@ -283,7 +283,7 @@ impl ResponseStream {
         Ok(Some(message))
     }
 
-    /// Takes a frame of this stream.
+    /// Processes a frame of this stream.
     pub(super) fn take(&mut self, kind: u8, flags: u8, body: &[u8]) -> Result<()> {
         match kind {
             DATA => self.body.extend_from_slice(unpadded(body, flags)?),
@@ -296,7 +296,7 @@ impl ResponseStream {
             _ => {}
         }
         if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
-            // Fields that cannot be read say nothing: the message decides then.
+            // Unreadable fields have no meaning: the message then decides.
             let fields = hpack::read_fields(&std::mem::take(&mut self.block)).unwrap_or_default();
             self.refusal = self.refusal.take().or_else(|| GrpcStatus::of_fields(&fields));
         }
@@ -334,7 +334,7 @@ fn message(stream: ResponseStream) -> UnaryResponse {
 mod tests {
     use super::*;
 
-    /// A server that sends these bytes in answer to any request.
+    /// A server that answers any request with these bytes.
     fn told(says: &[u8], count: usize) -> Result<Vec<UnaryResponse>> {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!((refusal.to_string().as_str(), refusal.is_not_found()), (wanted, false));
     }
 
-    /// Its encoder writes all texts in Huffman codes, as Go's does where they are shorter.
+    /// Its encoder Huffman-codes all texts, as Go's does if they become shorter.
     #[test]
     fn a_server_on_h2_is_understood() {
         let temp = tempfile::tempdir().unwrap();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_zero_is_no_refusal() {
+    fn a_status_of_zero_does_not_refuse() {
         let mut fields = Vec::new();
         hpack::write_field(&mut fields, "grpc-status", "0");
         let says = frames(&[
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_message_and_a_compressed_one_are_no_answers() {
+    fn partial_and_compressed_messages_are_not_answers() {
         for body in [&b"\0\0\0\0\x09abc"[..], b"\x01\0\0\0\x01a", b"\0\0", b""] {
             let responses = told(&frames(&[(DATA, END_STREAM, 1, body)]), 1).unwrap();
             assert_eq!(responses, [Err(GrpcStatus::absent())]);

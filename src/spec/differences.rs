@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The members in which two documents differ, by the names that plugins' changes have:
-//! `process.env[A]`, `mounts[/x]`, `linux.resources.memory.limit`.
+//! The members in which two documents differ, named like plugins' changes: `process.env[A]`,
+//! `mounts[/x]`, `linux.resources.memory.limit`.
 //!
-//! Values that read like an absent member (`null`, `false`, `""`, an empty list) count as absent: a
-//! program that writes a document anew leaves them out. It has no values, so no secrets.
+//! Values equivalent to an absent member (`null`, `false`, `""`, an empty list) count as absent,
+//! because a program that rewrites a document may omit them. The result has no values, so no
+//! secrets.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ pub(crate) struct Difference {
     pub(crate) change: &'static str,
 }
 
-/// Lists whose entries have names, and the member that is the name; the variables' is before `=`.
+/// Lists with named entries, and the member that has the name; a variable's is before `=`.
 const LISTS: [(&str, &str); 6] = [
     ("process.env", "="),
     ("process.rlimits", "type"),
@@ -27,11 +28,11 @@ const LISTS: [(&str, &str); 6] = [
     ("linux.resources.hugepageLimits", "pageSize"),
 ];
 
-/// Objects whose members have names of their own.
+/// Objects whose members have their own names.
 const MAPS: [&str; 4] =
     ["annotations", "linux.sysctl", "linux.resources.unified", "linux.netDevices"];
 
-/// The members that differ, in the order of their names; `None` if either is not JSON.
+/// The differing members, in the order of their names; `None` if either document is not JSON.
 pub(crate) fn differences(before: &[u8], after: &[u8]) -> Option<Vec<Difference>> {
     let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     let (before, after) = (parse(before)?, parse(after)?);
@@ -58,7 +59,7 @@ fn compare(
     let none = Map::new();
     let object = |value: Option<&Value>| match value {
         Some(Value::Object(members)) => Some(members.clone()),
-        // The sections of a document, where one of the two has none.
+        // The sections of a document, if one of the two lacks them.
         None if !path.contains('.') || MAPS.contains(&path.as_str()) => Some(none.clone()),
         _ => None,
     };
@@ -98,7 +99,7 @@ fn note(field: String, before: Option<&Value>, after: Option<&Value>, found: &mu
     found.push(Difference { field, change });
 }
 
-/// The entries of a list by their names: of two with one name, the later counts.
+/// The entries of a list by name: of two with one name, the later counts.
 fn entries(list: Option<&Value>, key: &str) -> Map<String, Value> {
     let list = list.and_then(Value::as_array).into_iter().flatten();
     let named = list.map(|entry| {
@@ -111,7 +112,7 @@ fn entries(list: Option<&Value>, key: &str) -> Map<String, Value> {
     named.collect()
 }
 
-/// Whether a value says more than an absent member.
+/// Whether a value differs from an absent member.
 fn is_said(value: &&Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_only_written_anew_does_not_differ() {
+    fn a_document_that_is_only_rewritten_does_not_differ() {
         let before = json!({
             "hooks": null, "root": {"path": "/", "readonly": false}, "mounts": [],
             "process": {"terminal": false, "user": {"username": ""}, "env": ["A=1", "B=2"]},

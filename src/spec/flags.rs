@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resource flags of `update` as an OCI `LinuxResources` object.
 //!
-//! Only operators type these; engines send a document. The flags become a document too, or plugins'
-//! values could not be kept. It reads values as runc does and never corrects one. The RDT flags are
-//! not resources of the specification: they stay flags.
-//! Reference: runc `update.go`; docker go-units `RAMInBytes`.
+//! Only operators use these; engines send a document. The flags are converted to a document too,
+//! because plugins' values must be added. Values are read as runc reads them, and never corrected.
+//! The RDT flags are not resources of the specification, so they stay flags. Reference: runc
+//! `update.go`; docker go-units `RAMInBytes`.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ enum FlagValue {
     Unsigned,
     Bytes,
     Text,
-    /// Not in the document.
+    /// Not converted to the document.
     StaysFlag,
 }
 
@@ -41,8 +41,8 @@ const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
     ("mem-bw-schema", "", "", FlagValue::StaysFlag),
 ];
 
-/// Turns `(flag, value)` pairs, without their dashes, into `LinuxResources`. The last of several
-/// equal flags counts; an empty value says nothing, as with runc.
+/// Converts `(flag, value)` pairs, without their dashes, to `LinuxResources`. The last of several
+/// equal flags counts; an empty value is ignored, as by runc.
 pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>> {
     let mut resources = Map::new();
     for (flag, value) in flags {
@@ -89,7 +89,7 @@ fn bytes(text: &str) -> Option<i64> {
     is_known.then(|| whole(number * 1024_f64.powi(power))).flatten()
 }
 
-/// The whole part, unless negative or too large for the kernel.
+/// The integer part, unless negative or too large for the kernel.
 fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the range is checked right here")]
     (0.0..9_223_372_036_854_775_807.0).contains(&number).then_some(number as i64)

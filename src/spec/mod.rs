@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `config.json`, patched without losing a byte, and the rule by which updates keep what plugins
-//! own.
+//! Patches `config.json` without losing a byte, and keeps plugins' values in updates.
 //!
-//! Pure: values in, values out. Nothing here opens a file, asks the time or writes a log line.
-//! Reference: OCI runtime-spec 1.3 (`config.md`, `config-linux.md`); decisions D16, D21 to D24.
+//! Pure: nothing here opens a file, reads a clock or writes a log line. Reference: OCI runtime-spec
+//! 1.3 (`config.md`, `config-linux.md`); decisions D16, D21 to D24.
 
 /// The members in which two documents differ.
 pub(crate) mod differences;
@@ -13,5 +12,5 @@ pub(crate) mod flags;
 pub(crate) mod overlay;
 /// The owners of an overlay's members.
 pub(crate) mod owned;
-/// Turns an adjustment into edits of the document.
+/// Converts an adjustment to edits of the document.
 pub(crate) mod patch;

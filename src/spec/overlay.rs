@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the values of plugins in an engine's `update`.
+//! Keeps plugins' values in an engine's `update`.
 //!
-//! Engines send resources from their own record, which knows nothing of plugins; containerd even
-//! sends all of them each time. So only the difference to the engine's last word counts as its
-//! request, and what a plugin set stays unless the engine really changed that field.
-//! It works on OCI `LinuxResources` objects, never calls a runtime and never asks a plugin.
+//! Engines send resources from their records, which lack plugins' values; containerd even sends all of them each time.
+//! So only the difference from the engine's last update counts as its request, and a plugin's value stays unless the
+//! engine changed that field. It works on OCI `LinuxResources` objects, never calls a runtime and never asks a plugin.
 //! Reference: decision D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
 
 use std::collections::HashSet;
@@ -25,21 +24,20 @@ pub struct UpdateOutcome {
     pub overlay: Map<String, Value>,
 }
 
-/// Sections whose members are fields of their own; anything else is one field.
+/// Sections whose members are separate fields; any other section is one field.
 const SECTIONS: [&str; 7] = ["cpu", "memory", "pids", "unified", "blockIO", "network", "rdma"];
 
-/// Members for which zero or the empty string says "leave it" to every runtime.
+/// Members for which zero or the empty string means "unchanged" to every runtime.
 const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
     ("cpu", &["shares", "quota", "period", "realtimeRuntime", "realtimePeriod", "cpus", "mems"]),
     ("memory", &["limit", "reservation", "swap", "kernel", "kernelTCP"]),
     ("blockIO", &["weight", "leafWeight"]),
 ];
 
-/// Which fields of `request` differ from the engine's last word.
+/// The fields of `request` that differ from the engine's last update.
 ///
-/// A new period takes the quota along, for a quota means nothing without its period; a new quota
-/// leaves the period as it is (D66). A swap limit that only follows the memory limit does not count as
-/// a request.
+/// A new period includes the quota, because a quota depends on its period; a new quota leaves the period unchanged
+/// (D66). A swap limit that only follows the memory limit does not count as a request.
 pub(crate) fn delta(
     request: &Map<String, Value>,
     engine: &Map<String, Value>,
@@ -65,8 +63,8 @@ pub(crate) fn delta(
     delta
 }
 
-/// A delta as plugins are asked about it: a new quota comes with the period that the engine sent, as its
-/// own NRI passes it, although the period is no change.
+/// The difference in the form for plugins: a new quota includes the engine's period, as an engine's NRI sends it,
+/// although the period is unchanged.
 pub(crate) fn with_period(
     mut delta: Map<String, Value>,
     request: &Map<String, Value>,
@@ -80,10 +78,10 @@ pub(crate) fn with_period(
     delta
 }
 
-/// Puts an engine's request over its earlier resources, and keeps what plugins own.
+/// Overlays an engine's request on its earlier resources, and keeps the values that plugins own.
 ///
-/// `strip_devices` is for crun, which applies device rules that it finds in an update and would
-/// so take away what plugins allowed; runc ignores them.
+/// `strip_devices` is for crun, which applies an update's device rules and would thereby remove what plugins allowed;
+/// runc ignores them.
 pub fn merge_update(
     engine: &Map<String, Value>,
     overlay: &Map<String, Value>,
@@ -102,16 +100,16 @@ pub fn merge_update(
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
 }
 
-/// Returns the resources about which plugins are asked when an engine only repeats its values: all,
-/// without the device rules, which no engine lists in an update.
+/// Returns the resources about which plugins are asked when an engine only repeats its values: all except device rules,
+/// which engines do not list in an update.
 pub(crate) fn repeated(engine: &Map<String, Value>) -> Map<String, Value> {
     let mut repeated = without_unset(engine);
     repeated.remove("devices");
     repeated
 }
 
-/// The members of `overlay` for which the request has another value: that value does not come into
-/// force. Device rules are no such value, for no update takes them back.
+/// The members of `overlay` for which the request has another value, which does not take effect. Device rules are
+/// excluded, because no update removes them.
 pub(crate) fn not_in_force(
     request: &Map<String, Value>,
     overlay: &Map<String, Value>,
@@ -125,8 +123,8 @@ pub(crate) fn not_in_force(
     differing.collect()
 }
 
-/// Puts the fields of `top` over those of `base`: members of sections one by one, huge page
-/// limits by page size, device rules behind those that are there.
+/// Overlays the fields of `base` with those of `top`: members of sections one by one, huge page limits by page size,
+/// device rules after the existing ones.
 pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) {
     for (name, value) in top {
         match (name.as_str(), value, base.get_mut(name)) {
@@ -156,11 +154,11 @@ pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) 
     }
 }
 
-/// The overlay without the fields that the engine now asks for itself.
+/// The overlay without the fields that the engine now requests itself.
 fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<String, Value> {
     let mut kept = without_null(overlay);
     kept.retain(|name, value| match (name.as_str(), value, delta.get(name)) {
-        // Runtimes cannot take device rules back in an update; plugins' rules stay.
+        // Runtimes cannot remove device rules in an update; plugins' rules stay.
         ("devices", ..) | (_, _, None) => true,
         (_, Value::Object(owned), Some(Value::Object(asked))) => {
             release_members(owned, asked);
@@ -181,8 +179,8 @@ fn release_members(owned: &mut Map<String, Value>, asked: &Map<String, Value>) {
     let follows = swap.is_some() && swap.as_ref() == owned.get("limit");
     owned.retain(|key, _| !asked.contains_key(key));
     let (Some(limit), Some(swap)) = (asked.get("limit"), swap) else { return };
-    // A plugin's swap limit that belonged to its memory limit goes with it, and so does one that
-    // no runtime would accept beside the engine's new memory limit.
+    // A plugin's swap limit is removed with the memory limit that it belongs to, and also if no runtime would accept it
+    // next to the engine's new memory limit.
     let too_low = match (limit.as_i64(), swap.as_i64()) {
         (Some(limit), Some(swap)) => (0..limit).contains(&swap) || (limit < 0 && swap >= 0),
         _ => false,
@@ -220,7 +218,7 @@ fn drop_following_swap(
     }
 }
 
-/// Returns one text for equal entries, whatever the order of their members.
+/// Returns the same text for equal entries, whatever the order of their members.
 fn text_of(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();
@@ -231,7 +229,7 @@ fn page_size(limit: &Value) -> Option<&str> {
     limit.get("pageSize").and_then(Value::as_str)
 }
 
-/// A request without what says nothing: `null`, and zero where that means "leave it".
+/// A request without meaningless members: `null`, and zero if that means "unchanged".
 fn without_unset(request: &Map<String, Value>) -> Map<String, Value> {
     let mut request = without_null(request);
     for (section, members) in ZERO_IS_UNSET {
@@ -245,7 +243,7 @@ fn without_unset(request: &Map<String, Value>) -> Map<String, Value> {
     request
 }
 
-/// runc crashes on some members that are `null`, and none means anything.
+/// runc crashes on some `null` members, and no `null` has a meaning.
 fn without_null(map: &Map<String, Value>) -> Map<String, Value> {
     let mut map = map.clone();
     map.retain(|_, value| !value.is_null());
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_swap_is_no_request_but_reaches_the_runtime() {
+    fn derived_swap_is_not_a_request_but_reaches_the_runtime() {
         let request = json!({"memory": {"limit": 2000, "swap": 2000}});
         let difference = delta(&map(request.clone()), &engine());
         assert_eq!(Value::Object(difference), json!({"memory": {"limit": 2000}}));
@@ -349,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_that_comes_to_follow_an_old_limit_is_no_request() {
+    fn swap_that_now_follows_an_old_limit_is_not_a_request() {
         let known = map(json!({"memory": {"limit": 1000}}));
         let request = map(json!({"memory": {"limit": 1000, "swap": 1000}}));
         assert_eq!(delta(&request, &known), Map::new(), "CRI-O sends it with every update");
@@ -377,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_zeros_are_no_request_and_never_reach_the_runtime() {
+    fn nulls_and_zeros_are_not_requests_or_sent_to_the_runtime() {
         let request = json!({"cpu": {"cpus": "", "shares": 0, "quota": null}, "memory": null,
             "pids": {"limit": null}, "devices": null});
         assert_eq!(

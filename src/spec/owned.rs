@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the owners of an overlay's members: the overlay has the values, the owner table their plugins
-//! by the names of NRI's fields. It never changes a value. Reference: decisions D21 and D25.
+//! Finds the owners of an overlay's members: the overlay has the values, and the owner table has the plugins by NRI's
+//! field names. It never changes a value. Reference: decisions D21 and D25.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,7 +17,7 @@ const BLOCK_IO: &str = "BlockioClass";
 pub struct OwnedMember {
     /// Path in config.json, below `linux.resources`.
     pub path: String,
-    /// NRI's name, empty where it has none.
+    /// NRI's name; empty if it has none.
     pub nri: String,
     /// Its value.
     pub value: Value,
@@ -62,8 +62,8 @@ const LIFTED: [(&str, &str, i64); 5] = [
     ("pids", "limit", -1),
 ];
 
-/// Returns the resources with which a runtime restores `before` after it perhaps set `part`: limits
-/// that `before` does not have are lifted. The second list names the members that no value restores.
+/// Returns the resources with which a runtime restores `before` after it may have set `part`: limits that `before`
+/// lacks are lifted. The second list names the members that no value restores.
 pub fn undone(
     part: &Map<String, Value>,
     before: &Map<String, Value>,
@@ -88,8 +88,8 @@ pub fn undone(
     (undone, left)
 }
 
-/// Whether a member repeats the default: no limit on the kernel's memory, and one hierarchy. crun
-/// refuses such a member on cgroup v2.
+/// Whether a member repeats the default: an unlimited kernel memory, or a single hierarchy. crun refuses such a member
+/// on cgroup v2.
 pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
     match (section, key) {
         ("memory", "kernel" | "kernelTCP") => value.as_i64().is_some_and(|limit| limit <= 0),
@@ -112,7 +112,7 @@ pub(crate) fn owner<'o>(
     });
     let found = found.or_else(|| {
         let prefix = owned.owners_begin_with?;
-        // Sorted: the first with this prefix comes right after the prefix itself.
+        // They are sorted: the first with this prefix comes right after the prefix itself.
         let (name, owner) = owners.range(prefix.to_owned()..).next()?;
         name.starts_with(prefix).then_some(owner)
     });
@@ -184,7 +184,7 @@ fn member_path(section: &str, key: &str) -> String {
     if section == "unified" { format!("unified[{key}]") } else { format!("{section}.{key}") }
 }
 
-/// Returns NRI's name of a member, empty where it has none.
+/// Returns NRI's name of a member; empty if it has none.
 pub(crate) fn name(section: &str, key: &str) -> String {
     if section == "unified" {
         return format!("{UNIFIED}{key}]");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_belongs_to_who_set_the_limit_only_while_it_follows() {
+    fn swap_belongs_to_the_limits_owner_only_while_it_follows() {
         let owners = owners(&["MemLimit"]);
         let follows = map(json!({"memory": {"limit": 7, "swap": 7}}));
         assert_eq!(part(&follows, &owners), follows);

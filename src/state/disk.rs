@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
-//! the engine's documents beside them. A file that cannot be used is set aside with one line; it
-//! never keeps the daemon from starting. If one cannot be read now, the daemon starts later: no
-//! container is forgotten because a descriptor was missing.
+//! the engine's documents beside them. An unusable file is set aside with one line, and never
+//! prevents the daemon's start. If one is temporarily unreadable, the daemon starts later, so that
+//! no container is lost because a descriptor was missing.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -26,17 +26,17 @@ const PRISTINE: &str = "pristine";
 const ASIDE: &str = "aside";
 const KEPT: &str = "kept";
 
-/// Names the boot of these records; written last, so that a folder without it may be incomplete.
+/// Names the boot of these records; written last, so a folder without it may be incomplete.
 const STAMP: &str = "boot_id";
 
-/// The plugins that were connected (decision D14); written by the daemon, and of no meaning after a
-/// boot.
+/// The plugins that were connected (decision D14); the daemon writes it, and it has no meaning
+/// after a reboot.
 pub(super) const CONNECTED: &str = "plugins.json";
 
-/// The schema of a daemon one version ahead: downgrading by one loses nothing.
+/// The schema of a daemon one version ahead, so that downgrading by one version loses nothing.
 const NEXT: u32 = SCHEMA + 1;
 
-/// The folders, opened once: a record is written many times in a container's life.
+/// The folders, opened once, because a record is written many times in a container's life.
 #[derive(Debug)]
 pub(super) struct RecordFolders {
     containers: OwnedFd,
@@ -44,9 +44,9 @@ pub(super) struct RecordFolders {
     pristine: OwnedFd,
     kept: OwnedFd,
     marks: OwnedFd,
-    /// The marks that are there: file name, and hash of the content.
+    /// The existing marks: file name, and hash of the content.
     marked: RefCell<HashMap<String, u64>>,
-    /// Files that the disk refused to remove: folder and name.
+    /// Files whose removal failed: folder and name.
     unremoved: RefCell<BTreeSet<(&'static str, String)>>,
 }
 
@@ -55,14 +55,14 @@ pub(super) struct RecordFolders {
 pub(super) struct LoadedRecords {
     pub(super) containers: Vec<Container>,
     pub(super) pods: Vec<Pod>,
-    /// Containers that are gone and were kept, oldest first.
+    /// Removed containers whose records were kept, oldest first.
     pub(super) gone: Vec<Container>,
     /// Unusable files, one line each.
     pub(super) problems: Vec<String>,
 }
 
 impl RecordFolders {
-    /// Creates the folders that are missing.
+    /// Creates missing folders.
     pub(super) fn open(dir: &Path) -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let open = |name: &str| {
@@ -112,10 +112,10 @@ impl RecordFolders {
         self.replace(kind, name, &bytes)
     }
 
-    /// Removes the files that the disk refused to remove before.
+    /// Removes the files whose removal failed before.
     ///
     /// # Errors
-    /// Fails when it still refuses.
+    /// Fails when it fails again.
     pub(super) fn remove_what_is_left(&self) -> Result<()> {
         let mut outcome = Ok(());
         self.unremoved.borrow_mut().retain(|(kind, name)| {
@@ -129,7 +129,7 @@ impl RecordFolders {
         outcome
     }
 
-    /// Whether the disk refused to remove a file.
+    /// Whether the removal of a file failed.
     pub(super) fn has_leftovers(&self) -> bool {
         !self.unremoved.borrow().is_empty()
     }
@@ -137,7 +137,7 @@ impl RecordFolders {
     /// Whether the open folders are still at this path.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(super) fn are_at(&self, dir: &Path) -> std::io::Result<bool> {
         use std::os::unix::fs::MetadataExt;
         let ours = [&self.containers, &self.pods, &self.pristine, &self.kept, &self.marks];
@@ -158,7 +158,7 @@ impl RecordFolders {
         self.write(CONTAINERS, &file_name(&container.key), container)
     }
 
-    /// Writes the mark of a container as it is now, or removes it.
+    /// Writes a container's current mark, or removes it.
     pub(super) fn write_mark(&self, container: &Container) -> Result<()> {
         let Some(mark) = container.mark() else {
             self.remove_mark(&container.key);
@@ -188,7 +188,7 @@ impl RecordFolders {
         }
     }
 
-    /// Removes the marks of an earlier daemon that no container has.
+    /// Removes the marks of an earlier daemon that belong to no container.
     pub(super) fn sweep_marks(&self, dir: &Path) {
         let marked = self.marked.borrow();
         for entry in presence::entries(&dir.join(MARKS)).or_absent().into_iter().flatten() {
@@ -207,7 +207,7 @@ impl RecordFolders {
         }
     }
 
-    /// Writes the record of a container that is gone.
+    /// Writes the record of a removed container.
     pub(super) fn write_kept(&self, container: &Container) -> Result<()> {
         self.write(KEPT, &file_name(&container.key), container)
     }
@@ -227,13 +227,13 @@ impl RecordFolders {
         self.remove(PODS, &pod_file(id));
     }
 
-    /// Keeps a document. Nothing refers to it until the container's record does, so it need not be
-    /// written in one step.
+    /// Keeps a document. Until the container's record names it, nothing refers to it, so it need
+    /// not be written in one step.
     pub(super) fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
         let name = format!("{incarnation}.json");
         let written = files::write_at(&self.pristine, &name, bytes);
         if written.is_err() {
-            // Half of it would take the room that is missing.
+            // An incomplete file would use the space that is missing.
             files::remove_at(&self.pristine, &name);
         }
         written.map(|()| name)
@@ -250,10 +250,10 @@ impl RecordFolders {
     }
 }
 
-/// Whether the records here are of this boot, and complete.
+/// Whether the records are of this boot, and complete.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
     Ok(stamp_of(dir)?.is_some_and(|boot| boot == boot_id))
 }
@@ -267,7 +267,7 @@ fn stamp_of(dir: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Notes the boot of these records.
+/// Writes the boot of these records.
 pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
@@ -284,10 +284,10 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Reads every record of this boot.
 ///
 /// # Errors
-/// Fails when a record, or the list of records, cannot be read now.
+/// Fails when a record, or the list of records, is unreadable now.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
-        // Files of another boot are not repaired, and no create waits for their plugins.
+        // Files of another boot are not repaired, and creates do not wait for their plugins.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }
@@ -318,10 +318,10 @@ fn load_containers(
     Ok(containers)
 }
 
-/// Removes kept documents that no container needs: the daemon was killed in between. They
-/// are kept while a record is set aside, as its needs are not known.
+/// Removes kept documents that no container needs, because the daemon was killed in between. They
+/// stay while a record is set aside, because its needs are unknown.
 fn sweep(dir: &Path, containers: &[Container]) {
-    // Or while that cannot be known.
+    // Or while that is unknown.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
@@ -356,11 +356,11 @@ fn load_all<T: DeserializeOwned>(
         let parsed = read
             .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| Error::json(&error)));
         match parsed {
-            // A file that no attempt can read is set aside; a shortage is waited out.
+            // A permanently unreadable file is set aside; a shortage is waited out.
             Err(error) if error.is_shortage() => {
                 return Err(error.doing(format!("reading {}", path.display())));
             }
-            // Later writes and removals would use the record's proper name only.
+            // Later writes and removals would use only the record's proper name.
             Ok(record) if !path.ends_with(name(&record)) => {
                 set_aside(dir, &path, "it tells of something else than its name", problems);
             }
@@ -381,7 +381,7 @@ fn keep<T>(
     for (path, record) in records {
         match check(&record) {
             (SCHEMA | NEXT, true) => kept.push(record),
-            // Another boot: its containers do not exist.
+            // Of another boot: its containers no longer exist.
             (_, false) => {
                 let _stale = std::fs::remove_file(&path);
             }
@@ -403,10 +403,10 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
     problems.push(format!("{} cannot be used and was set aside: {why}", path.display()));
 }
 
-/// A file name for a key: roots differ, ids may be anything that the runtime accepts.
+/// A file name for a key: roots differ, and IDs may be anything that the runtime accepts.
 fn file_name(key: &ContainerKey) -> String {
-    // The hash covers the root and the cut end of the ID: short and stable across versions. The ID
-    // beside it keeps the name readable.
+    // The hash covers the root and the truncated end of the ID: short and stable across versions.
+    // The ID next to it makes the name readable.
     let cut = key.id.bytes().skip(limits::ID_IN_FILE_NAME);
     let hash = fnv64(key.root.bytes().chain(cut));
     format!("{}-{hash:016x}.json", escaped(&key.id))
@@ -446,7 +446,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_new_daemon_finds_what_the_old_one_knew() {
+    fn a_new_daemon_finds_the_old_ones_records() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("../odd/id")).unwrap();
@@ -535,7 +535,7 @@ pub(super) mod tests {
         for id in ["a", "b"] {
             store.put(container(id)).unwrap();
         }
-        // In the way of the temporary file: the folder itself is open and would be found anywhere.
+        // Blocks the temporary file: the folder itself is open and would be found anywhere.
         let name = format!(".{}.new", file_name(&container("a").key));
         let obstacle = temp.path().join("containers").join(name);
         std::fs::create_dir(&obstacle).unwrap();
@@ -592,7 +592,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_set_aside_and_not_waited_for() {
+    fn an_irregular_file_is_set_aside_and_not_waited_for() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
@@ -669,7 +669,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn folders_that_went_are_made_anew_with_everything_in_them() {
+    fn removed_folders_are_restored_with_their_files() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("state");
         let (mut store, _) = Store::open(&dir, "boot").unwrap();
@@ -677,7 +677,7 @@ pub(super) mod tests {
         store.keep(&container("b")).unwrap();
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
-        // The runtime never made the next container of that ID.
+        // The runtime never created the next container of that ID.
         store.put(Container { init_pid: None, ..container("b") }).unwrap();
         store.forget(&container("b").key);
         std::fs::remove_dir_all(&dir).unwrap();
@@ -700,7 +700,7 @@ pub(super) mod tests {
         store.stamp().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         store.put(container("b")).unwrap();
-        // The other records are still missing, and a daemon that starts now must know.
+        // The other records are still missing, and a starting daemon must know that.
         assert!(
             !store.is_in_place().unwrap() && !Store::open(&dir, "boot").unwrap().0.is_stamped()
         );
@@ -732,7 +732,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_record_of_a_removed_container_keeps_what_explain_shows() {
+    fn a_removed_containers_record_keeps_the_data_for_explain() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let whole = |id: &str| Container {
@@ -743,7 +743,7 @@ pub(super) mod tests {
         };
         store.put(whole("a")).unwrap();
         store.forget(&whole("a").key);
-        // One that may return under its ID needs all of it.
+        // A container that may return under its ID needs all of it.
         store.keep(&whole("b")).unwrap();
         store.put(whole("b")).unwrap();
         store.forget(&whole("b").key);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers by the keys of look-ups: their ID below any root, their pod, the directory of their
-//! document. With it the cost of a request does not grow with the number of records.
+//! An index of containers by ID below any root, by pod, and by their document's directory, so that
+//! the cost of a request does not grow with the number of records.
 //!
-//! It holds hashes in place of names, for there are three of them for each of thousands of
-//! containers: a result may be another container's, so the caller compares it.
+//! It stores hashes instead of names, because each of thousands of containers has three entries. A
+//! result may be another container, so the caller must compare it.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -23,7 +23,7 @@ pub(super) struct Index {
 type HashedKeys = BTreeSet<(u64, Rc<ContainerKey>)>;
 
 impl Index {
-    /// Adds a container; a known one changes nothing.
+    /// Adds a container; adding a known one changes nothing.
     pub(super) fn add(&mut self, key: &Rc<ContainerKey>, container: &Container) {
         for (keys, hash) in self.ways(container) {
             keys.insert((hash, Rc::clone(key)));

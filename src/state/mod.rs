@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The records of pods and containers.
 //!
-//! The store is the daemon's only memory. An intended change is on disk before the daemon acts on
-//! it, an event that has happened as soon as the disk takes it, so that a SIGKILL loses nothing. It
-//! never talks to plugins and never looks at a process.
+//! The store is the daemon's only memory. An intended change is on disk before the daemon acts on it, and a past event
+//! as soon as it can be written, so that a SIGKILL loses nothing. It never communicates with plugins or examines a
+//! process.
 
 mod disk;
 mod index;
@@ -36,7 +36,7 @@ pub(crate) const SCHEMA: u32 = 1;
 /// The verb of a call in flight that starts a created container.
 pub(crate) const START: &str = "start";
 
-/// A container as the runtime knows it: ids are unique only below one runtime root.
+/// A container as the runtime knows it: IDs are unique only below one runtime root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerKey {
     /// The runtime's state directory, `--root` or its default.
@@ -102,7 +102,7 @@ impl PodState {
 pub struct Container {
     /// Schema of this record.
     pub schema: u32,
-    /// Boot in which it was written: nothing of it means anything after another boot.
+    /// Boot in which it was written: after another boot the record has no meaning.
     pub boot_id: String,
     /// Root and id.
     pub key: ContainerKey,
@@ -110,15 +110,15 @@ pub struct Container {
     pub incarnation: u64,
     /// The real runtime.
     pub runtime: String,
-    /// Words between argv[0] and the verb, for calling the runtime again.
+    /// Arguments between argv[0] and the verb, for calling the runtime again.
     pub global_flags: Vec<String>,
     /// The bundle directory, absolute.
     pub bundle: String,
-    /// The infrastructure container of its pod: no container event is ever sent for it.
+    /// Whether it is its pod's infrastructure container, about which no container event is sent.
     pub is_sandbox: bool,
     /// Its pod's id.
     pub pod: String,
-    /// Its pod's name, for as long as it is explained: the pod may be forgotten before.
+    /// Its pod's name, for `explain`: the pod's record may be removed earlier.
     #[serde(default)]
     pub pod_name: String,
     /// Its pod's namespace, likewise.
@@ -130,27 +130,26 @@ pub struct Container {
     pub state: Lifecycle,
     /// `--pid-file`, absolute.
     pub pid_file: Option<String>,
-    /// An OCI hook reported it: no wrapper reports its start.
+    /// Whether an OCI hook reported it, so that no wrapper reports its start.
     #[serde(default)]
     pub by_hook: bool,
     /// Init process, once known.
     pub init_pid: Option<u32>,
-    /// Init's start time in clock ticks since boot: distinguishes it from a later process of that
-    /// PID.
+    /// Init's start time in clock ticks since boot, which distinguishes it from a later process of that PID.
     pub init_start: Option<u64>,
-    /// When the runtime had created it: Unix time in nanoseconds, 0 before.
+    /// When the runtime created it: Unix time in nanoseconds, 0 before.
     #[serde(default)]
     pub created_at: i64,
     /// When its process was started, likewise.
     #[serde(default)]
     pub started_at: i64,
-    /// When its process had exited, likewise.
+    /// When its process exited, likewise.
     #[serde(default)]
     pub finished_at: i64,
-    /// The exit code, if it is known.
+    /// The exit code, if known.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// Why it no longer runs, in the words of the CRI, where that is known.
+    /// Why it no longer runs, in the CRI's words, if known.
     #[serde(default)]
     pub status_reason: String,
     /// A message for operators.
@@ -162,7 +161,7 @@ pub struct Container {
     pub evidence: Vec<String>,
     /// The engine's variables of the creating call.
     pub variables: Vec<(String, String)>,
-    /// The NRI message as plugins saw it last.
+    /// The NRI message as plugins last received it.
     pub message: Wire,
     /// The engine's own resources (E).
     pub engine_resources: Map<String, Value>,
@@ -177,16 +176,16 @@ pub struct Container {
     pub patched: Option<Patched>,
     /// The plugins' changes.
     pub changes: Vec<Change>,
-    /// Members that a wrapper behind this one changed in the patched document.
+    /// Members of the patched document that another wrapper changed afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed_behind: Vec<ChangedMember>,
-    /// The values that `exec` carries over, where the list of changes is incomplete.
+    /// The values that `exec` applies, if the list of changes is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
-    /// The group in resctrl that its creation makes, if it was not there before.
+    /// The resctrl group that its creation makes, if it did not exist before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub makes_group: Option<String>,
-    /// Facts that a wrapper needs for `exec`, while the daemon has to know of each.
+    /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<ExecSubject>,
     /// Why it was refused, if it was.
@@ -194,7 +193,7 @@ pub struct Container {
     /// When it was refused last: Unix time in nanoseconds, 0 if never.
     #[serde(default)]
     pub refused_at: i64,
-    /// Omissions: skipped plugins, and values that were not applied.
+    /// Skipped plugins, and values that were not applied.
     pub skipped: Vec<Skipped>,
     /// Changes that were made although a rule in audit mode would refuse them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -202,13 +201,13 @@ pub struct Container {
     /// Values that injections in audit mode would have set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_inject: Vec<WouldInject>,
-    /// Values that injections left to the container or to others.
+    /// Values that injections left to the container or to other owners.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gave_way: Vec<GaveWay>,
-    /// The promises about it.
+    /// The promises that apply to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
-    /// Values that the engine repeats, and that do not come into force.
+    /// Values that the engine repeats and that do not take effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedValue>,
     /// The latest processes of `exec` that plugins changed.
@@ -217,28 +216,27 @@ pub struct Container {
     /// The plugins from which rules hid it when it was created, or when they connected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden_from: Vec<HiddenFrom>,
-    /// The verb that is under way.
+    /// The verb in progress.
     pub in_flight: Option<InFlight>,
-    /// Updates that wait until it is created.
+    /// Updates that wait for its creation.
     #[serde(default)]
     pub deferred: Vec<PendingUpdate>,
-    /// The `update` that is under way.
+    /// The `update` in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updating: Option<Updating>,
-    /// The process of the `delete` that is under way.
+    /// The process of the `delete` in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting: Option<u32>,
-    /// The runtime has deleted it; its engine still keeps it.
+    /// Whether the runtime has deleted it while its engine keeps it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_deleted: bool,
     /// The process of the call that made it.
     #[serde(default)]
     pub made_by: u32,
-    /// Found in the runtime's own state after the record was lost: the plugins' changes are not
-    /// known.
+    /// Whether it was found in the runtime's state after the record was lost: the plugins' changes are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_found: bool,
-    /// The plain runtime made it: none of its commands reaches the daemon (D65).
+    /// Whether the plain runtime made it, so that none of its commands reaches the daemon (D65).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_plain_runtime: bool,
     /// Members that a newer version wrote.
@@ -253,8 +251,7 @@ impl Container {
         self.refused_at = at;
     }
 
-    /// Whether the runtime made it: a failed creation says nothing about the container that had
-    /// its ID before.
+    /// Whether the runtime made it: a failed creation says nothing about an earlier container of its ID.
     pub fn was_made(&self) -> bool {
         self.init_pid.is_some() || self.started_at != 0
     }
@@ -265,7 +262,7 @@ impl Container {
         self.state == Lifecycle::Created && self.in_flight.as_ref().is_some_and(starts)
     }
 
-    /// The mark for `exec` and `kill`; `None` where they need none, or none of its processes runs.
+    /// The mark for `exec` and `kill`; `None` if they need none, or none of its processes runs.
     pub fn mark(&self) -> Option<Mark> {
         if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {
             return None;
@@ -290,13 +287,13 @@ impl Container {
         folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.bundle)
     }
 
-    /// Whether `there` is the document that was put in place for this container. Its content
-    /// decides: a file may be edited in place, and inodes are reused.
+    /// Whether `there` is the document that was put in place for this container. The content decides, because a file
+    /// may be edited in place, and inodes are reused.
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
-            // An earlier version records only the inode: a file that was written to since the
-            // container was created has been edited.
+            // An earlier version records only the inode: a file written to since the container's creation has been
+            // edited.
             let is_older = self.created_at == 0 || there.modified <= self.created_at;
             return patched.inode == there.inode && is_older;
         }
@@ -327,7 +324,7 @@ pub struct Pod {
     /// Process of its infrastructure container, once known.
     #[serde(default)]
     pub pid: u32,
-    /// A path that exists as long as the pod, where no call marks its end.
+    /// A path that exists as long as the pod, if no call marks the pod's end.
     #[serde(default)]
     pub lives_with: Option<String>,
     /// Whether an untrusted party may have written the namespace.
@@ -336,7 +333,7 @@ pub struct Pod {
     /// Whether a tenant may have written facts that rules use: the namespace, or the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_doubtful: bool,
-    /// Whether it is in an exempt namespace, by a trusted source.
+    /// Whether it is in an exempt namespace, according to a trusted source.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exempt: bool,
     /// Its state.
@@ -348,18 +345,17 @@ pub struct Pod {
     /// Why it was refused, if it was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// Plugins that did not answer RunPodSandbox: those that were skipped, and required ones that
-    /// were not asked.
+    /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
-    /// The promises about all of it, at RunPodSandbox.
+    /// The promises about the whole pod, at RunPodSandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
-    /// What kubelet allocated to its containers, if a promise is about that.
+    /// Kubelet's allocations to its containers, if a promise depends on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<PodAllocations>,
-    /// The texts of the files of its cgroup that limit it, as plugins know them: by name. Empty where
-    /// the pod's cgroup is not kubelet's.
+    /// The contents of its cgroup's limit files, as plugins know them, by name. Empty if the pod's cgroup is not
+    /// kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
     /// The limits that another process than kubelet has written.

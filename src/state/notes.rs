@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts of a container's record about plugins, its document and the call under way. Data only.
+//! The parts of a container's record about plugins, its document and the call in progress. Data
+//! only.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub struct Skipped {
 const BYPASSED: &str = " bypassed the daemon: ";
 
 impl Skipped {
-    /// A command that no plugin was asked about, because the daemon was away.
+    /// A command about which no plugin was asked, because the daemon was unavailable.
     pub fn bypassed(verb: &str, why: &str) -> Self {
         Self { plugin: String::new(), reason: format!("{verb}{BYPASSED}{why}") }
     }
@@ -74,33 +75,33 @@ pub struct WouldInject {
     pub at: i64,
     /// `inject:NAME`.
     pub plugin: String,
-    /// The field as owners are named.
+    /// The field, in the form of the owner table.
     pub field: String,
 }
 
-/// A value that an injection did not set because another value stands.
+/// A value that an injection did not set because another value takes precedence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GaveWay {
     /// `inject:NAME`.
     pub plugin: String,
-    /// The field as owners are named.
+    /// The field, in the form of the owner table.
     pub field: String,
-    /// The plugin or injection whose value it is; empty: the container has one.
+    /// The owner of that value; empty if it is the container's.
     pub to: String,
 }
 
-/// A process of `exec` that plugins changed. Values are not kept: they may be secrets.
+/// A process of `exec` that plugins changed. Values are not stored, because they may be secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecChange {
     /// Unix time in nanoseconds.
     pub at: i64,
-    /// The program that the engine asked for.
+    /// The program that the engine requested.
     pub program: String,
     /// Field to plugin, as `Env[PATH]` to `10-foo`.
     pub owners: BTreeMap<String, String>,
 }
 
-/// A value that the engine repeats with an update, while the one that a plugin set stays in force.
+/// A value that the engine repeats in updates while a plugin's value stays in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RepeatedValue {
     /// Unix time in nanoseconds, the first time.
@@ -113,42 +114,42 @@ pub struct RepeatedValue {
     pub plugin: String,
 }
 
-/// A promise (`[[require]]`) about a container or a pod.
+/// A promise (`[[require]]`) that applies to a container or a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
     /// Its name.
     pub promise: String,
-    /// The plugin that has to be there, as `name` or `NN-name`.
+    /// The required plugin, as `name` or `NN-name`.
     pub plugin: String,
-    /// By what it is about the container.
+    /// Why it applies.
     pub why: String,
     /// Whether containers are refused without the plugin.
     pub is_enforced: bool,
-    /// The outcome; empty before.
+    /// The outcome; empty before it is known.
     #[serde(default)]
     pub result: String,
 }
 
 impl Promise {
-    /// The plugin was there.
+    /// The plugin was connected.
     pub(crate) const MET: &str = "met";
-    /// It was not, and the container was refused.
+    /// The plugin was missing, and the container was refused.
     pub(crate) const REFUSED: &str = "refused";
-    /// It was not, and the container was created since the promise is in audit mode.
+    /// The plugin was missing, and the container was created because the promise is in audit mode.
     pub(crate) const WOULD_REFUSE: &str = "would_refuse";
 }
 
-/// A member of the document that was no longer as the daemon had written it once the runtime had
-/// made the container: a wrapper behind this one wrote it.
+/// A member of the document that differed from the daemon's version once the runtime had made the
+/// container: another wrapper changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedMember {
-    /// Its path, as plugins' changes have it.
+    /// Its path, in the form of plugins' changes.
     pub field: String,
-    /// What became of it: `added`, `changed` or `removed`.
+    /// The change: `added`, `changed` or `removed`.
     pub change: String,
 }
 
-/// A plugin that receives nothing of a pod or a container, and the rule that hides it.
+/// A plugin that receives nothing about a pod or container, and the rule that hides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenFrom {
     /// `NN-name`.
@@ -162,7 +163,7 @@ pub struct HiddenFrom {
 pub struct PendingUpdate {
     /// The values to set, as OCI resources.
     pub part: Map<String, Value>,
-    /// The block I/O class behind it, by name; empty for none.
+    /// The block I/O class that set them, by name; empty for none.
     #[serde(default)]
     pub blockio_class: Option<String>,
     /// The RDT class, likewise.
@@ -170,7 +171,7 @@ pub struct PendingUpdate {
     pub rdt_class: Option<String>,
     /// Field to plugin.
     pub owners: BTreeMap<String, String>,
-    /// The event at which they requested it.
+    /// The event during which they requested it.
     pub event: String,
 }
 
@@ -186,24 +187,24 @@ impl PendingUpdate {
 pub struct InFlight {
     /// `create`, `start`, …
     pub verb: String,
-    /// The wrapper's pid, which is the runtime's after exec.
+    /// The wrapper's PID, which is the runtime's after exec.
     pub pid: u32,
     /// Whether the wrapper sent `EXEC`.
     pub executed: bool,
 }
 
-/// An `update` whose runtime may still be running: the values that hold once it took it.
+/// An `update` whose runtime may still be running: values that are in force once it was accepted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Updating {
-    /// The wrapper's pid, which is the runtime's after exec.
+    /// The wrapper's PID, which is the runtime's after exec.
     pub pid: u32,
     /// The runtime's state file before: inode, seconds and nanoseconds of its time.
     pub state_before: Option<(u64, i64, i64)>,
-    /// The engine's own resources then (E).
+    /// The engine's resources afterwards (E).
     pub engine: Map<String, Value>,
-    /// The resources that plugins own then (O).
+    /// The resources that plugins own afterwards (O).
     pub overlay: Map<String, Value>,
-    /// The owners then.
+    /// The owners afterwards.
     pub owners: BTreeMap<String, String>,
     /// The changes for `explain`.
     pub changes: Vec<Change>,
@@ -223,12 +224,12 @@ pub struct Patched {
     pub inode: u64,
     /// File with the engine's bytes, below the state directory.
     pub pristine: String,
-    /// The directory of the document, as the kernel names it; empty in the records of versions
-    /// that took the bundle for it.
+    /// The directory of the document, as the kernel reports it; empty in records of versions that
+    /// assumed the bundle.
     #[serde(default)]
     pub folder: String,
-    /// Fingerprint of the patched file's content; empty in the records of versions that went by
-    /// its inode.
+    /// Fingerprint of the patched file's content; empty in records of versions that compared
+    /// inodes.
     #[serde(default)]
     pub fingerprint: String,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All pods and containers, in memory and on disk. An intended change is on disk first; an event
-//! that has happened is kept in memory even if the disk refuses, and written when it can be.
+//! All pods and containers, in memory and on disk. An intended change is on disk first; a past event is kept in memory
+//! even if the write fails, and written later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
-/// After this many refused records, the others are not tried now.
+/// Failed writes in a row after which the remaining records are not tried now.
 const REFUSALS: usize = 8;
 
 /// All pods and containers, in memory and on disk.
@@ -27,7 +27,7 @@ pub struct Store {
     dir: PathBuf,
     folders: RecordFolders,
     boot_id: String,
-    /// Read much more often than changed: readers share a record.
+    /// Read much more often than changed, so readers share a record.
     containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
     pods: BTreeMap<String, Pod>,
@@ -44,11 +44,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`, with the records of an earlier daemon of this boot. The second
-    /// value has the unusable files, one line each.
+    /// Opens the store in `dir`, with the records of an earlier daemon of this boot. The second value lists the
+    /// unusable files, one line each.
     ///
     /// # Errors
-    /// Fails when the directory cannot be made, or a record in it cannot be read now.
+    /// Fails when the directory cannot be created, or a record in it is unreadable now.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
         let folders = RecordFolders::open(dir)?;
         let is_stamped = presence::insist(|| disk::is_stamped(dir, boot_id))?;
@@ -86,17 +86,17 @@ impl Store {
         self.is_stamped
     }
 
-    /// Notes that the records of this boot are here.
+    /// Records that the records of this boot are here.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub fn stamp(&mut self) -> Result<()> {
         disk::stamp(&self.dir, &self.boot_id)?;
         self.is_stamped = true;
         Ok(())
     }
 
-    /// Records that could not be used, as files for an operator to examine.
+    /// Unusable records, as files for an operator to examine.
     pub fn set_aside(&self) -> Vec<PathBuf> {
         disk::set_aside_before(&self.dir)
     }
@@ -104,28 +104,28 @@ impl Store {
     /// Whether this process still writes to the folders at their paths.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub fn is_in_place(&self) -> Result<bool> {
         let has_stamp = !self.is_stamped || disk::is_stamped(&self.dir, &self.boot_id)?;
         Ok(has_stamp && self.folders.are_at(&self.dir)?)
     }
 
-    /// Creates missing folders again, and writes every record to them.
-    /// The engines' documents are lost with the old ones.
+    /// Creates missing folders again, and writes every record to them. The engines' documents were lost with the old
+    /// folders.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when a write fails.
     pub fn rebuild(&mut self) -> Result<()> {
         self.folders = RecordFolders::open(&self.dir)?;
         self.unwritten = self.containers.keys().map(|key| ContainerKey::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
-        // The last of each id is written last.
+        // The last one of each ID is written last.
         let kept = self.gone.iter().filter(|gone| gone.was_made() && self.is_kept(&gone.key));
         for container in kept {
             self.folders.write_kept(container)?;
         }
         self.write_what_is_not()?;
-        // Last: a daemon that finds the stamp relies on complete records.
+        // Last, because a daemon that finds the stamp relies on complete records.
         self.stamp()
     }
 
@@ -188,7 +188,7 @@ impl Store {
         self.pods.get(id)
     }
 
-    /// Containers that were removed or refused lately, newest last.
+    /// Recently removed or refused containers, newest last.
     pub fn gone(&self) -> impl DoubleEndedIterator<Item = &Container> {
         self.gone.iter()
     }
@@ -196,18 +196,19 @@ impl Store {
     /// Writes the record to disk, then adds it.
     ///
     /// # Errors
-    /// Fails when the disk refuses; memory is unchanged then.
+    /// Fails when the write fails; memory is then unchanged.
     pub fn put(&mut self, container: Container) -> Result<()> {
         let mut written = write(&self.folders, &container);
         if written.is_err() && matches!(self.is_in_place(), Ok(false)) {
-            // Deleted a moment ago. The stamp is still missing, so the daemon writes all records again.
+            // The folders were deleted a moment ago. The stamp is still missing, so the daemon writes all records
+            // again.
             written = RecordFolders::open(&self.dir).and_then(|folders| {
                 self.folders = folders;
                 write(&self.folders, &container)
             });
         }
         if written.is_err() {
-            // The mark goes back to the recorded state.
+            // The mark is reset to the recorded state.
             match self.containers.get(&container.key).map(|known| self.folders.write_mark(known)) {
                 Some(_as_before) => {}
                 None => self.folders.remove_mark(&container.key),
@@ -219,7 +220,7 @@ impl Store {
         Ok(())
     }
 
-    /// The folder of the records, for an operator who has to free space there.
+    /// The folder of the records, for an operator who must free space there.
     fn place(&self) -> String {
         format!("recording in {}", self.dir.display())
     }
@@ -239,10 +240,10 @@ impl Store {
         self.containers.insert(key, Rc::new(container));
     }
 
-    /// Changes a record, on disk first. An unknown key is ignored: it was removed meanwhile.
+    /// Changes a record, on disk first. An unknown key is ignored, because it was removed meanwhile.
     ///
     /// # Errors
-    /// Fails when the disk refuses; memory is unchanged then.
+    /// Fails when the write fails; memory is then unchanged.
     pub fn change(
         &mut self,
         key: &ContainerKey,
@@ -254,11 +255,11 @@ impl Store {
         self.put(container)
     }
 
-    /// Records an event: in memory even if the disk refuses, for it happens only once. A refused
-    /// record is written again with the next change of any container.
+    /// Records an event: in memory even if the write fails, because it happens only once. A failed record is written
+    /// again with the next change of any container.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub fn note(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) -> Result<()> {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
@@ -267,14 +268,14 @@ impl Store {
         self.write_what_is_not()
     }
 
-    /// Writes the records that the disk refused before.
+    /// Writes the records whose writes failed before.
     ///
     /// # Errors
-    /// Fails when it still refuses.
+    /// Fails when a write fails again.
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
-        // First the pods: a daemon that is killed in between leaves no container without its pod.
+        // Pods first: a daemon that is killed in between leaves no container without its pod.
         self.unwritten_pods.retain(|id| {
             let Some(pod) = pods.get(id) else { return false };
             refusals.len() >= REFUSALS
@@ -289,35 +290,34 @@ impl Store {
         refusals.into_iter().next().map_or(removed, Err)
     }
 
-    /// Whether the disk refused to remove a file; [`write_what_is_not`](Self::write_what_is_not) tries
-    /// again.
+    /// Whether the removal of a file failed; [`write_what_is_not`](Self::write_what_is_not) retries it.
     pub fn has_leftovers(&self) -> bool {
         self.folders.has_leftovers()
     }
 
-    /// Tries whether the disk takes a record, and leaves nothing there.
+    /// Tests whether a record can be written, and leaves no file.
     ///
     /// # Errors
-    /// Fails when it refuses.
+    /// Fails when it cannot.
     pub fn try_disk(&self) -> Result<()> {
         files::try_write(&self.dir)
     }
 
-    /// The IDs of containers and pods whose records the disk refused.
+    /// The IDs of containers and pods whose records could not be written.
     pub fn unwritten(&self) -> Vec<&str> {
         let containers = self.unwritten.iter().map(|key| key.id.as_str());
         containers.chain(self.unwritten_pods.iter().map(String::as_str)).collect()
     }
 
-    /// Changes a record without writing it: for values that a crash may lose, because their
-    /// request is lost with them. The next [`Store::change`] writes it too.
+    /// Changes a record without writing it: for values that a crash may lose because their request is lost too. The
+    /// next [`Store::change`] writes it as well.
     pub fn change_in_memory(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
         }
     }
 
-    /// Forgets a container; `explain` shows it for a while.
+    /// Removes a container's record; `explain` shows it for a while.
     pub fn forget(&mut self, key: &ContainerKey) {
         let Some((key, container)) = self.containers.remove_entry(key) else { return };
         self.folders.remove_container(&container);
@@ -326,7 +326,7 @@ impl Store {
         self.remember(Rc::unwrap_or_clone(container));
     }
 
-    /// Keeps the record of a container that is gone, or was never recorded, for `explain`.
+    /// Keeps the record of a container that is removed, or was never recorded, for `explain`.
     pub fn remember(&mut self, mut container: Container) {
         container.state = Lifecycle::Removed;
         container.in_flight = None;
@@ -340,11 +340,11 @@ impl Store {
         self.kept.iter().any(|(kept, _)| kept == key)
     }
 
-    /// Keeps the record of a container that is about to be forgotten on disk as well, for
-    /// one that may be re-created under its ID.
+    /// Keeps the record of a container that is about to be removed on disk as well, in case one is re-created under its
+    /// ID.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub fn keep(&mut self, container: &Container) -> Result<()> {
         self.kept.retain(|(key, _)| *key != container.key);
         self.kept.push_back((container.key.clone(), size(container)));
@@ -352,7 +352,7 @@ impl Store {
         self.folders.write_kept(container)
     }
 
-    /// Removes the oldest kept records beyond this number and these bytes, but not the newest.
+    /// Removes the oldest kept records beyond this number and these bytes, except for the newest.
     fn drop_oldest_kept(&mut self, most: usize, bytes: usize) {
         let mut total: usize = self.kept.iter().map(|(_, size)| size).sum();
         while self.kept.len() > most || total > bytes && self.kept.len() > 1 {
@@ -373,7 +373,7 @@ impl Store {
     /// Writes the pod to disk, then adds it.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
         self.folders.write_pod(&pod).doing(|| self.place())?;
         self.unwritten_pods.remove(&pod.id);
@@ -381,24 +381,24 @@ impl Store {
         Ok(())
     }
 
-    /// Records an event of a pod, as [`note`](Self::note) does for a container.
+    /// Records an event of a pod, like [`note`](Self::note) for a container.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub fn note_pod(&mut self, pod: Pod) -> Result<()> {
         self.unwritten_pods.insert(pod.id.clone());
         self.pods.insert(pod.id.clone(), pod);
         self.write_what_is_not()
     }
 
-    /// Changes a pod's record without writing it.
+    /// Changes a pod's record without writing it to disk.
     pub fn change_pod_in_memory(&mut self, id: &str, change: impl FnOnce(&mut Pod)) {
         if let Some(pod) = self.pods.get_mut(id) {
             change(pod);
         }
     }
 
-    /// Forgets a pod; `explain` shows it for a while.
+    /// Removes a pod's record; `explain` shows it for a while.
     pub fn forget_pod(&mut self, id: &str) {
         let Some(mut pod) = self.pods.remove(id) else { return };
         (pod.message, pod.limits) = (Wire::default(), BTreeMap::new());
@@ -407,7 +407,7 @@ impl Store {
         self.gone_pods.push(pod);
     }
 
-    /// Pods that are gone, newest last.
+    /// Removed pods, newest last.
     pub fn gone_pods(&self) -> impl DoubleEndedIterator<Item = &Pod> {
         self.gone_pods.iter()
     }
@@ -415,12 +415,12 @@ impl Store {
     /// Keeps the engine's document of a container; returns its name.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
         self.folders.keep_pristine(incarnation, bytes).doing(|| self.place())
     }
 
-    /// Drops a document to which no record will refer.
+    /// Drops a document that no record will name.
     pub fn drop_pristine(&self, name: &str) {
         self.folders.remove_pristine(name);
     }
@@ -434,7 +434,7 @@ impl Store {
     }
 }
 
-/// What was removed and `explain` still shows, oldest first, each with the bytes of its record.
+/// Removed records that `explain` still shows, oldest first, each with its bytes.
 #[derive(Debug)]
 struct Remembered<T>(VecDeque<(T, usize)>);
 
@@ -456,8 +456,7 @@ impl<T: Serialize> Remembered<T> {
         self.0.push_back((one, size));
     }
 
-    /// Forgets the oldest ones until there is room for one of this size: at most so many, and so many
-    /// bytes.
+    /// Removes the oldest ones until one of this size fits the limits of number and bytes.
     fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
         let mut total = self.0.iter().map(|(_, size)| size).sum::<usize>().saturating_add(size);
         while self.0.len() >= most || total > bytes {
@@ -471,12 +470,12 @@ impl<T: Serialize> Remembered<T> {
     }
 }
 
-/// The bytes of a record.
+/// The length of a record, in bytes.
 fn size(record: &impl Serialize) -> usize {
     serde_json::to_string(record).map_or(0, |text| text.len())
 }
 
-/// Drops what only a container needs that lives, or may return under its ID: most of a record.
+/// Drops the data that only a container needs that lives, or may return under its ID: most of a record.
 fn drop_unexplained(container: &mut Container) {
     (container.message, container.process_values) = (Wire::default(), None);
     (container.engine_resources, container.at_creation) = (Map::new(), Map::new());
@@ -490,8 +489,7 @@ fn drop_unexplained(container: &mut Container) {
     container.skipped.shrink_to_fit();
 }
 
-/// Writes a container's mark and its record. The mark comes first: no record that is found later
-/// may lack it.
+/// Writes a container's mark and its record. The mark comes first, so that every record found later has its mark.
 fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
     folders.write_mark(container)?;
     folders.write_container(container)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A protobuf message as records keep it: bytes in memory, shared with the sender, hex on disk.
+//! A protobuf message in a record: bytes in memory, shared with the sender; hexadecimal on disk.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::formats::protobuf;
 pub struct Wire(pub Arc<[u8]>);
 
 impl Wire {
-    /// The message without these top-level fields; a malformed one is kept as it is.
+    /// The message without these top-level fields; a malformed one is unchanged.
     pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
         let mut kept = Vec::with_capacity(bytes.len());
         for field in protobuf::fields(bytes) {
@@ -24,7 +24,7 @@ impl Wire {
         Self(kept.into())
     }
 
-    /// These top-level fields alone; what follows a malformed one is left out.
+    /// Only these top-level fields; anything after a malformed one is dropped.
     pub fn only(&self, number: u64) -> Vec<u8> {
         let fields = protobuf::fields(&self.0).map_while(Result::ok);
         let wanted = fields.filter(|field| field.number == number);
@@ -40,7 +40,7 @@ impl Wire {
 }
 
 impl Wire {
-    /// Whether the message has this field, and in it a message with that one.
+    /// Whether the message has this field, containing a message with that one.
     pub fn has_inside(&self, number: u64, inner: u64) -> bool {
         let mut fields = protobuf::fields(&self.0).flatten();
         fields.any(|field| {
@@ -54,7 +54,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 impl Serialize for Wire {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Pairs in place: a message may have megabytes, and is written several times in a container's life.
+        // Converted in place: a message may have megabytes, and is written several times in a container's life.
         let mut text = vec![0; self.0.len() * 2];
         for (pair, byte) in text.chunks_exact_mut(2).zip(&*self.0) {
             let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
@@ -75,7 +75,7 @@ impl<'de> Deserialize<'de> for Wire {
         let pairs = text.as_bytes().chunks_exact(2);
         let bytes: Option<Vec<u8>> =
             pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
-        // A record that was tampered with gives an empty message, not a failing daemon.
+        // A manipulated record gives an empty message, not a failing daemon.
         Ok(Self(bytes.unwrap_or_default().into()))
     }
 }

@@ -13,24 +13,24 @@ use crate::link::{DaemonResponse, WrapperRequest};
 use super::connection::{check_peer, dial, exited, receive, send_whole};
 use super::request::link_protocol;
 
-/// How long a daemon may take to become another program: it finishes its requests first.
+/// Time limit for the daemon to execute another program, which it does after its requests.
 const REPLACEMENT_WAIT: Duration = Duration::from_secs(60);
 
-/// How long the daemon may take to respond to an admin verb.
+/// Time limit for the daemon's response to an admin verb.
 const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 
-/// The beginning of the answer to a verb that the daemon does not have.
+/// Start of the daemon's response to a verb that it does not know.
 const UNKNOWN_VERB: &str = "the daemon does not know the verb";
 
-/// Sends the running daemon an admin request, a JSON document; returns its response, another one.
+/// Sends the running daemon an admin request (JSON) and returns its response (JSON).
 ///
 /// # Errors
-/// Fails when the daemon is not there; it is never started for this.
+/// Fails when no daemon listens; none is started.
 pub(crate) fn admin(config: &Config, json: &str) -> Result<String> {
     admin_within(config, json, ADMIN_RESPONSE_WAIT)
 }
 
-/// The same for a request that may take longer than usual; heartbeats come meanwhile.
+/// Like [`admin`], with a longer time limit; the daemon sends heartbeats meanwhile.
 ///
 /// # Errors
 /// As [`admin`].
@@ -38,7 +38,7 @@ pub(crate) fn admin_within(config: &Config, json: &str, wait: Duration) -> Resul
     ask(config, json, wait).map(|(json, _ended)| json)
 }
 
-/// The same for a request after whose response the daemon continues to send lines.
+/// Like [`admin`], for requests after whose response the daemon continues to send lines.
 ///
 /// # Errors
 /// As [`admin`].
@@ -46,22 +46,23 @@ pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixS
     ask(config, json, ADMIN_RESPONSE_WAIT)
 }
 
-/// Has a daemon that speaks the older `protocol` become the program that now lies at its path.
+/// Makes a daemon that speaks the older `protocol` execute the program that now lies at its path.
 ///
 /// # Errors
-/// Fails when it does not, and goes on as it is.
+/// Fails when the daemon refuses and keeps running its own program.
 pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) -> Result<()> {
     let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
     match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
         Ok(_) => Ok(()),
-        // Another wrapper asked first: the program that goes on does not know this connection.
+        // Another wrapper made the same request first: the new program does not know this
+        // connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Asks in the daemon's version of the protocol: admin verbs have the same form in every version, but for
-/// answers above 1 MiB, which come in parts from 0.1.0 on.
+/// Asks in the daemon's version of the protocol: admin verbs have the same form in every version,
+/// except that since 0.1.0 answers above 1 MiB come in parts.
 fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStream)> {
     let own = link_protocol(config);
     match ask_in(config, own, json, wait)? {
@@ -75,12 +76,12 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
     }
 }
 
-/// Whether a request failed because the daemon has ended, or had by then.
+/// Whether a request failed because the daemon exited, before or during it.
 pub(crate) fn has_ended(error: &Error) -> bool {
     matches!(error.daemon(), DaemonSeen::Exited | DaemonSeen::Absent)
 }
 
-/// The protocol of a daemon that does not understand this program's, and that one.
+/// Returns the daemon's protocol if this program's is unknown to the daemon, and the error.
 pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     let own = link_protocol(config);
     match ask_in(config, own, "{\"verb\":\"status\"}", ADMIN_RESPONSE_WAIT).ok()? {
@@ -89,7 +90,7 @@ pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     }
 }
 
-/// What comes back.
+/// The daemon's response.
 enum Reply {
     Answer(String),
     /// The daemon speaks this version of the protocol.
@@ -141,7 +142,7 @@ fn ask_in(
     }
 }
 
-/// Reads the answer; a long one comes in parts, each within this wait.
+/// Reads the response; a long one comes in parts, and the time limit applies to each part.
 fn receive_whole(
     stream: &UnixStream,
     config: &Config,
@@ -149,7 +150,7 @@ fn receive_whole(
     parts: &mut String,
 ) -> Result<DaemonResponse> {
     loop {
-        // Nothing is read ahead: what follows is the caller's.
+        // Nothing is read ahead: the caller reads what follows.
         let answer = receive(stream, config, Instant::now() + wait, 1);
         let answer = answer.map_err(|error| match error.daemon() {
             DaemonSeen::Silent => {

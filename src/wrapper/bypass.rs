@@ -55,7 +55,7 @@ impl Invocation<'_> {
         self.exec_unchanged()
     }
 
-    /// Builds the request that was not sent, and opens the document that it is about.
+    /// Builds the request that was not sent, and opens its document.
     fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
         // A document that cannot be opened belongs to a pod that is not exempt.
         let document = if self.call.verb.creates() { self.document().or_absent() } else { None };
@@ -65,7 +65,7 @@ impl Invocation<'_> {
     }
 }
 
-/// Writes a record of a command that bypassed the daemon, with the request that it did not receive.
+/// Writes a record of a command that bypassed the daemon, with the unsent request.
 pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,
@@ -98,7 +98,7 @@ pub(super) fn write_record(
     if text.len() > limits::NOTE {
         text = record(None);
     }
-    // One that is still longer is counted with those that were removed.
+    // A record that is still too long is counted with the removed ones.
     let fits = text.len() <= limits::NOTE;
     // The name begins with the time, because records are processed in name order.
     let name = format!("{:020}-{}.json", at, std::process::id());
@@ -111,7 +111,7 @@ pub(super) fn write_record(
         if fits { files::replace(&dir.join(name), text.as_bytes()) } else { Ok(()) }
     });
     if let Err(error) = written {
-        // The container matters more.
+        // A missing record must not fail the container.
         let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
         let unrecorded = format!("no record of it could be written: {}", error.why());
         let line = format!("{} {id} ran without plugins: {why}; {unrecorded}", call.verb.name());

@@ -10,14 +10,14 @@ use crate::files;
 
 use super::invocation::BundleDocument;
 
-/// An exchanged document, and how to exchange it back.
+/// An exchanged document, and what is needed to exchange it back.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Committed {
     exchanged: Option<String>,
 }
 
-/// Exchanges the document with the patched file `new` beside it; without one, does nothing.
+/// Exchanges the document with the patched file `new` beside it; does nothing without one.
 pub(super) fn put_in_place(document: &BundleDocument, new: Option<&str>) -> Result<Committed> {
     let Some(new) = new else { return Ok(Committed { exchanged: None }) };
     files::exchange_at(&document.dir, new, &document.name)?;

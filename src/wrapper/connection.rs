@@ -22,11 +22,11 @@ use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::link::{self, DaemonResponse, WrapperRequest};
 use crate::presence::IfThere;
 
-/// How long the daemon may take from one program to the next: it reads its records meanwhile, on a
-/// machine that may have no processor to spare.
+/// Time limit for the daemon's re-execution: the new program reads its records, on a machine that
+/// may be busy.
 const REEXEC_WAIT: Duration = Duration::from_secs(30);
 
-/// The daemon that was asked has exited.
+/// The error for a daemon that exited before its response.
 pub(super) fn exited() -> Error {
     Error::new("the daemon exited during the request").seen(DaemonSeen::Exited)
 }
@@ -39,13 +39,13 @@ pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))
 }
 
-/// Connects, and bounds this and every send: a daemon that does not accept fills its queue, and
-/// then a plain `connect` would wait for ever.
+/// Connects, with a time limit for this and every send: a daemon that does not accept fills its queue, and a plain
+/// `connect` would then block forever.
 pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
     dial_within(socket, SILENCE)
 }
 
-/// The same within another time than usual.
+/// Like [`dial`], with another time limit.
 pub(super) fn dial_within(socket: &Path, wait: Duration) -> std::result::Result<UnixStream, Errno> {
     let fd = open(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     // Zero would mean no bound at all.
@@ -55,8 +55,8 @@ pub(super) fn dial_within(socket: &Path, wait: Duration) -> std::result::Result<
     Ok(UnixStream::from(fd))
 }
 
-/// The same without any wait: a daemon whose queue is full fails the connection, and a full buffer
-/// a send.
+/// Like [`dial`], without waiting: a full queue of the daemon fails the connection, and a full
+/// buffer the send.
 pub(super) fn dial_at_once(socket: &Path) -> std::result::Result<UnixStream, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = open(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -81,8 +81,8 @@ pub(super) fn check_peer(
     Ok(stream)
 }
 
-/// Sends a frame, its descriptors with the first byte. Not `write`: the other side may be gone,
-/// and SIGPIPE, whose disposition is the engine's, would end this process.
+/// Sends a frame, with its descriptors on the first byte. `write` would raise SIGPIPE if the peer
+/// is gone; the engine set the disposition of that signal, and it could end this process.
 pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
     let mut sent = send_part(stream, frame, fds, MsgFlags::MSG_NOSIGNAL)?;
     while sent < frame.len() {
@@ -91,7 +91,8 @@ pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Re
     Ok(())
 }
 
-/// The same until a moment. A reader that is slow renews the socket's own time-out with each piece that it takes.
+/// Like [`send_whole`], with a deadline. A slow reader restarts the socket's own time-out with each piece
+/// that it reads.
 pub(super) fn send_until(
     stream: &UnixStream,
     frame: &[u8],
@@ -136,8 +137,7 @@ fn send_part(
 /// Reads messages until one is not a heartbeat, up to `ahead` bytes at once.
 ///
 /// # Errors
-/// Fails at the deadline, and before where the daemon sends no heartbeat and does not become
-/// another program.
+/// Fails at the deadline, or earlier if the daemon sends no heartbeat and is not re-executing.
 pub(super) fn receive(
     stream: &UnixStream,
     config: &Config,
@@ -176,8 +176,8 @@ pub(super) fn receive(
     }
 }
 
-/// Whether the daemon executes another program now, which serves this connection. One that hangs
-/// then is not waited for without end.
+/// Whether the daemon is re-executing and its new program will serve this connection. A daemon that
+/// hangs meanwhile is not awaited forever.
 fn is_becoming_another(config: &Config) -> bool {
     let text = crate::files::read_own_text(&config.reexec_file(), crate::limits::OWN_FILE);
     let text = text.or_absent().unwrap_or_default();
@@ -238,7 +238,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        // At that pace it would take minutes.
+        // At the reader's pace the frame would take minutes.
         let frame = vec![0; 16 << 20];
         let until = Instant::now() + Duration::from_millis(200);
         let error = send_until(&ours, &frame, &[], until).unwrap_err();

@@ -18,7 +18,7 @@ impl Invocation<'_> {
     pub(super) fn create(&self) -> Result<Infallible> {
         if self.is_odd_document() {
             // The daemon handles document names as text, but crun accepts any bytes: such a name
-            // must not lead past the plugins unnoticed.
+            // must not bypass the plugins silently.
             return self.bypass("the file name of --config is not UTF-8");
         }
         let document = match presence::insist(|| self.document()) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` in a container whose process plugins changed: the engine's document of the new process
-//! gets the same values, by the rule of `spec/patch/later.rs` (D36). `later.rs` decides whether the
-//! daemon is involved; what plugins change of this very process is in its answer.
+//! gets the same values, as `spec/patch/later.rs` defines (D36). `later.rs` decides whether the
+//! daemon is involved; the daemon's response has the plugins' changes to this one process.
 //!
-//! Only containers with a mark come here, and calls that involve the daemon. The engine's file is
-//! never written: the runtime reads an edited copy in memory, by a descriptor that it inherits. An
-//! invalid document is passed on unchanged: the runtime reports it. If this process lacks a
+//! Only calls that involve the daemon, or whose container has a mark, come here. The engine's file
+//! is never written: the runtime reads an edited copy in memory, by a descriptor that it inherits.
+//! An invalid document is passed on unchanged: the runtime reports it. If this process lacks a
 //! resource (a descriptor, memory), the command fails.
 
 use std::convert::Infallible;
@@ -99,7 +99,7 @@ impl ProcessDocument {
         if meta.is_dir() {
             return Ok(None);
         }
-        // The runtime cannot read these bytes again: all of them are needed.
+        // The runtime cannot read these bytes again, so all of them must be kept.
         let _up_to_an_error = file.take(DOCUMENT + 1).read_to_end(&mut bytes);
         if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > DOCUMENT {
             let why = format!("the process document has more than {DOCUMENT} bytes");
@@ -146,7 +146,7 @@ mod tests {
         let value = format!("/proc/self/fd/{}", reader.as_raw_fd()).into();
         let writes = std::thread::spawn(move || {
             let bytes = vec![b' '; usize::try_from(length).unwrap()];
-            // The reader may have enough before.
+            // The reader may stop before the end.
             let _cut_short = writer.write_all(&bytes);
         });
         let document = ProcessDocument::read(&ProcessFlag { value, word: 0 });

@@ -49,19 +49,19 @@ struct OciState {
     bundle: PathBuf,
 }
 
-/// The process that called the hook.
+/// The runtime process that called the hook.
 #[derive(Debug)]
 struct CallingRuntime {
     pid: u32,
     parent: u32,
-    /// Its words, from the runtime's name on.
+    /// Its arguments, starting with the runtime's name.
     words: Vec<OsString>,
     cwd: PathBuf,
     program: PathBuf,
 }
 
-/// Notifies the daemon of a runtime's action. While a container is being created, a failure fails
-/// the container; later stages fail only on invalid input.
+/// Notifies the daemon of a runtime's action. Before the container exists a failure fails its
+/// creation; later stages fail only on invalid input.
 ///
 /// # Errors
 /// Fails on invalid input, on a refusal, and without a daemon if the policy requires it.
@@ -108,7 +108,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         parent_pid: caller.parent,
         pid: caller.pid,
         runtime: caller.program.clone().into_os_string(),
-        // The runtime's variables from the engine: a hook's own environment is scrubbed.
+        // The engine's variables are read from the runtime: a hook's own environment is scrubbed.
         variables: procfs::variables(&host, caller.pid, &link::ENGINE_VARIABLES)
             .doing(|| "reading the environment of the runtime")?,
         document: document.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
@@ -188,7 +188,7 @@ fn converse(
     }
 }
 
-/// Reads the whole state, as the runtime would receive SIGPIPE otherwise; within bounds.
+/// Reads the whole state, within limits: otherwise the runtime would receive SIGPIPE.
 fn read_state() -> Result<OciState> {
     let bytes = read_standard_input()?;
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_inside_the_container_is_no_stage_of_ours() {
+    fn stages_inside_the_container_are_refused() {
         for word in ["createContainer", "startContainer", "", "poststop "] {
             assert!(
                 stage_of(word).unwrap_err().to_string().contains("unknown hook stage"),

@@ -46,8 +46,8 @@ impl<'a> Invocation<'a> {
         Self { argv, call, config, host: config.host(), runtime, later: None, shows_process: false }
     }
 
-    /// Returns the command line for the daemon: that of an `exec` ends with the container's ID. The
-    /// rest is the process, which the request has in a bounded form, unless plugins are shown the whole.
+    /// Returns the command line for the daemon. That of an `exec` ends with the container's ID: the
+    /// request describes the process separately, shortened unless plugins receive it in full.
     pub(super) fn told_argv(&self) -> &[OsString] {
         let later = self.later.as_ref().filter(|_| !self.shows_process);
         let end = later.and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
@@ -104,7 +104,7 @@ impl<'a> Invocation<'a> {
     }
 }
 
-/// What fails, at the beginning of the line about it.
+/// What the wrapper was doing: the start of its error line.
 pub(super) fn doing(call: &CommandLine) -> String {
     let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
     format!("cannot {} {id}", call.verb.name())

@@ -13,7 +13,7 @@ use crate::error::Result;
 use super::invocation::Invocation;
 use super::request::{DaemonSession, DaemonVerdict};
 
-/// Time limit of a `kill` for plugins.
+/// Time limit for plugins during a `kill`.
 const KILL_CAP: Duration = Duration::from_secs(1);
 
 impl Invocation<'_> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An `exec` that involves the daemon (decision D51): for the audit log it receives a one-way
-//! message, and nothing waits; with exec rules, or plugins that take part, it is asked. The configuration tells which, and a
-//! file that the daemon keeps while a configuration in force requires it. Without a response, the
-//! rules that this process reads decide, by the subject in the container's mark.
+//! An `exec` that involves the daemon (decision D51): for the audit log alone it receives a one-way
+//! message; with exec rules, or with plugins that handle execs, it decides. The configuration and a
+//! file that the daemon maintains determine which. Without a response this process applies the
+//! rules itself, to the subject in the container's mark.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,7 @@ use super::{refusal, request};
 /// Names of processes between an engine and its runtime, as the kernel truncates them.
 const SHIMS: [&str; 5] = ["containerd-shim", "conmon", "conmonrs", "dockerd", "crio"];
 
-/// Time limit of an `exec` for the daemon: a probe has little time.
+/// Time limit for the daemon to decide an `exec`: a probe has little time.
 const EXEC_CAP: Duration = Duration::from_secs(1);
 
 /// The daemon's involvement in a call.
@@ -44,9 +44,9 @@ pub(super) enum ExecInterest {
     Told,
     /// The daemon decides whether the process is permitted.
     Asked,
-    /// The same, and plugins may change the process.
+    /// The daemon decides, and plugins may change the process.
     Shown {
-        /// Some plugin refuses a process by its absence.
+        /// Whether a missing plugin refuses the process.
         protects: bool,
     },
 }
@@ -69,7 +69,7 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     match kept {
         Ok(Some(text)) if text == EXECS_FOR_PLUGINS => ExecInterest::Shown { protects: false },
         Ok(Some(text)) if text == EXECS_PROTECTED => ExecInterest::Shown { protects: true },
-        // What cannot be read may say that plugins protect execs.
+        // An unreadable file may hold that plugins protect execs.
         Err(_) => ExecInterest::Shown { protects: true },
         _ if !config.exec_rules.is_empty() => ExecInterest::Asked,
         Ok(None) if !config.audits_execs() => ExecInterest::Nothing,
@@ -80,8 +80,9 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
 }
 
 impl Invocation<'_> {
-    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted. Rules judge `document`,
-    /// plugins are shown the one that the runtime would read. Returns what plugins changed.
+    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted. Rules
+    /// judge `document`; plugins receive the one that the runtime would read. Returns the plugins'
+    /// changes.
     ///
     /// # Errors
     /// Fails when an exec rule or a plugin refuses the process.
@@ -97,7 +98,7 @@ impl Invocation<'_> {
         (process.caller, process.login_uid) = callers(&self.host);
         process.waits = interest.waits();
         self.shows_process = matches!(interest, ExecInterest::Shown { .. });
-        // A longer one is not shown: the daemon decides by the plugins' policies.
+        // A longer document is not sent to plugins: the daemon applies their policies.
         let shown =
             shown.filter(|shown| self.shows_process && shown.len() <= limits::LATER_DOCUMENT);
         process.document = shown.map(<[u8]>::to_vec);
@@ -107,7 +108,7 @@ impl Invocation<'_> {
             return Ok(Proceed::default());
         }
         let verdict = DaemonSession::notify(self, Instant::now() + EXEC_CAP)?;
-        // A note of a refusal does not have the arguments.
+        // A record of a refusal leaves out the arguments.
         self.shows_process = false;
         match verdict {
             DaemonVerdict::Proceed(proceed, _) => Ok(proceed),
@@ -119,7 +120,7 @@ impl Invocation<'_> {
         }
     }
 
-    /// Refuses a process that plugins could not be asked about, where that refuses a creation too.
+    /// Refuses a process if plugins could not be asked and a creation would be refused too.
     fn judge_for_plugins(
         &self,
         interest: ExecInterest,
@@ -132,8 +133,7 @@ impl Invocation<'_> {
         if is_exempt || !(protects || fails) {
             return Ok(());
         }
-        let error =
-            Error::new(format!("{why}, and plugins take part in execs; no process was started"));
+        let error = Error::new(format!("{why}, and plugins handle execs; no process was started"));
         let hint = "a plugin's policy or on_daemon_failure refuses then; see: nri-runc nri plugins";
         let error = error.hint(hint);
         let question = request::build_question(self, "", &[]);
@@ -181,7 +181,7 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
-    // Of flags that are not known here, nothing is known of the process.
+    // With unknown flags, nothing is known of the process.
     if call.id_may_be_value {
         return LaterProcess::default();
     }
@@ -206,7 +206,7 @@ fn described(
 fn of_flag(user: &OsStr) -> LaterProcess {
     let text = user.to_string_lossy();
     let (uid, gid) = text.split_once(':').map_or((&*text, None), |(uid, gid)| (uid, Some(gid)));
-    // Runtimes keep 32 bits of a number: another user's may be root's.
+    // Runtimes keep 32 bits of the number: a larger one may become root's.
     let number = |text: &str| {
         let number = text.parse::<i64>().ok().and_then(|number| u32::try_from(number).ok());
         number.map(|number| number.to_string())
@@ -214,7 +214,7 @@ fn of_flag(user: &OsStr) -> LaterProcess {
     LaterProcess { uid: number(uid), gid: gid.and_then(number), ..LaterProcess::default() }
 }
 
-/// The process of a document; one that cannot be read has no member.
+/// Describes the process of a document; all members of an unreadable one are absent.
 pub fn process_in(document: &[u8]) -> LaterProcess {
     read(document).map(|process| of_document(&process)).unwrap_or_default()
 }
@@ -244,7 +244,7 @@ fn of_document(process: &Value) -> LaterProcess {
     }
 }
 
-/// Keeps the program in full, up to a path's length, and the other arguments up to a limit.
+/// Keeps the program in full (up to the length of a path) and the other arguments up to a limit.
 fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
     let (mut kept, mut room) = (Vec::new(), limits::LATER_ARGS);
     for word in words {
@@ -279,13 +279,13 @@ fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
     (names, procfs::login_uid(host, std::process::id()).or_absent().flatten())
 }
 
-/// Whether the kernel named the process after a descriptor, from which its program was executed: by the
-/// descriptor's number, or by the file in memory that it is (Linux 6.14 and later).
+/// Whether the kernel named the process after the descriptor that it executed: by its number, or
+/// since Linux 6.14 by the name of its memory file.
 fn is_of_descriptor(name: &str) -> bool {
     name.starts_with("memfd:") || !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns the name under which a program was started, as short as the kernel cuts names.
+/// Returns the name under which a program was started, truncated as the kernel does.
 fn called_as(host: &Host, pid: u32) -> Option<String> {
     let words = procfs::command_line(host, pid).or_absent()?;
     let name = Path::new(OsStr::from_bytes(words.first()?)).file_name()?.to_string_lossy();
@@ -319,7 +319,7 @@ mod tests {
         for (user, uid) in [("00", Some("0")), ("+0:1", Some("0")), ("root", None), (":1", None)] {
             assert_eq!(by_flags(&format!("runc exec --user {user} c1 sh")).uid.as_deref(), uid);
         }
-        // What follows the flag of a later runtime may be its value, and the shell has a terminal.
+        // The word after an unknown flag may be its value, and the shell has a terminal.
         let line = "runc exec --of-tomorrow value -t c1 /bin/sh";
         assert_eq!(by_flags(line), LaterProcess::default());
         let plain = by_flags("runc exec --tty=false c1 sh");
@@ -408,7 +408,7 @@ mod tests {
         }
         let host = Host::new(&temp.path().display().to_string(), "");
         assert_eq!(callers(&host), (vec!["runc x".to_owned(), "conmon".to_owned()], None));
-        // A program that was executed from a descriptor has the name by which it was called.
+        // A program executed from a descriptor is named by its argv[0].
         for name in ["6", "memfd:runc_clone"] {
             let stat = format!("9 ({name}) S 70002 1 1");
             files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! It forks twice and reaps the intermediate process at once, because runc would inherit an
 //! unreaped child and does not expect one. The daemon inherits no descriptor, environment or
-//! session; it sends through a pipe one byte when it listens, or the reason why it cannot. Its
+//! session. Through a pipe it sends one byte once it listens, or the reason why it cannot. Its
 //! output (a panic, for instance) goes to a file of the run directory (`last_words.rs`).
 
 use std::ffi::{CString, OsStr};
@@ -40,8 +40,8 @@ const DAEMON_START_WAIT: Duration = Duration::from_secs(5);
 /// Interval between checks whether the orphaned daemon has been reparented.
 const REPARENT_PAUSE: Duration = Duration::from_micros(100);
 
-/// Starts the daemon and waits until it listens, to `deadline` at most. Of concurrent wrappers, one
-/// starts it.
+/// Starts the daemon and waits until it listens or `deadline` passes. Only one of several
+/// concurrent wrappers starts it.
 pub(super) fn launch(config: &Config, deadline: Instant) -> Result<()> {
     let file = std::env::var_os(FILE_VARIABLE);
     start(config, deadline, Path::new("/proc/self/exe"), file.as_deref())
@@ -76,7 +76,7 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     let length = if answered == 1 { std::fs::File::from(ready).read(&mut message)? } else { 0 };
     match message.get(..length) {
         Some([b'R', ..]) => return Ok(()),
-        // It may have found another that was restoring the run directory.
+        // The started daemon may have met another one that was restoring the run directory.
         Some([b'E', ..]) if dial(&config.daemon_socket()).is_ok() => return Ok(()),
         Some([b'E', why @ ..]) => {
             let why = String::from_utf8_lossy(why);
@@ -114,7 +114,7 @@ fn spawn(
     program: &Path,
     file: Option<&OsStr>,
 ) -> Result<()> {
-    // Everything that allocates is done before the fork.
+    // Allocates before the fork: afterwards it must not.
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     let program = CString::new(program.as_os_str().as_bytes())
         .map_err(|_nul| Error::new("the path of the program contains a NUL byte"))?;
@@ -134,7 +134,7 @@ fn spawn(
             let middle = getpid();
             // SAFETY: as above; the child has one thread as well.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
-                // The daemon checks which process adopted it, so it must be an orphan by then.
+                // The daemon checks which process adopted it, so it must already be an orphan.
                 while getppid() == middle {
                     std::thread::sleep(REPARENT_PAUSE);
                 }
@@ -167,7 +167,7 @@ fn become_daemon(
     words: &[CString],
     environment: &[CString],
 ) -> Result<std::convert::Infallible> {
-    // They may have any numbers: move them above 3 before 0 to 3 are replaced.
+    // The descriptors may have any numbers: move them above 3 before 0 to 3 are replaced.
     let moved = |fd: &OwnedFd| nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD(10));
     let (announce, null, stderr) = (moved(&announce)?, moved(null)?, moved(stderr)?);
     for (from, to) in [(null, 0), (null, 1), (stderr, 2), (announce, 3)] {
@@ -191,7 +191,8 @@ fn close_from(first: u32) {
     if result == 0 {
         return;
     }
-    // Before Linux 5.9: one by one. An engine waits until the pipes that it passed on are closed.
+    // Before Linux 5.9, close them one by one: an engine waits until the pipes that it passed on
+    // are closed.
     let open = presence::entries(Path::new("/proc/self/fd")).or_absent().unwrap_or_default();
     let open = open.into_iter();
     let numbers: Vec<u32> =

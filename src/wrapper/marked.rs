@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`):
-//! without one the search costs a single failing `openat`. Other commands are never looked up.
+//! without one the search costs one failing `openat`. Other commands never search.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::runtime;
 use super::later::ExecInterest;
 use super::pass_through::is_switched_off;
 
-/// Returns the mark of the call's container, if it matters.
+/// Returns the mark of the call's container, if the call needs it.
 ///
 /// # Errors
 /// Fails when its existence is unknown.
@@ -47,7 +47,7 @@ pub(super) fn mark_of(
     match found {
         // A `kill` never fails because of the mark.
         Err(_unknown) if call.verb == Verb::Kill => Ok(None),
-        // The document has the plugins' values; nothing is known of the container then.
+        // The document has the plugins' values; nothing else is known of the container here.
         Err(_unknown) if call.process.is_none() => Ok(None),
         found => Ok(found?.filter(is_for_it)),
     }

@@ -70,7 +70,7 @@ pub(super) fn refuse_unless_exempt(
     Err(error)
 }
 
-/// Whether any pod may be exempt.
+/// Whether the configuration can exempt any pod.
 fn may_be_exempt(config: &Config) -> bool {
     let toleration = &config.default_validator.tolerate_missing_plugins_annotation;
     !config.exempt_namespaces.is_empty() || !toleration.is_empty()
@@ -81,7 +81,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     if *is_exempt {
         return true;
     }
-    // The annotation only excuses missing plugins.
+    // The annotation only lets missing plugins pass.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
     let exemptions = ValidatorExemptions {
@@ -94,7 +94,8 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Whether a promise is or may be about the container. Of a pod of kubelet, claims and resources are unknown.
+/// Whether a promise selects the container, or may. The claims and resources of a kubelet's pod are
+/// unknown here.
 fn may_be_about(section: &PromiseSection, config: &Config, described: &Described) -> bool {
     let Described { kind, ruled, unread, pod, container, .. } = described;
     let allocations = match kind.has_pods() {

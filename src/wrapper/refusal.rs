@@ -71,7 +71,7 @@ fn make_room_in(dir: &Path, most: usize, bytes: usize, next: usize) -> usize {
     let mut notes: Vec<_> = entries.iter().map(|entry| entry.path()).collect();
     notes.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     notes.sort_unstable();
-    // One that another wrapper has just removed has none.
+    // A note that another wrapper has just removed has no length.
     let length = |note: &PathBuf| note.metadata().map_or(0, |meta| meta.len());
     let lengths: Vec<u64> = notes.iter().map(length).collect();
     let mut room = u64::try_from(bytes.saturating_sub(next)).unwrap_or(u64::MAX);
@@ -82,7 +82,7 @@ fn make_room_in(dir: &Path, most: usize, bytes: usize, next: usize) -> usize {
     };
     let kept = lengths.iter().rev().take(most.saturating_sub(1)).take_while(fits).count();
     let oldest = notes.iter().take(notes.len() - kept);
-    // Another wrapper may have been faster.
+    // Another wrapper may have removed it first.
     oldest.filter(|oldest| std::fs::remove_file(oldest).is_ok()).count()
 }
 
@@ -90,7 +90,7 @@ fn make_room_in(dir: &Path, most: usize, bytes: usize, next: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A folder of notes of these lengths, oldest first, and a file that is none.
+    /// Makes a folder of notes of these lengths, oldest first, and one file that is not a note.
     fn folder(lengths: &[usize]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (number, length) in lengths.iter().enumerate() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One request to the daemon: the command with its descriptors, heartbeats, the verdict.
 //!
-//! Every wait is bounded (D8): three seconds without a heartbeat, and a cap for each verb. What a missing
-//! daemon means is decided in `bypass.rs`.
+//! Every wait is bounded (D8): three seconds without a heartbeat, and a cap for each verb. `bypass.rs` decides the
+//! effect of a missing daemon.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -24,23 +24,23 @@ use super::connection::{
 use super::invocation::Invocation;
 use super::{admin_request, launch};
 
-/// The longest that a wrapper waits for the verdict on each verb (D8).
+/// Time limit of each verb for the daemon's verdict (D8).
 const DELETE_CAP: Duration = Duration::from_secs(4);
 const UPDATE_CAP: Duration = Duration::from_secs(30);
 const START_CAP: Duration = Duration::from_secs(90);
 
-/// How long the next daemon may take to listen after one has shut down in an orderly way.
+/// Time limit for the next daemon to listen after an orderly shutdown.
 const NEXT_DAEMON_WAIT: Duration = Duration::from_secs(5);
 
-/// The pause between two attempts to reach the next daemon.
+/// Pause between two attempts to reach the next daemon.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many bytes of the response are read at once.
+/// Bytes of the response that one read takes at most.
 pub(super) const READ_AHEAD: usize = 1024;
 
 /// The outcome of a request to the daemon.
 pub(super) enum DaemonVerdict {
-    /// It answered; the session goes on with `EXEC`.
+    /// It answered; the session continues with `EXEC`.
     Proceed(Proceed, DaemonSession),
     /// It could not be reached, stopped responding, exited, or speaks another protocol.
     Away(String),
@@ -49,17 +49,17 @@ pub(super) enum DaemonVerdict {
 /// An open connection after a verdict.
 pub(super) struct DaemonSession(UnixStream);
 
-/// Why no verdict came.
+/// The reason for a missing verdict.
 enum NoVerdict {
     /// The daemon was about to exit: the next one has to be asked.
     Ending,
     /// No daemon accepts the request; the reason.
     Unreachable(String),
-    /// The policy for a missing daemon decides.
+    /// The operator's policy for a missing daemon applies.
     Away(String),
-    /// The daemon speaks an older protocol, this one.
+    /// The daemon speaks this older protocol.
     Older(u32, String),
-    /// Fail the verb.
+    /// The daemon refused the command.
     Refused(Error),
 }
 
@@ -79,7 +79,7 @@ impl DaemonSession {
             Verb::Nri | Verb::Other | Verb::None => SILENCE,
         };
         let deadline = Instant::now() + cap;
-        // Once a daemon has announced its exit: until when the next one may be starting.
+        // Time until which the next daemon may be starting, once one has announced its exit.
         let mut next_by = Instant::now();
         let mut has_asked = false;
         loop {
@@ -88,7 +88,7 @@ impl DaemonSession {
                 Err(NoVerdict::Refused(error)) => return Err(error),
                 Err(NoVerdict::Ending) => next_by = deadline.min(Instant::now() + NEXT_DAEMON_WAIT),
                 Err(NoVerdict::Unreachable(_)) if Instant::now() < next_by => {}
-                // Once: the program at its path may be as old as the daemon.
+                // Tried once: the program at its path may be as old as the daemon.
                 Err(NoVerdict::Older(protocol, _)) if !has_asked => {
                     has_asked = true;
                     if let Err(error) =
@@ -120,10 +120,10 @@ impl DaemonSession {
         Self::ask(stream, invocation, document, attached, deadline)
     }
 
-    /// Notifies the daemon that runs of the command, and waits for its verdict; none is started.
+    /// Notifies the running daemon of the command and waits for its verdict; starts none.
     ///
     /// # Errors
-    /// Fails where the daemon refuses the command.
+    /// Fails when the daemon refuses the command.
     pub(super) fn notify(invocation: &Invocation<'_>, deadline: Instant) -> Result<DaemonVerdict> {
         let socket = invocation.config.daemon_socket();
         let left = deadline.saturating_duration_since(Instant::now());
@@ -141,10 +141,11 @@ impl DaemonSession {
         }
     }
 
-    /// Sends the daemon that runs the request, and neither waits for it nor for an answer.
+    /// Sends the request to the running daemon and waits neither for a connection nor for a
+    /// response.
     ///
     /// # Errors
-    /// Fails where no daemon can take it at once.
+    /// Fails when no daemon can accept it at once.
     pub(super) fn tell(invocation: &Invocation<'_>) -> Result<()> {
         let socket = invocation.config.daemon_socket();
         let stream = check_peer(&socket, dial_at_once(&socket))?;
@@ -202,7 +203,7 @@ impl DaemonSession {
     }
 }
 
-/// The request of this wrapper process, also for the record if it could not be sent.
+/// Builds this process's request, also for the record of one that could not be sent.
 pub(super) fn build_question(
     invocation: &Invocation<'_>,
     document: &str,
@@ -233,17 +234,17 @@ pub(super) fn link_protocol(config: &Config) -> u32 {
     config.seams.protocol.unwrap_or(link::PROTOCOL)
 }
 
-/// A connection to the daemon, which is started first if it is not there and may be. Starting it
-/// counts towards the verb's cap.
+/// Connects to the daemon, after starting it if necessary and permitted. The start counts towards
+/// the verb's time limit.
 pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     let socket = config.daemon_socket();
-    // A lack of this process or the host says nothing about the daemon.
+    // A shortage of this process or the host is not evidence about the daemon.
     let dialled = presence::insist(|| match dial(&socket) {
         Err(errno) if presence::is_shortage(errno as i32) => Err(std::io::Error::from(errno)),
         dialled => Ok(dialled),
     });
     match dialled? {
-        // A daemon that listens and does not answer is there: another one could not be started.
+        // A daemon that listens without answering runs: another one could not be started.
         Err(Errno::ENOENT | Errno::ECONNREFUSED) if config.autostart => {
             launch::launch(config, deadline)?;
             connect(&socket)
@@ -252,7 +253,7 @@ pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     }
 }
 
-/// A descriptor of this very process that stays valid across exec (D2).
+/// Opens a descriptor of this process that stays valid across exec (D2).
 fn own_pidfd() -> Result<OwnedFd> {
     let flags = rustix::process::PidfdFlags::empty();
     rustix::process::pidfd_open(rustix::process::getpid(), flags)
@@ -261,7 +262,7 @@ fn own_pidfd() -> Result<OwnedFd> {
 }
 
 impl Invocation<'_> {
-    /// One round trip to the daemon, which is started if it is not there and may be.
+    /// Makes one round trip to the daemon, after starting it if necessary and permitted.
     pub(super) fn ask(
         &self,
         document: &str,

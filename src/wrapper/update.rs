@@ -95,14 +95,14 @@ impl UpdateInput {
     fn bytes(&self) -> Option<Vec<u8>> {
         let mut file = File::from(self.fd()?.try_clone().or_absent()?);
         let mut bytes = Vec::new();
-        // The file's position is the runtime's, which shares it.
+        // The runtime shares the file's position.
         file.seek(SeekFrom::Start(0)).or_absent()?;
         Read::by_ref(&mut file).take(RESOURCES).read_to_end(&mut bytes).or_absent()?;
         file.seek(SeekFrom::Start(0)).or_absent()?;
         Some(bytes)
     }
 
-    /// Makes standard input read from its beginning again.
+    /// Sets standard input back to its beginning.
     fn rewind(&self) -> Result<()> {
         match self {
             Self::Flags | Self::File(_) => Ok(()),

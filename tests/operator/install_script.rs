@@ -96,7 +96,7 @@ fn what_was_installed_goes_away_without_a_trace() {
 }
 
 #[test]
-fn a_sample_plugin_beside_the_binary_is_installed_and_removed() {
+fn a_sample_plugin_next_to_the_binary_is_installed() {
     let place = Place::new();
     let before = place.tree();
     let sample = place.root().join("usr/local/lib/nri-runc/plugins/resource-defaults");
@@ -308,7 +308,7 @@ fn a_rollback_to_nothing_or_to_a_broken_file_changes_nothing() {
 /// A checkout and what was built of it: the pages are found, and named where there are none.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the script under test")]
-fn a_checkout_brings_what_was_built_and_names_what_was_not() {
+fn a_checkout_installs_built_files_and_names_missing_ones() {
     let place = Place::new();
     let checkout = place.temp.path().join("checkout");
     std::fs::create_dir_all(&checkout).unwrap();

@@ -253,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn no_word_of_the_command_that_exec_runs_is_read(
+    fn no_argument_of_an_execs_command_is_parsed(
         noise in command_line(),
     ) {
         let plain: Vec<OsString> = ["x", "--root", "/r", "exec", "c1"].map(OsString::from).into();

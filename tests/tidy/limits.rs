@@ -186,7 +186,7 @@ fn numbers(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn limits_of_what_others_choose_stand_in_one_table() {
+fn limits_of_foreign_input_are_in_one_table() {
     let is_code = |name: &str| name.contains("src/") && !name.contains("/tests");
     let code = code().filter(|(name, _)| is_code(name) && name != "src/limits.rs");
     let code = code.filter(|(_, text)| !super::is_generated(text));
@@ -213,7 +213,7 @@ fn a_number_is_found_however_it_is_declared_and_not_in_tests() {
 /// Each entry of the table has a sentence that names what it limits; one that directly follows another
 /// shares its sentence.
 #[test]
-fn each_limit_names_what_it_limits() {
+fn each_limits_comment_has_its_subject() {
     let text = std::fs::read_to_string(root().join("src/limits.rs")).unwrap();
     let (table, _) = text.split_once("pub(crate) fn ").unwrap();
     let lines: Vec<&str> = table.lines().collect();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin's adjustment, field by field, in the reference's order.
+//! Merges one plugin's adjustment, field by field, in the reference's order.
 //!
-//! Two things change with every field: the combined adjustment that will be applied, and the
-//! container that the next plugin sees. The first error ends it, and the caller drops what is
-//! half done. Messages are taken apart in full: a field that is new in the
-//! schema breaks the build here instead of being ignored on a host.
-//! Reference: `adjust` and its helpers in NRI's result collector.
+//! Every field changes two values: the combined adjustment that will be applied, and the container
+//! that the next plugin receives. The first error ends the merge, and the caller drops the partial
+//! result. Messages are destructured in full, so that a new field of the schema breaks the build
+//! here instead of being ignored on a host. Reference: `adjust` and its helpers in NRI's result
+//! collector.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::listed::{ListChange, Listed, merge_list, merge_map};
 use crate::{keys, resources};
 use nri_api as api;
 
-/// One adjustment on its way into the result.
+/// Merges one adjustment into the result.
 pub(crate) struct AdjustmentMerger<'a> {
     pub(crate) claims: FieldClaims<'a>,
     pub(crate) combined: &'a mut api::ContainerAdjustment,
@@ -69,7 +69,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// A first argument that is empty replaces the command, whichever plugin set it before.
+    /// An empty first argument replaces the command, whichever plugin set it before.
     fn args(&mut self, args: &[String]) -> Result<(), MergeError> {
         let command = match args {
             [] => return Ok(()),
@@ -175,7 +175,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// NRI: the next plugin of the reference does not see them (BUG-07).
+    /// NRI: in the reference the next plugin does not receive them (BUG-07).
     fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
         for device in devices {
             self.claims.claim_key(NriField::CdiDevices, &device.name)?;
@@ -187,9 +187,9 @@ impl AdjustmentMerger<'_> {
     }
 }
 
-/// A removal stands, however little is set after it: `remove` stays in the combined message
-/// next to what is set. NRI: the reference drops it then, so that siblings of the original
-/// container survive, and shows none of it to the next plugin (BUG-07, BUG-08).
+/// A removal stays in the combined message even if some values are set after it. NRI: the reference
+/// then drops the removal, so that other values of the original container survive, and the next
+/// plugin does not see it (BUG-07, BUG-08).
 fn merge_rdt(
     claims: &mut FieldClaims<'_>,
     given: &api::LinuxRdt,
@@ -240,13 +240,13 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// The keys that an answer sets or removes.
+/// The keys that a reply sets or removes.
 fn touched<T>(changes: &[ListChange<T>]) -> HashSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
 
-/// Replaces set entries where they stand. NRI: the reference scrambles namespaces (BUG-06).
-/// An entry that is removed and set again keeps its place, so its removal is not carried out alone.
+/// Replaces set entries in place. NRI: the reference scrambles namespaces (BUG-06). An entry that
+/// is removed and set again keeps its position, so it is not removed in between.
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let mut set = Vec::new();
     let mut removed = HashSet::new();
@@ -263,7 +263,7 @@ fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     resources::put_all(list, &set, |entry| T::key(entry.name()));
 }
 
-/// The name of a variable in `NAME=value`; an entry without `=` is all name.
+/// The name of a variable in `NAME=value`; an entry without `=` is a name as a whole.
 fn variable(entry: &str) -> &str {
     entry.split_once('=').map_or(entry, |(name, _)| name)
 }

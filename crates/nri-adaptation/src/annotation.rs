@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Annotations of a pod: which value counts for a container, and how it is read.
+//! Annotations of a pod: which value applies to a container, and how it is parsed.
 //!
-//! A value is a truth value or a list of names, both written by the pod's author. An unreadable
-//! value is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]` (so
-//! JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in double
-//! quotes only the escapes of JSON. An unquoted text has letters, digits and `_.+-`, which are the
-//! characters of plugin names. Reference: annotations of NRI's plugins.
+//! A value is a boolean or a list of names, both written by the pod's author. An invalid value is
+//! an error, never a guess. Lists use a subset of YAML: `[a, "b"]` (so JSON too) or one `- a` a
+//! line; no comments, anchors, tags, nested or folded texts, and in double quotes only JSON's
+//! escapes. An unquoted text has letters, digits and `_.+-`, the characters of plugin names.
+//! Reference: annotations of NRI's plugins.
 
 use nri_api as api;
 
 use crate::validator::MOST_REQUIRED_PLUGINS;
 use nri_api::identity::PLUGIN_NAME;
 
-/// Blanks between the parts of a list.
+/// Blanks between the elements of a list.
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
-/// YAML's words for nothing.
+/// YAML's spellings of null.
 const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
 
-/// The value of annotation `key` that counts for `container`: its own, else the pod's, else the
-/// plain one. Values are never merged, so an empty one for a container hides the pod's. Without a
-/// container, the value of the pod.
+/// The value of annotation `key` that applies to `container`: the container's, else the pod's, else
+/// the plain one. Values are never merged, so an empty one for a container hides the pod's. Without
+/// a container, the pod's value.
 pub(crate) fn effective<'p>(
     pod: &'p api::PodSandbox,
     key: &str,
@@ -30,7 +30,7 @@ pub(crate) fn effective<'p>(
     forms.filter_map(|form| pod.annotations.get(&form)).map(String::as_str).next()
 }
 
-/// A truth value in the spellings that Go takes.
+/// Parses a boolean in the spellings that Go accepts.
 pub(crate) fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -39,7 +39,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A list of texts; an empty text is an empty list.
+/// Parses a list of texts; an empty text is an empty list.
 pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let whole = text.trim_matches(BLANKS);
     if whole.is_empty() || NOTHING.contains(&whole) {
@@ -51,7 +51,8 @@ pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// A list of plugin names, bounded: a longer one is refused, because a cut one would require less.
+/// Parses a list of plugin names. A list that is too long is refused, because a shortened one would
+/// require fewer plugins.
 pub(crate) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
     let names = list(text)?;
     if names.len() > MOST_REQUIRED_PLUGINS {
@@ -64,7 +65,7 @@ pub(crate) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Reads the part after the opening bracket.
+/// Parses the part after the opening bracket.
 fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
     let mut items = Vec::new();
     let mut rest = inside.trim_start_matches(BLANKS);
@@ -84,7 +85,7 @@ fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// One item a line, all of them equally far to the right.
+/// Parses one item a line, all with the same indentation.
 fn block(text: &str) -> Result<Vec<String>, &'static str> {
     let mut items = Vec::new();
     let mut margin = None;
@@ -104,7 +105,7 @@ fn block(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(items)
 }
 
-/// One text, and what follows it.
+/// Parses one text, and returns the rest.
 fn scalar(text: &str) -> Result<(String, &str), &'static str> {
     match text.as_bytes().first() {
         Some(b'"') => double_quoted(text),
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_texts_is_an_error() {
+    fn anything_but_a_list_of_texts_is_an_error() {
         let wrong = [
             "foo",
             "true",

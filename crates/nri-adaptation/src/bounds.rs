@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Bounds on the size of one reply.
 //!
-//! No real plugin comes near these numbers; an answer above them is a mistake or an attack, and
-//! merging it would delay all other requests. The walk uses the schema's own reflection, so it
-//! covers future lists and maps too. Nothing here looks at values.
+//! Real plugins stay far below these limits; a larger reply is a mistake or an attack, and merging
+//! it would delay all other requests. The walk uses the schema's reflection, so it covers future
+//! lists and maps too. Values are not examined.
 
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use protobuf::{MessageDyn, MessageFull};
 
-/// Entries of one list or map of an answer, at most.
+/// Maximum entries of one list or map of a reply.
 pub const MOST_IN_ONE: usize = 10_000;
 
-/// Entries of all its lists and maps together, at most.
+/// Maximum entries of all its lists and maps together.
 pub const MOST_IN_ALL: usize = 50_000;
 
 /// A part of a response with too many entries.
@@ -19,7 +19,7 @@ pub const MOST_IN_ALL: usize = 50_000;
 pub struct TooMany {
     /// The list or map, such as `adjust.mounts`; empty for all of them together.
     pub field: String,
-    /// The number of its entries, at least.
+    /// The minimum number of its entries.
     pub count: usize,
 }
 
@@ -34,7 +34,7 @@ impl std::fmt::Display for TooMany {
     }
 }
 
-/// Counts the entries of every list and map.
+/// Checks the number of entries in every list and map.
 pub fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
     walk(message, "", &mut 0)
 }

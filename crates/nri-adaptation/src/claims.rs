@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin's claims in one container: the fields that it may set, and that are still free.
+//! One plugin's claims in one container: the fields that it may set and that are still free.
 //!
-//! Every setter goes through here before it changes anything, so that no field can be set
-//! without its owner on record and against the operator's `allow` and `deny`. Values are not looked at.
+//! Every setter calls this before it changes anything, so that no field is set without its owner on record, or against
+//! the operator's `allow` and `deny`. Values are not examined.
 
 use std::collections::BTreeSet;
 
@@ -12,32 +12,32 @@ use crate::owners::{Conflict, Owner, Owners};
 use crate::quoted;
 use crate::rights::{Forbidden, Rights, RuleNote};
 
-/// Why a plugin's answer was refused. Nothing of a refused answer was applied.
+/// The reason why a plugin's reply was refused. A refused reply is not applied at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// Another plugin has it.
+    /// Another plugin owns it.
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// The container being created was to be updated; its plugin adjusts it instead.
+    /// It updated the container being created, which its plugin may only adjust.
     #[error(
         "plugin \"{}\" asked update of \"{}\" during creation",
         quoted(plugin),
         quoted(container)
     )]
     UpdateOfSubject {
-        /// The plugin that asked.
+        /// The requesting plugin.
         plugin: String,
         /// The container being created.
         container: String,
     },
-    /// The container being created was to be evicted.
+    /// It evicted the container being created.
     #[error(
         "plugin \"{}\" asked eviction of \"{}\" during creation",
         quoted(plugin),
         quoted(container)
     )]
     EvictionOfSubject {
-        /// The plugin that asked.
+        /// The requesting plugin.
         plugin: String,
         /// The container being created.
         container: String,
@@ -54,13 +54,13 @@ pub enum MergeError {
         plugin: String,
         /// The field it tried to set.
         field: NriField,
-        /// In which container.
+        /// The container.
         container: String,
     },
-    /// A rule of the operator's forbids it.
+    /// A rule of the operator forbids it.
     #[error("{0}")]
     AgainstRule(RuleNote),
-    /// An answer with more entries than any plugin needs.
+    /// The reply has more entries than any plugin needs.
     #[error("plugin \"{}\" answered with {what}", quoted(plugin))]
     TooMany {
         /// The plugin that answered.
@@ -68,16 +68,16 @@ pub enum MergeError {
         /// The list or map that is too long.
         what: TooMany,
     },
-    /// A command line that asks to be replaced by nothing.
+    /// The command line would be replaced by an empty one.
     #[error(
         "plugin \"{}\" set Args of container {} to an empty command",
         quoted(plugin),
         quoted(container)
     )]
     EmptyArgs {
-        /// The plugin that asked.
+        /// The requesting plugin.
         plugin: String,
-        /// In which container.
+        /// The container.
         container: String,
     },
 }
@@ -93,13 +93,13 @@ pub(crate) struct FieldClaims<'a> {
 }
 
 impl FieldClaims<'_> {
-    /// Takes a simple field.
+    /// Claims a simple field.
     pub(crate) fn claim(&mut self, field: NriField) -> Result<(), MergeError> {
         self.permit(field)?;
         Ok(self.owners.claim(self.container, field, None, self.plugin)?)
     }
 
-    /// Takes several simple fields, in this order, as far as they are present.
+    /// Claims several simple fields, in this order, if they are present.
     pub(crate) fn claim_present<const N: usize>(
         &mut self,
         fields: [(bool, NriField); N],
@@ -108,7 +108,7 @@ impl FieldClaims<'_> {
         present.try_for_each(|(_, field)| self.claim(field))
     }
 
-    /// Takes one key of a compound field.
+    /// Claims one key of a compound field.
     pub(crate) fn claim_key(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         Ok(self.owners.claim(self.container, field, Some(key), self.plugin)?)
@@ -121,21 +121,21 @@ impl FieldClaims<'_> {
         Ok(())
     }
 
-    /// Joins the owners of a field that cannot conflict.
+    /// Adds the plugin to the owners of a field that cannot conflict.
     pub(crate) fn accumulate(&mut self, field: NriField) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.accumulate(self.container, field, self.plugin);
         Ok(())
     }
 
-    /// Notes a cgroup device rule; a plugin that may not add devices may not open them either.
+    /// Records a cgroup device rule; a plugin that may not add devices may not grant access to them either.
     pub(crate) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
         self.permit(NriField::Devices)?;
         self.owners.note_device_rule(self.container, rule, self.plugin);
         Ok(())
     }
 
-    /// Notes the removal of an original value; other plugins may still set it.
+    /// Records the removal of an original value; other plugins may still set it.
     pub(crate) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.note_removal(self.container, field, key, self.plugin);
@@ -148,13 +148,13 @@ impl FieldClaims<'_> {
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
-    /// Refuses fields that the operator does not permit, and notes those a rule would refuse.
+    /// Refuses a field that the operator does not permit, and records one that an audit rule would refuse.
     fn permit(&mut self, field: NriField) -> Result<(), MergeError> {
         check(self.rights, self.plugin, self.container, field, self.noted)
     }
 }
 
-/// Refuses a field that the plugin may not set in this container, by its own section or by a rule.
+/// Refuses a field that the plugin may not set in this container, because of its section or a rule.
 pub(crate) fn check(
     rights: &Rights,
     plugin: &str,
@@ -169,7 +169,7 @@ pub(crate) fn check(
     permit_by_rules(rights, plugin, container, Forbidden::Field(field), noted)
 }
 
-/// Refuses a field that a rule does not permit, and notes one that an audit rule would not.
+/// Refuses a field that a rule does not permit, and records one that an audit rule would refuse.
 pub(crate) fn permit_by_rules(
     rights: &Rights,
     plugin: &str,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The forty things a plugin can own in a container, as NRI numbers and names them.
+//! The forty fields that a plugin can own in a container, with NRI's numbers and names.
 //!
-//! The names are used wherever operators see ownership: conflict messages, `owners` in JSON,
-//! `allow` and `deny` in the configuration. The numbers go over the wire in `OwningPlugins`.
-//! Nothing here knows a field's content. Reference: `enum Field` of NRI v0.12.
+//! The names are used wherever ownership is shown: conflict messages, `owners` in JSON, `allow` and
+//! `deny` in the configuration. The numbers are sent in `OwningPlugins`. This module does not
+//! handle a field's content. Reference: `enum Field` of NRI v0.12.
 
 use std::fmt;
 
-/// Writes the enum and its table of names from one list, so that they cannot differ.
+/// Defines the enum and its table of names from one list, so that they cannot differ.
 macro_rules! fields {
     ($($name:ident = $number:literal),+ $(,)?) => {
         /// One field of a container that plugins can set, and therefore own.
@@ -80,13 +80,13 @@ impl NriField {
         self as i32
     }
 
-    /// The field of that name; case matters.
+    /// The field of that name, case-sensitive.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.name() == name)
     }
 }
 
-/// A set of fields, and of the right to have containers evicted.
+/// A set of fields, and of the right to evict containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldSet(u64);
 
@@ -95,7 +95,7 @@ impl FieldSet {
     pub const NONE: Self = Self(0);
     /// Everything.
     pub const ALL: Self = Self(u64::MAX);
-    /// Evictions alone: no field has this number.
+    /// Only evictions: no field has this number.
     pub const EVICTION: Self = Self(1);
 
     /// One field.

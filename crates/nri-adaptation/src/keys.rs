@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When two spellings mean the same thing.
+//! Canonical keys for different spellings of one name.
 //!
 //! Ownership is decided on these canonical keys, so that `/data` and `/data/`, `nofile` and
-//! `RLIMIT_NOFILE`, `2M` and `2MB` collide instead of silently overriding each other as in the
-//! reference. What plugins wrote is never rewritten; only keys are.
+//! `RLIMIT_NOFILE`, `2M` and `2MB` conflict instead of silently overriding each other as in the
+//! reference. Only keys are rewritten, never the plugins' values.
 
-/// The name below a removal marker: `-PATH` asks to remove `PATH`. Only one dash counts.
+/// The name after a removal mark: `-PATH` requests the removal of `PATH`. Only one dash counts.
 pub(crate) fn marked(name: &str) -> Option<&str> {
     name.strip_prefix('-')
 }
 
 /// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the runtime
-/// will read it. An empty one stays empty: it is a mistake, and not the root.
+/// will read it. An empty one stays empty: it is a mistake, not the root.
 pub fn destination(path: &str) -> String {
     if path.is_empty() {
         return String::new();
@@ -29,14 +29,14 @@ pub fn destination(path: &str) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// The kernel's name of a resource limit: `nofile` is `RLIMIT_NOFILE`.
+/// The kernel's name of a resource limit: `RLIMIT_NOFILE` for `nofile`.
 pub fn rlimit(kind: &str) -> String {
     let upper = kind.to_ascii_uppercase();
     if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") }
 }
 
-/// A huge page size as runtimes spell it: `2M`, `2MiB` and `2048KB` are `2MB`. A text that is not a
-/// size stays as it is.
+/// A huge page size in runtimes' spelling: `2M`, `2MiB` and `2048KB` become `2MB`. A text that is
+/// not a size is unchanged.
 pub fn hugepage(size: &str) -> String {
     let Some(mut bytes) = bytes(size) else { return size.to_owned() };
     let mut unit = 0;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_stays_as_it_is() {
+    fn a_text_that_is_not_a_size_is_unchanged() {
         for size in ["", "MB", "2XB", "two", "0MB", "0", "99999999999999999999MB", "-2MB"] {
             assert_eq!(hugepage(size), size);
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Merges the answers of Node Resource Interface (NRI) plugins into one adjustment of a container.
 //!
-//! A container runtime asks plugin after plugin about each container that it creates or updates. This crate decides
-//! what becomes of their answers: which plugin owns which field, which two plugins contradict each other, what the
-//! operator does not allow, and which adjustment is applied in the end.
+//! A container runtime asks plugin after plugin about each container that it creates or updates. This crate merges
+//! their answers: it determines which plugin owns which field, which two plugins conflict, what the operator forbids,
+//! and which adjustment is finally applied.
 //!
 //! ```
 //! use nri_adaptation::{Creation, MergeError, Rights};
@@ -28,14 +28,14 @@
 //! ```
 //!
 //! * [`Creation`] merges the answers to CreateContainer, [`Updates`] those to UpdateContainer and StopContainer.
-//! * [`Creation::offer`] takes in defaults, which give way to the container's own values and to every plugin's.
+//! * [`Creation::offer`] adds defaults, which yield to the container's values and to every plugin's.
 //! * [`Owners`] records which plugin set or removed what; [`NriField`] names the fields as NRI does.
-//! * [`Rights`] holds what the operator allows a plugin to set.
+//! * [`Rights`] has the fields that the operator permits a plugin to set.
 //! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins that are absent.
 //!
-//! Everything here is pure: values in, values out; no I/O, no clock, no async, no log. A result can be computed again
-//! from recorded answers. Where NRI's own adaptation merges wrongly, this crate departs from it, marked `NRI:` at the
-//! place. Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
+//! Everything here is pure: no I/O, no clock, no async, no log. A result can be computed again from recorded answers.
+//! If NRI's adaptation merges incorrectly, this crate differs; comments with `NRI:` mark the places. Reference:
+//! `pkg/adaptation` and `pkg/api` of NRI v0.12.
 
 mod adjust;
 mod annotation;
@@ -68,7 +68,7 @@ pub use unknown::unknown_fields;
 pub use updates::{DroppedRequest, Updated, Updates};
 pub use validator::{DefaultValidator, REQUIRED_PLUGINS, ValidatorExemptions, missing_required};
 
-/// Text that a plugin or an engine chose, for one of our messages.
+/// Quotes text that a plugin or an engine chose, for a message.
 fn quoted(text: &str) -> String {
     nri_api::text::one_line(text, 4 << 10)
 }

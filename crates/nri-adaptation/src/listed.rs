@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries that are set and removed by name: mounts, variables, devices, namespaces; and the
+//! Merges entries that are set and removed by name: mounts, variables, devices, namespaces; and
 //! maps: annotations, sysctls, network devices.
 //!
-//! A name that starts with a dash asks for removal. A removal undoes what earlier plugins set and
-//! leaves its marker in the combined adjustment, so that the entry is also removed from the
-//! original container. Within one answer all removals come first, in any order. Nothing here
-//! touches the container that the next plugin sees, but for maps.
+//! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
+//! leaves its mark in the combined adjustment, so that the entry is also removed from the original
+//! container. Within one reply all removals are applied first, in any order. Only maps are also
+//! changed in the container that the next plugin receives.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,13 +14,13 @@ use crate::fields::NriField;
 use crate::keys;
 use nri_api as api;
 
-/// An entry of a list in which a name can occur once.
+/// An entry of a list in which each name can occur once.
 pub(crate) trait Listed: Clone {
-    /// The field under which it is owned.
+    /// The field to which it belongs.
     const FIELD: NriField;
-    /// Whether other plugins may not undo the removal of an entry that no plugin set.
+    /// Whether other plugins may not revert the removal of an entry that no plugin set.
     const REMOVAL_IS_OWNED: bool = false;
-    /// Whether the marker of an earlier plugin stays when a later one sets the entry again.
+    /// Whether the mark of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;
 
     /// The name as the plugin wrote it.
@@ -34,7 +34,7 @@ pub(crate) trait Listed: Clone {
 
 impl Listed for api::Mount {
     const FIELD: NriField = NriField::Mounts;
-    // NRI: `-d` of one plugin followed by `d` of a later one reaches the runtime as both.
+    // NRI: one plugin's `-d` followed by a later plugin's `d` reaches the runtime as both.
     const MARKER_STAYS: bool = true;
 
     fn name(&self) -> &str {
@@ -64,7 +64,7 @@ impl Listed for api::LinuxDevice {
 
 impl Listed for api::LinuxNamespace {
     const FIELD: NriField = NriField::Namespace;
-    // A validator that guards namespaces must see removals too.
+    // A validator that guards namespaces must receive removals too.
     const REMOVAL_IS_OWNED: bool = true;
 
     fn name(&self) -> &str {
@@ -89,9 +89,9 @@ impl<T> ListChange<T> {
 /// Merges one plugin's entries into the combined adjustment and returns the change of each key,
 /// removals first.
 ///
-/// NRI: for variables and devices the reference loses the marker, so an original value cannot be
-/// removed (BUG-01, BUG-02); for namespaces it has no way to override (BUG-06). All four lists work
-/// alike here.
+/// NRI: for variables and devices the reference loses the mark, so an original value cannot be
+/// removed (BUG-01, BUG-02); namespaces cannot be overridden (BUG-06). Here all four lists behave
+/// the same.
 pub(crate) fn merge_list<T: Listed>(
     claims: &mut FieldClaims<'_>,
     given: &[T],
@@ -121,7 +121,7 @@ pub(crate) fn merge_list<T: Listed>(
     Ok(removed.chain(set).collect())
 }
 
-/// Lays removals and additions on the combined list, in one pass over it however many they are.
+/// Applies removals and additions to the combined list, in one pass for any number of them.
 fn combine<T: Listed>(
     removals: &[(String, &T)],
     additions: &[(String, &T)],
@@ -154,9 +154,9 @@ fn combine<T: Listed>(
 
 /// Merges one plugin's map into the combined adjustment and the next plugin's container.
 ///
-/// The combined map has both the marker and the new value when a key was removed and set again;
-/// it is applied by removing first. NRI: a removal alone leaves the value visible, with its
-/// old owner (BUG-03, BUG-04, BUG-05).
+/// When a key was removed and set again, the combined map has both the mark and the new value;
+/// removals are applied first. NRI: after a removal alone, the value stays visible with its old
+/// owner (BUG-03, BUG-04, BUG-05).
 pub(crate) fn merge_map<V: Clone + Default>(
     claims: &mut FieldClaims<'_>,
     field: NriField,
@@ -164,8 +164,8 @@ pub(crate) fn merge_map<V: Clone + Default>(
     combined: &mut HashMap<String, V>,
     visible: &mut HashMap<String, V>,
 ) -> Result<(), MergeError> {
-    // Sorted, so that the same answer always fails with the same words. `-` sorts before any
-    // letter, but not before every character a key may start with: hence two passes.
+    // Sorted, so that equal replies fail with equal messages. `-` sorts before any letter, but not
+    // before every possible first character of a key, so there are two passes.
     let mut given: Vec<(&String, &V)> = given.iter().collect();
     given.sort_by_key(|(key, _)| *key);
     for key in given.iter().filter_map(|(key, _)| keys::marked(key)) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One CreateContainer on its way through the plugins: their replies become one adjustment.
+//! Merges the plugins' replies to one CreateContainer into one adjustment.
 //!
-//! The caller asks plugin after plugin with [`Creation::request`] and hands in each answer; every
-//! plugin sees what those before it did. An answer that fails ends the creation. In the end
-//! there is one adjustment to apply, and a table of owners. Nothing is asked, applied or
-//! validated here. Reference: the result collector of `pkg/adaptation` in NRI v0.12.
+//! The caller asks plugin after plugin with [`Creation::request`] and passes in each reply; every plugin receives the
+//! earlier plugins' changes. A failing reply ends the creation. The result is one adjustment to apply and a table of
+//! owners. Nothing is asked, applied or validated here. Reference: the result collector of `pkg/adaptation` in NRI
+//! v0.12.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -24,13 +24,13 @@ use nri_api as api;
 #[derive(Debug, Clone)]
 pub struct Creation {
     pristine: api::Container,
-    /// The container in it is as the plugins so far have left it.
+    /// The container in it has the changes of the plugins so far.
     request: api::CreateContainerRequest,
     combined: api::ContainerAdjustment,
-    /// Holds the owners of the created container as well.
+    /// Also has the owners of the created container's fields.
     updates: Updates,
     offers: Vec<Offer>,
-    /// The sources of the offers that are not settled yet, as owners.
+    /// The sources of the offers that are not yet settled, as owners.
     offered: Owners,
     /// The values of the container; the first offer fills it.
     present: Option<HashSet<Slot>>,
@@ -42,23 +42,23 @@ pub struct Creation {
 pub struct Merged {
     /// The adjustment to apply, with removal markers and without empty parts.
     pub adjust: api::ContainerAdjustment,
-    /// The container as the last plugin left it.
+    /// The container with all plugins' changes.
     pub container: api::Container,
-    /// The owners of fields, in this and in updated containers.
+    /// The owners of fields, in this container and in updated ones.
     pub owners: Owners,
     /// The updates of other containers, one each.
     pub updates: Vec<api::ContainerUpdate>,
     /// The evictions of other containers, one each, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// For each evicted container the plugins that asked for it, in order.
+    /// For each evicted container the plugins that requested it, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// Plugin and place of each field that the schema does not know; none was applied.
+    /// Plugin and place of each field that the schema does not know; these are not applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
     /// The updates and evictions of other containers that a rule dropped.
     pub dropped: Vec<DroppedRequest>,
-    /// The offered values that gave way.
+    /// The offered values that yielded.
     pub yielded: Vec<Yielded>,
 }
 
@@ -70,8 +70,7 @@ impl Merged {
 }
 
 impl Creation {
-    /// Starts with the container as the engine wants it, and adds the empty parts on which plugins
-    /// rely.
+    /// Starts with the container as the engine requested it, and adds the empty parts on which plugins rely.
     pub fn new(pod: api::PodSandbox, mut container: api::Container) -> Self {
         container.hooks.mut_or_insert_default();
         let linux = container.linux.mut_or_insert_default();
@@ -112,8 +111,8 @@ impl Creation {
         self.updates.owners()
     }
 
-    /// Merges the answer of one plugin. A failure consumes the creation, so that no plugin sees half
-    /// an answer, without a copy.
+    /// Merges the reply of one plugin. A failure consumes the creation, so that no plugin receives half a reply, and no
+    /// copy is needed.
     pub fn answer(
         mut self,
         plugin: &str,
@@ -134,11 +133,11 @@ impl Creation {
         Ok(self)
     }
 
-    /// Takes in values that give way to the container's own and to those that a plugin sets or removes,
-    /// before or after. Later plugins see them; they own nothing before [`Creation::settle`].
+    /// Adds values that yield to the container's and to those that a plugin sets or removes, before or after. Later
+    /// plugins receive them; they own nothing before [`Creation::settle`].
     ///
     /// # Errors
-    /// Fails where an answer with these values would.
+    /// Fails if a reply with these values would.
     pub fn offer(
         mut self,
         from: &str,
@@ -160,10 +159,10 @@ impl Creation {
         Ok(self)
     }
 
-    /// Merges the offered values that did not give way, once every plugin has answered.
+    /// Merges the offered values that did not yield, once every plugin has answered.
     ///
     /// # Errors
-    /// Fails where an answer with these values would.
+    /// Fails if a reply with these values would.
     pub fn settle(mut self) -> Result<Self, MergeError> {
         let container = &self.pristine.id;
         for Offer { from, rights, mut adjust } in std::mem::take(&mut self.offers) {
@@ -177,13 +176,13 @@ impl Creation {
         Ok(self)
     }
 
-    /// Checks all answers together: the plugin must own no field that it may not set.
+    /// Checks all replies together: the plugin must own no field that it may not set.
     pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
         self.updates.check_owned(plugin, rights)
     }
 
-    /// Returns the request for validators, once every plugin has answered. As in the reference, its
-    /// adjustment has empty parts.
+    /// Returns the request for validators, once every plugin has answered. As in the reference, its adjustment has
+    /// empty parts.
     pub fn validation_request(
         &self,
         plugins: Vec<api::PluginInstance>,
@@ -201,7 +200,7 @@ impl Creation {
         }
     }
 
-    /// Returns the result of all answers.
+    /// Returns the result of all replies.
     pub fn finish(self) -> Merged {
         let Self { pristine: _, request, combined: mut adjust, updates, yielded, .. } = self;
         let container = request.container.unwrap_or_default();
@@ -232,7 +231,7 @@ impl Creation {
     }
 }
 
-/// Returns the combined adjustment before the first answer.
+/// Returns the combined adjustment before the first reply.
 fn blank() -> api::ContainerAdjustment {
     let mut adjust = api::ContainerAdjustment::new();
     adjust.hooks.mut_or_insert_default();
@@ -243,8 +242,8 @@ fn blank() -> api::ContainerAdjustment {
     adjust
 }
 
-/// Removes the parts of [`blank`] that no plugin used. Other empty messages stay: a plugin that sends
-/// an empty scheduler means it.
+/// Removes the parts of [`blank`] that no plugin used. Other empty messages stay: a plugin may send an empty scheduler
+/// intentionally.
 fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.hooks);
     if let Some(linux) = adjust.linux.as_mut() {
@@ -253,7 +252,7 @@ fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.linux);
 }
 
-/// Clears `remove` where every member is set again, as the reference does.
+/// Clears `remove` if every member is set again, as the reference does.
 fn show_rdt(adjust: &mut api::ContainerAdjustment) {
     let Some(linux) = adjust.linux.as_mut() else { return };
     let Some(rdt) = linux.rdt.as_mut() else { return };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offers: values that are set only where neither the container nor any plugin has one, whichever
-//! comes first.
+//! Offers: values that are set only if neither the container nor any plugin, earlier or later, sets one.
 //!
-//! Later plugins see an offer. It owns nothing until all plugins have answered; then the values that
-//! no plugin set or removed are merged like an answer. Nothing here looks at values.
+//! Later plugins receive an offer. It owns nothing until all plugins have answered; then the values that no plugin set
+//! or removed are merged like a reply. Values are not examined.
 
 use std::collections::HashSet;
 
@@ -18,7 +17,7 @@ use crate::rights::Rights;
 use crate::scalar::SCALARS;
 use nri_api as api;
 
-/// One offer, without the values that gave way so far.
+/// One offer, without the values that have yielded so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Offer {
     pub(crate) from: String,
@@ -26,14 +25,14 @@ pub(crate) struct Offer {
     pub(crate) adjust: api::ContainerAdjustment,
 }
 
-/// An offered value that gave way.
+/// An offered value that yielded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Yielded {
     /// The source of the offer.
     pub from: String,
-    /// The field, as owner tables name it: `Env[PATH]`.
+    /// The field, in the form of owner tables: `Env[PATH]`.
     pub field: String,
-    /// The plugin or the offer that has the field; `None` for the container.
+    /// The plugin or offer that set the field; `None` for the container.
     pub to: Option<String>,
 }
 

@@ -2,10 +2,9 @@
 //! Owners of fields: the table that reveals conflicts between two plugins.
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
-//! conflict, even by the same plugin. Clearing takes a field away from its owner, and only
-//! the plugin that cleared may claim it then. Hooks accumulate and never conflict.
-//! Nothing here looks at values. Reference: the owner tables of NRI's `pkg/api` and the result
-//! collector of `pkg/adaptation`.
+//! conflict, even by the same plugin. Clearing removes a field's owner, and then only the plugin
+//! that cleared may claim it. Hooks accumulate and never conflict. Values are not examined.
+//! Reference: the owner tables of NRI's `pkg/api` and the result collector of `pkg/adaptation`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +13,11 @@ use crate::fields::NriField;
 use crate::quoted;
 use nri_api as api;
 
-/// The owners of all fields set in a container, or in several by updates.
+/// The owners of all fields set in a container, and in others by updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// The state before each change since [`Owners::begin`]; `None` outside of that.
+    /// The state before each change since [`Owners::begin`]; `None` if there was none.
     journal: Option<Vec<Before>>,
 }
 
@@ -34,8 +33,8 @@ enum Before {
 pub(crate) struct ContainerOwners {
     /// The key is `None` for simple fields.
     slots: BTreeMap<(NriField, Option<String>), Owner>,
-    /// Cgroup device rules by their text. NRI has no field for them, and they never conflict;
-    /// they are recorded so that `explain` can name the plugin that opened a device.
+    /// Cgroup device rules by their text. NRI has no field for them, and they never conflict; they
+    /// are recorded so that `explain` can name the plugin that granted access to a device.
     device_rules: BTreeMap<String, String>,
 }
 
@@ -46,8 +45,8 @@ pub enum Owner {
     Set(String),
     /// Removed by this plugin; no other may set it.
     Cleared(String),
-    /// Removed by this plugin from the original container only: any plugin may set it anew. NRI:
-    /// the reference has no owner then, so the plugin cannot be named.
+    /// Removed by this plugin only from the original container: any plugin may set it again. NRI:
+    /// the reference then has no owner, so the plugin cannot be named.
     Removed(String),
 }
 
@@ -60,7 +59,7 @@ impl Owner {
     }
 }
 
-/// `10-foo`, or `-10-foo` for a removal: the form NRI gives to validators.
+/// `10-foo`, or `-10-foo` for a removal: the form that NRI sends to validators.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -70,18 +69,18 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Two claims to one thing.
+/// Two claims to one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The field that both set.
     pub field: NriField,
     /// The key in it, for compound fields.
     pub key: Option<String>,
-    /// In which container.
+    /// The container.
     pub container: String,
-    /// The plugin that came second, and is refused.
+    /// The later plugin, which is refused.
     pub new: String,
-    /// The plugin that has it; the same one if a plugin set it twice in one answer.
+    /// The plugin that owns it; the same one if a plugin set it twice in one reply.
     pub old: String,
 }
 
@@ -108,7 +107,7 @@ impl fmt::Display for Conflict {
 impl std::error::Error for Conflict {}
 
 impl Owners {
-    /// Takes `field` (for compound fields its `key`) of a container for `plugin`.
+    /// Claims `field` (for compound fields its `key`) of a container for `plugin`.
     pub fn claim(
         &mut self,
         container: &str,
@@ -139,13 +138,13 @@ impl Owners {
         Ok(())
     }
 
-    /// Takes it away from its owner; from now on only `plugin` may claim it.
+    /// Removes its owner; from now on only `plugin` may claim it.
     pub fn clear(&mut self, container: &str, field: NriField, key: Option<&str>, plugin: &str) {
         let slot = (field, key.map(str::to_owned));
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
     }
 
-    /// Notes that `plugin` removed a field that no plugin had set or taken.
+    /// Records that `plugin` removed a field that no plugin had set or cleared.
     pub(crate) fn note_removal(
         &mut self,
         container: &str,
@@ -168,7 +167,7 @@ impl Owners {
         slots.insert((field, None), Owner::Set(owner));
     }
 
-    /// Notes that `plugin` asked for a cgroup device rule.
+    /// Records that `plugin` requested a cgroup device rule.
     pub(crate) fn note_device_rule(&mut self, container: &str, rule: String, plugin: &str) {
         if self.journal.is_some() {
             let before = self.of_mut(container).device_rules.get(&rule).cloned();
@@ -193,7 +192,7 @@ impl Owners {
         self.containers.get(container)?.slots.get(&slot)
     }
 
-    /// Returns the fields this plugin has set or removed, by container, once for each key.
+    /// Returns the fields that this plugin has set or removed, by container, once for each key.
     pub(crate) fn held_by<'o>(
         &'o self,
         plugin: &'o str,
@@ -207,8 +206,8 @@ impl Owners {
         })
     }
 
-    /// Makes claims from here on revocable by [`Owners::roll_back`]. The cost of undoing depends on
-    /// the claims since, not on the container.
+    /// Makes later claims revocable by [`Owners::roll_back`]. The cost of that depends on the
+    /// number of these claims, not on the container.
     pub(crate) fn begin(&mut self) {
         self.journal = Some(Vec::new());
     }
@@ -218,7 +217,7 @@ impl Owners {
         self.journal = None;
     }
 
-    /// Undoes the claims in this container since [`Owners::begin`].
+    /// Reverts the claims in this container since [`Owners::begin`].
     pub(crate) fn roll_back(&mut self, container: &str) {
         let journal = self.journal.take().unwrap_or_default();
         let owned = self.of_mut(container);
@@ -235,13 +234,13 @@ impl Owners {
         }
     }
 
-    /// As validators get it.
+    /// The form for validators.
     pub(crate) fn to_api(&self) -> api::OwningPlugins {
         let owners = self.containers.iter().map(|(id, owned)| (id.clone(), owned.to_api()));
         api::OwningPlugins { owners: owners.collect(), ..Default::default() }
     }
 
-    /// As operators see it: `Env[PATH]` of a container is `10-foo`'s.
+    /// The form for operators: `Env[PATH]` of a container belongs to `10-foo`.
     pub fn to_flat(&self, container: &str) -> BTreeMap<String, String> {
         let Some(ContainerOwners { slots, device_rules }) = self.containers.get(container) else {
             return BTreeMap::new();
@@ -253,7 +252,7 @@ impl Owners {
         named.chain(rules).collect()
     }
 
-    /// The plugin behind a field by its name in [`Owners::to_flat`], whether it set or removed it.
+    /// The plugin that set or removed a field, by the field's name in [`Owners::to_flat`].
     pub(crate) fn plugin_of(&self, container: &str, name: &str) -> Option<String> {
         let ContainerOwners { slots, device_rules } = self.containers.get(container)?;
         let owner =
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_cleared_may_claim() {
+    fn only_the_plugin_that_cleared_may_claim() {
         let mut owners = claimed(NriField::Env, Some("A"));
         owners.clear(C, NriField::Env, Some("A"), "10-foo");
         let conflict = owners.claim(C, NriField::Env, Some("A"), "20-baz").unwrap_err();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Linux resources laid over others, as adjustments and updates both do.
+//! Overlays Linux resources on others, for both adjustments and updates.
 //!
-//! Claiming and laying over are two steps, so that a refused answer changes nothing.
-//! A present value counts even if it is zero or empty. Nothing here judges values.
-//! Reference: semantics of the resource setters in NRI's result collector.
+//! Claiming and overlaying are two steps, so that a refused reply changes nothing. A present value
+//! counts even if it is zero or empty. Values are not validated here. Reference: semantics of the
+//! resource setters in NRI's result collector.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub(crate) fn claim(
     for device in devices {
         claims.device_rule(rule_text(device))?;
     }
-    // Sorted, so that the same answer always fails with the same words.
+    // Sorted, so that equal replies fail with equal messages.
     let mut unified: Vec<&String> = unified.keys().collect();
     unified.sort();
     for key in unified {
@@ -54,7 +54,7 @@ pub(crate) fn claim(
     ])
 }
 
-/// Lays `over` on `base`; what `over` does not set stays.
+/// Overlays `base` with `over`; values that `over` does not set stay.
 pub(crate) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResources) {
     let api::LinuxResources {
         memory: _,
@@ -81,15 +81,15 @@ pub(crate) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResource
     set(&mut base.rdt_class, rdt_class);
 }
 
-/// Replaces a message by one that is present.
+/// Replaces a message if the other one is present.
 pub(crate) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) {
     if over.is_some() {
         base.clone_from(over);
     }
 }
 
-/// Replaces each entry of the same key where it stands, or appends.
-/// NRI: the reference appends, so that plugins see page sizes and limits twice (BUG-09).
+/// Replaces each entry of the same key in place, or appends it. NRI: the reference appends, so that
+/// plugins receive page sizes and limits twice (BUG-09).
 pub(crate) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&T) -> String) {
     if entries.is_empty() {
         return;
@@ -123,7 +123,7 @@ pub(crate) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
     }
 }
 
-/// A rule as operators write it: `allow c 1:3 rwm`, with `*` for any.
+/// A rule in operators' form: `allow c 1:3 rwm`, with `*` for any.
 pub fn rule_text(device: &api::LinuxDeviceCgroup) -> String {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = device;
     let verb = if *allow { "allow" } else { "deny" };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fields that the operator lets a plugin set.
+//! The fields that the operator permits a plugin to set.
 //!
-//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in
-//! the reference. `deny` wins over `allow`. Rules decide about single containers too (D44): a field
-//! needs every permission. Nothing here reads a configuration or chooses a rule.
+//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in the reference.
+//! `deny` overrides `allow`. Rules apply to single containers too (D44): a field must be permitted by both. Nothing
+//! here reads a configuration or selects a rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::claims::{self, MergeError};
 use crate::fields::{FieldSet, NriField};
 use crate::quoted;
 
-/// The fields that one plugin may set. The default is all of them.
+/// The fields that one plugin may set; all of them by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// If present, nothing but these.
+    /// If present, only these.
     pub allow: Option<BTreeSet<NriField>>,
-    /// Never these.
+    /// Forbidden fields.
     pub deny: BTreeSet<NriField>,
     /// Decisions of rules about single containers, by container ID.
     pub ruled: BTreeMap<String, RuleDecision>,
@@ -31,16 +31,16 @@ pub struct Ruling {
     pub rule: String,
     /// The fields that it permits.
     pub permits: FieldSet,
-    /// Whether the container is hidden from the plugin. It permits nothing then.
+    /// Whether the container is hidden from the plugin; it then permits nothing.
     pub hides: bool,
-    /// Whether the plugin's change is made and noted, although the rule does not permit it.
+    /// Whether the plugin's change is made and recorded although the rule does not permit it.
     pub is_audit: bool,
 }
 
 /// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
-    /// The rules that decide: none, one, or for a doubtful pod all that may.
+    /// The deciding rules: none, one, or for a doubtful pod all that may decide.
     pub rulings: Vec<Arc<Ruling>>,
     /// Whether it is hidden from the plugin.
     pub is_hidden: bool,
@@ -58,16 +58,16 @@ impl RuleDecision {
 pub enum Forbidden {
     /// To set a field.
     Field(NriField),
-    /// To have a container evicted.
+    /// To evict a container.
     Eviction,
-    /// To know of a container.
+    /// To receive anything about a container.
     Knowledge,
 }
 
-/// A request that a rule did not permit, or under `mode = "audit"` would not.
+/// A request that a rule did not permit, or in audit mode would not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleNote {
-    /// The plugin that asked.
+    /// The requesting plugin.
     pub plugin: String,
     /// The container.
     pub container: String,
@@ -78,7 +78,7 @@ pub struct RuleNote {
 }
 
 impl RuleNote {
-    /// The request, as rules name it.
+    /// The request, in the form of rules.
     pub fn field(&self) -> &'static str {
         match self.what {
             Forbidden::Field(field) => field.name(),
@@ -114,8 +114,8 @@ impl fmt::Display for RuleNote {
 }
 
 impl Rights {
-    /// Reads two lists of field names; an unknown name is an error, since a typing mistake in
-    /// `deny` must not permit the field.
+    /// Parses two lists of field names. An unknown name is an error, because a mistyped name in `deny` must not permit
+    /// the field.
     ///
     /// # Errors
     /// Fails at the first name that is not one of NRI's fields.
@@ -132,7 +132,7 @@ impl Rights {
         self.ruled.get(container)?.hidden_by()
     }
 
-    /// The rules that do not permit this: the first that refuses it, and the audit ones.
+    /// The rules that do not permit this: the first that refuses it, and those in audit mode.
     pub(crate) fn objections(
         &self,
         container: &str,
@@ -146,8 +146,8 @@ impl Rights {
         (against().find(|ruling| !ruling.is_audit), against().filter(|ruling| ruling.is_audit))
     }
 
-    /// Checks that a plugin may set a field of a container, for a value that no adjustment has a place for. Returns
-    /// what a rule in audit mode would refuse.
+    /// Checks that a plugin may set a field of a container, for a value that adjustments cannot contain. Returns what a
+    /// rule in audit mode would refuse.
     ///
     /// # Errors
     /// Fails if the operator does not permit it.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources that hold one value each: one table for claims, lay-over, offers, descriptions and
-//! patches.
+//! The resources with one value each: one table for claims, overlays, offers, descriptions and patches.
 //!
-//! The table takes each message apart in full, so that a member that is new in the schema breaks the
-//! build here. Values pass as JSON, `null` for absent. Nothing here judges a value.
+//! The table destructures each message in full, so that a new member of the schema breaks the build here. Values are
+//! JSON, with `null` for absent. Values are not validated here.
 
 use protobuf::{Message, MessageField};
 use serde_json::Value;
@@ -11,7 +10,7 @@ use serde_json::Value;
 use crate::fields::NriField;
 use nri_api as api;
 
-/// One resource of `LinuxResources` that holds one value.
+/// One resource of `LinuxResources` with one value.
 #[derive(Debug)]
 pub struct Scalar {
     /// The field that a plugin owns.
@@ -30,18 +29,18 @@ impl Scalar {
         SCALARS.iter().find(|scalar| scalar.section == section && scalar.key == key)
     }
 
-    /// Returns its value, `null` if it is absent. Zero is a value, an empty text is none.
+    /// Returns its value; `null` if it is absent. Zero is a value, an empty text is not.
     pub fn get(&self, resources: &api::LinuxResources) -> Value {
         (self.get)(resources)
     }
 
-    /// Sets it; takes it out for a value of another type, such as `null`.
+    /// Sets it, or removes it for a value of another type, such as `null`.
     pub fn set(&self, resources: &mut api::LinuxResources, value: &Value) {
         (self.set)(resources, value);
     }
 }
 
-/// A member of a message that is read and written as JSON.
+/// A member of a message that is converted from and to JSON.
 trait ScalarValue: Default {
     fn get(&self) -> Value;
     fn read(value: &Value) -> Option<Self>;
@@ -79,7 +78,7 @@ impl ScalarValue for String {
     }
 }
 
-/// Sets a member of a part, which comes into being with its first value.
+/// Sets a member of a part, which is created with its first value.
 fn set<P: Message, V: ScalarValue>(
     part: &mut MessageField<P>,
     member: fn(&mut P) -> &mut V,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fields of a plugin's reply that this version's schema does not know.
 //!
-//! A plugin built on a newer NRI may set fields that have no name here. They never fail a container
-//! (D23), but they must not be dropped silently either: every reply is searched for them. The walk
-//! uses the schema's own reflection, so it covers future messages too. Nothing is logged here.
+//! A plugin built on a newer NRI may set fields that are unknown here. They never fail a container
+//! (D23), but must not be dropped silently, so every reply is searched for them. The walk uses the
+//! schema's reflection, so it covers future messages too. Nothing is logged here.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ pub(crate) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
     unknown_fields(message, M::NAME)
 }
 
-/// Lists the places of unknown fields of a message, which is called `name` in them.
+/// Lists the places of unknown fields of a message, whose name in them is `name`.
 pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     walk(message, name, &mut found);
@@ -27,7 +27,7 @@ pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     places
 }
 
-/// Places that are named; the rest are counted.
+/// Maximum places listed; the others are counted.
 const NAMED: usize = 100;
 
 #[derive(Default)]

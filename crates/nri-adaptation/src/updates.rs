@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of existing containers and evictions, as plugins ask for them.
+//! Updates of existing containers and evictions that plugins request.
 //!
-//! Updates of one container by several plugins become one, in order of first mention; the
-//! container of an UpdateContainer request comes last. An update that may fail and conflicts is
-//! left out without a trace; one of another container that a rule does not permit is left out and
-//! listed (D44). Evictions are collected once per container. Whether a container
-//! exists, and how a value reaches it, is not decided here.
-//! Reference: `update` and `getContainerUpdate` of NRI's result collector.
+//! Updates of one container by several plugins become one, in order of first mention; the container of an
+//! UpdateContainer request comes last. A conflicting update that may fail is dropped silently; one of another container
+//! that a rule does not permit is dropped and listed (D44). Evictions are collected once per container. This module
+//! does not check whether a container exists, or apply a value. Reference: `update` and `getContainerUpdate` of NRI's
+//! result collector.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,7 +17,7 @@ use crate::rights::{Forbidden, Rights, RuleNote};
 use crate::{bounds, resources, unknown};
 use nri_api as api;
 
-/// The updates of one request on its way through the plugins.
+/// The updates of one request, while it passes through the plugins.
 #[derive(Debug, Clone)]
 pub struct Updates {
     subject: UpdateSubject,
@@ -26,8 +25,8 @@ pub struct Updates {
     results: Vec<api::ContainerUpdate>,
     /// Index in `results` of a container's update.
     places: HashMap<String, usize>,
-    /// The update of the subject of an UpdateContainer request, once a plugin touched it: what
-    /// plugins set in it, without what the request has.
+    /// The update of the subject of an UpdateContainer request, once a plugin changed it: only the plugins' values,
+    /// without the request's.
     own: Option<api::ContainerUpdate>,
     evictions: Vec<api::ContainerEviction>,
     evicted_by: BTreeMap<String, Vec<String>>,
@@ -39,11 +38,11 @@ pub struct Updates {
 /// An update or an eviction of another container that a rule does not permit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedRequest {
-    /// Which rule, and what it forbids.
+    /// The rule, and what it forbids.
     pub note: RuleNote,
     /// Whether it is an eviction.
     pub is_eviction: bool,
-    /// Whether the plugin does not mind.
+    /// Whether the plugin ignores this failure.
     pub ignores_failure: bool,
 }
 
@@ -52,26 +51,26 @@ pub struct DroppedRequest {
 enum UpdateSubject {
     /// A container that does not exist yet: it is adjusted, not updated.
     Created(String),
-    /// A container whose update was asked for, with what is to be set as it stands.
+    /// A container whose update was requested, with the values to set so far.
     Updated(Box<api::UpdateContainerRequest>),
-    /// Nothing in particular: any container may be updated.
+    /// No container in particular: any may be updated.
     Any,
 }
 
 /// The result of all plugins' replies.
 #[derive(Debug, Clone)]
 pub struct Updated {
-    /// One per container, the request's own container last, if any plugin touched it.
+    /// One for each container; the request's container is last, if any plugin changed it.
     pub updates: Vec<api::ContainerUpdate>,
-    /// The resources that plugins set in the request's container, without the request's own.
+    /// The resources that plugins set in the request's container, without the request's.
     pub answered: Option<api::LinuxResources>,
-    /// One per container, with the reason given first.
+    /// One for each container, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// Container to the plugins that want it gone, in order.
+    /// For each container the plugins that request its eviction, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The owners of fields, of all containers.
     pub owners: Owners,
-    /// Plugin and place of a field that the schema does not know, and was therefore not applied.
+    /// Plugin and place of each field that the schema does not know; these are not applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
@@ -80,13 +79,12 @@ pub struct Updated {
 }
 
 impl Updates {
-    /// For the container with this id being created.
+    /// Starts for a container that is being created.
     pub(crate) fn for_create(container: impl Into<String>) -> Self {
         Self::new(UpdateSubject::Created(container.into()))
     }
 
-    /// For an update that an engine asked for. What the request leaves out is filled in empty,
-    /// as plugins are used to find it.
+    /// Starts for an engine's update. Parts missing in the request are added as empty ones, as plugins expect.
     pub fn for_update(mut request: api::UpdateContainerRequest) -> Self {
         let resources = request.linux_resources.mut_or_insert_default();
         resources.memory.mut_or_insert_default();
@@ -94,13 +92,13 @@ impl Updates {
         Self::new(UpdateSubject::Updated(Box::new(request)))
     }
 
-    /// For a container that stopped: other containers may get its resources.
+    /// Starts for a container that stopped: other containers may receive its resources.
     pub fn for_stop() -> Self {
         Self::new(UpdateSubject::Any)
     }
 
-    /// Returns the request for the next plugin: the engine's, with the changes of earlier plugins.
-    /// `None` unless this is about an update.
+    /// Returns the request for the next plugin: the engine's, with the changes of earlier plugins. `None` if this is
+    /// not about an update.
     pub fn request(&self) -> Option<&api::UpdateContainerRequest> {
         match &self.subject {
             UpdateSubject::Updated(request) => Some(request),
@@ -108,7 +106,7 @@ impl Updates {
         }
     }
 
-    /// Takes in what one plugin answered to UpdateContainer. If that fails, nothing changed.
+    /// Merges one plugin's reply to UpdateContainer. If that fails, nothing is changed.
     pub fn answer_update(
         &mut self,
         plugin: &str,
@@ -122,7 +120,7 @@ impl Updates {
         Ok(())
     }
 
-    /// Takes in what one plugin answered to StopContainer. If that fails, nothing changed.
+    /// Merges one plugin's reply to StopContainer. If that fails, nothing is changed.
     pub fn answer_stop(
         &mut self,
         plugin: &str,
@@ -136,7 +134,7 @@ impl Updates {
         Ok(())
     }
 
-    /// Takes in one plugin's updates and evictions. If that fails, nothing changed.
+    /// Merges one plugin's updates and evictions. If that fails, nothing is changed.
     pub fn answer(
         &mut self,
         plugin: &str,
@@ -174,7 +172,7 @@ impl Updates {
         self.unknown.extend(places.into_iter().map(|place| (plugin.to_owned(), place)));
     }
 
-    /// Checks once more, of everything together, that a plugin owns nothing that it may not set.
+    /// Checks again, for everything together, that a plugin owns nothing that it may not set.
     pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
         let mut known = BTreeSet::new();
         for (container, field) in self.owners.held_by(plugin) {
@@ -270,10 +268,10 @@ impl Updates {
         Ok(())
     }
 
-    /// Claims everything an update sets, or nothing at all; false if it is to be left out.
+    /// Claims everything that an update sets, or nothing; false if the update is to be dropped.
     ///
-    /// NRI: the reference keeps the claims before the one that failed (BUG-14), and takes the
-    /// pids limit from the wrong message (BUG-10).
+    /// NRI: the reference keeps the claims before the one that failed (BUG-14), and reads the pids limit from the wrong
+    /// message (BUG-10).
     fn claim(
         &mut self,
         plugin: &str,
@@ -291,13 +289,12 @@ impl Updates {
                 self.owners.commit();
                 Ok(true)
             }
-            // Only a conflict is a failure in the plugin's sense. What the operator forbids is
-            // reported whatever the plugin says.
+            // Only a conflict is a failure that a plugin may ignore. What the operator forbids is always reported.
             Err(MergeError::Conflict(_)) if ignore_failure => {
                 self.owners.roll_back(container);
                 Ok(false)
             }
-            // Another container is protected, and the request goes on.
+            // The other container is protected, and the request continues.
             Err(MergeError::AgainstRule(note)) if !self.is_subject(container) => {
                 self.owners.roll_back(container);
                 self.drop_request(note, false, ignore_failure);
@@ -310,7 +307,7 @@ impl Updates {
         }
     }
 
-    /// NRI: the reference drops what plugins want evicted (BUG-12).
+    /// NRI: the reference drops plugins' evictions (BUG-12).
     fn evict(
         &mut self,
         plugin: &str,
@@ -383,7 +380,7 @@ pub(crate) fn examine<M: MessageFull>(plugin: &str, answer: &M) -> Result<Vec<St
     Ok(unknown::fields(answer))
 }
 
-/// The rule by which the plugin is not to know of the container.
+/// The rule that hides the container from the plugin.
 fn hidden_from(rights: &Rights, plugin: &str, container: &str) -> Option<RuleNote> {
     let rule = rights.hidden_by(container)?.rule.clone();
     let (plugin, container) = (plugin.to_owned(), container.to_owned());

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built-in validator: the changes that the operator forbids to all plugins in a new container,
-//! and the plugins that must have been there.
+//! The built-in validator: refuses changes of a new container that the operator forbids to all plugins, and containers
+//! whose required plugins are missing.
 //!
-//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing. Texts
-//! are those of the reference but for doubled blanks, so that searches for them succeed. Hooks
-//! cannot be taken back and updates are not judged, as in the reference (BUG-28). Reference:
-//! `plugins/default-validator` of NRI v0.12.
+//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing. Messages are those of the
+//! reference except for doubled blanks, so that searches for them succeed. As in the reference, hooks cannot be removed
+//! and updates are not checked (BUG-28). Reference: `plugins/default-validator` of NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +14,11 @@ use crate::keys;
 use crate::quoted;
 use nri_api as api;
 
-/// With this annotation a pod asks for plugins, beyond those that the operator requires.
+/// The annotation with which a pod requires plugins, in addition to the operator's.
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
-/// The plugins that one pod may require with its annotations. More than any node has; a list that is
-/// cut would let the pod pass without the rest, so the pod is refused.
+/// Maximum plugins that one pod may require with its annotations, more than any node has. A truncated list would admit
+/// the pod without the others, so the pod is refused.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
 /// Characters of an annotation that a message shows.
@@ -27,34 +26,34 @@ const LONGEST_VALUE: usize = 80;
 /// Characters of a refusal.
 const LONGEST_REFUSAL: usize = 1000;
 
-/// The changes to refuse; by default none. The fields are the keys of `[nri.default_validator]`.
+/// The changes to refuse; none by default. The fields are the keys of `[nri.default_validator]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefaultValidator {
-    /// Whether adjustments are judged at all.
+    /// Whether adjustments are checked at all.
     pub enable: bool,
-    /// Refuse OCI hooks.
+    /// Whether to refuse OCI hooks.
     pub reject_oci_hook_adjustment: bool,
-    /// Refuse another seccomp policy for a container with the runtime's default one.
+    /// Whether to refuse another seccomp policy for a container with the runtime's default one.
     pub reject_runtime_default_seccomp_adjustment: bool,
-    /// Refuse a seccomp policy for a container without one.
+    /// Whether to refuse a seccomp policy for a container without one.
     pub reject_unconfined_seccomp_adjustment: bool,
-    /// Refuse another seccomp policy for a container with a custom one.
+    /// Whether to refuse another seccomp policy for a container with a custom one.
     pub reject_custom_seccomp_adjustment: bool,
-    /// Refuse to set or remove namespaces.
+    /// Whether to refuse setting or removing namespaces.
     pub reject_namespace_adjustment: bool,
-    /// Refuse to set or remove sysctls.
+    /// Whether to refuse setting or removing sysctls.
     pub reject_sysctl_adjustment: bool,
-    /// Plugins, as `name` or `NN-name`, that must be there for any container.
+    /// Plugins, as `name` or `NN-name`, that must be connected for any container.
     pub required_plugins: Vec<String>,
-    /// Key of the annotation that excuses missing plugins; empty = none does.
+    /// Key of the annotation that tolerates missing plugins; empty if none does.
     pub tolerate_missing_plugins_annotation: String,
 }
 
 impl DefaultValidator {
-    /// Judges an adjustment.
+    /// Checks an adjustment.
     ///
     /// # Errors
-    /// The reason of the refusal, in one line: the first change that is not allowed.
+    /// Fails with the first forbidden change, in one line.
     pub fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -87,9 +86,9 @@ impl DefaultValidator {
         let custom = ("custom", self.reject_custom_seccomp_adjustment);
         let unconfined = ("unconfined", self.reject_unconfined_seccomp_adjustment);
         let mut kinds = match container.linux.seccomp_profile.as_ref() {
-            // NRI: a container without a profile counts as unconfined. An engine's document has
-            // policies and no profiles, so a policy without one may be of either kind: each flag
-            // refuses it, so that every flag that is set takes effect.
+            // NRI: a container without a profile counts as unconfined. An engine's document has policies but no
+            // profiles, so a policy without a profile may be of either kind: each flag refuses it, so that every set
+            // flag takes effect.
             None if container.linux.seccomp_policy.is_some() => {
                 vec![runtime_default, custom, unconfined]
             }
@@ -145,11 +144,11 @@ impl DefaultValidator {
         }
     }
 
-    /// The missing plugins that this container requires (without one: the pod itself); none while
-    /// nothing is judged.
+    /// The missing plugins that this container requires (without one: the pod itself); none if the validator is
+    /// disabled.
     ///
     /// # Errors
-    /// Fails when an annotation that counts cannot be read.
+    /// Fails when an applicable annotation is invalid.
     pub fn absent_plugins(
         &self,
         pod: &api::PodSandbox,
@@ -170,8 +169,8 @@ impl DefaultValidator {
         Ok(missing.into_iter().map(ToOwned::to_owned).collect())
     }
 
-    /// The plugins that any container of this pod may need. An annotation that cannot be read names
-    /// none: the containers for which it counts are refused.
+    /// The plugins that any container of this pod may need. An invalid annotation names none, because the containers to
+    /// which it applies are refused.
     pub fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
         if !self.enable {
             return BTreeSet::new();
@@ -181,8 +180,8 @@ impl DefaultValidator {
         named
     }
 
-    /// NRI: the reference looks for owners by the keys in the adjustment, and so misses removals,
-    /// whose keys are marked (BUG-25).
+    /// NRI: the reference looks up owners by the adjustment's keys, and so misses removals, whose keys have marks
+    /// (BUG-25).
     fn sysctls(
         &self,
         owned: JudgedOwners<'_>,
@@ -208,18 +207,18 @@ impl DefaultValidator {
 /// Exemptions from the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
 pub struct ValidatorExemptions<'a> {
-    /// Whether the pod is in an exempt namespace, by a source that no tenant can write.
+    /// Whether the pod is in an exempt namespace, according to a source that tenants cannot write.
     pub is_exempt: bool,
-    /// Pods where this annotation is true; empty = none.
+    /// Pods where this annotation is true; empty means none.
     pub tolerate_missing_plugins_annotation: &'a str,
 }
 
-/// Returns the missing plugins of `required` that this pod needs: a pod that brings up a required
-/// plugin itself has to start without it. The names come in the order given, each once; without a
-/// container, they are the names that the pod itself needs.
+/// Returns the missing plugins of `required` that this pod needs: a pod that runs a required plugin must be able to
+/// start without it. Each name is listed once, in the given order; without a container, these are the names that the
+/// pod itself needs.
 ///
 /// # Errors
-/// Fails when one is missing and the annotation that may excuse it cannot be read.
+/// Fails when one is missing and the annotation that may exempt is invalid.
 pub fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: Option<&str>,
@@ -238,7 +237,7 @@ pub fn missing_required<'a>(
     }
 }
 
-/// The owners of fields in the container that is judged.
+/// The owners of fields in the container to check.
 #[derive(Clone, Copy)]
 struct JudgedOwners<'a>(Option<&'a api::FieldOwners>);
 
@@ -248,7 +247,7 @@ impl<'a> JudgedOwners<'a> {
         Some(plugin_of(owner))
     }
 
-    /// By key, in the order of keys: the same adjustment is always refused in the same words.
+    /// By key, sorted, so that equal adjustments are refused with equal messages.
     fn compound(self, field: NriField) -> BTreeMap<&'a str, &'a str> {
         let owners = self.0.and_then(|owned| owned.compound.get(&field.number()));
         let owners = owners.into_iter().flat_map(|compound| &compound.owners);
@@ -256,7 +255,7 @@ impl<'a> JudgedOwners<'a> {
     }
 }
 
-/// A plugin that removed a field is named like one that set it.
+/// The plugin's name, whether it set or removed the field.
 fn plugin_of(owner: &str) -> &str {
     owner.strip_prefix('-').unwrap_or(owner)
 }
@@ -269,8 +268,8 @@ fn absent<'a>(
     required.into_iter().filter(|name| !is_present(name) && seen.insert(*name)).collect()
 }
 
-/// The plugins that a pod's annotations name for the pod and for its containers; a list that
-/// cannot be read names none. Its length is the author's choice, and bounded.
+/// The plugins that a pod's annotations name for the pod and for its containers; an invalid list names none. The author
+/// chooses its length, so it is limited.
 fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     for (key, value) in &pod.annotations {
@@ -287,7 +286,7 @@ fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     Ok(named)
 }
 
-/// Whether the annotation `key` lets this container, or the pod itself, do without plugins.
+/// Whether the annotation `key` permits this container, or the pod itself, to run without plugins.
 fn is_tolerated(pod: &api::PodSandbox, key: &str, container: Option<&str>) -> Result<bool, String> {
     if key.is_empty() {
         return Ok(false);
@@ -304,7 +303,7 @@ fn refused(what: &str) -> Result<(), String> {
     Err(format!("validation error: {what}"))
 }
 
-/// At most `longest` characters of `text`: annotations can be hundreds of kilobytes.
+/// At most `longest` characters of `text`, because annotations may have hundreds of kilobytes.
 fn shortened(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Properties of merging that hold for any plugins, not only for those we thought of.
+//! Properties of merging that hold for any plugins, not only for those in other tests.
 //!
-//! Answers are generated from a handful of names, so that plugins meet often. No engine, no
-//! plugin process and no file takes part. Reference: NRI's merging rules as corrected by
-//! `adaptation`.
+//! Replies are generated from a few names, so that plugins often conflict. No engine, plugin
+//! process or file is involved. Reference: NRI's merging rules as corrected by `adaptation`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,7 +11,7 @@ use nri_api as api;
 use proptest::prelude::*;
 use protobuf::MessageField;
 
-/// One thing that a plugin may ask for. Keys and values are small numbers.
+/// One request that a plugin may make. Keys and values are small numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Wish {
     Annotation(u8, u8),
@@ -38,7 +37,7 @@ enum Wish {
 }
 
 impl Wish {
-    /// What two plugins would fight over; the wish without its value.
+    /// The field over which two plugins would conflict: the request without its value.
     fn place(&self) -> (&'static str, u8) {
         match *self {
             Self::Annotation(key, _) | Self::RemoveAnnotation(key) => ("annotation", key),
@@ -58,7 +57,7 @@ impl Wish {
         }
     }
 
-    /// The removal that lets its plugin set this whoever set it before, if there is one.
+    /// The removal that lets its plugin set this whichever plugin set it before, if there is one.
     fn release(&self) -> Option<Self> {
         match *self {
             Self::Annotation(key, _) => Some(Self::RemoveAnnotation(key)),
@@ -118,7 +117,7 @@ impl Wish {
         }
     }
 
-    /// The part of [`Wish::put`] that updates can ask for as well.
+    /// The part of [`Wish::put`] that updates can request as well.
     fn put_resource(&self, resources: &mut api::LinuxResources) {
         match *self {
             Self::Hugepage(k, v) => resources.hugepage_limits.push(api::HugepageLimit {
@@ -214,12 +213,12 @@ fn wish() -> impl Strategy<Value = Wish> {
     ]
 }
 
-/// A few plugins, each with a few wishes.
+/// A few plugins, each with a few requests.
 fn plugins() -> impl Strategy<Value = Vec<Vec<Wish>>> {
     prop::collection::vec(prop::collection::vec(wish(), 0..6), 0..5)
 }
 
-/// The same, but nobody wants what somebody else wants.
+/// Like [`plugins`], but no two plugins request the same field.
 fn independent() -> impl Strategy<Value = Vec<Vec<Wish>>> {
     plugins().prop_map(|plugins| {
         let mut taken = BTreeSet::new();
@@ -230,7 +229,7 @@ fn independent() -> impl Strategy<Value = Vec<Vec<Wish>>> {
     })
 }
 
-/// A container that has some of what plugins remove and set.
+/// A container that has some of the values that plugins remove and set.
 fn container() -> impl Strategy<Value = api::Container> {
     prop::collection::btree_set(0..4_u8, 0..4).prop_map(|keys| {
         let mut container = api::Container { id: "c0".to_owned(), ..Default::default() };
@@ -260,7 +259,7 @@ fn creation(container: api::Container) -> Creation {
     Creation::new(api::PodSandbox::new(), container)
 }
 
-/// A plugin that may do everything answers; what it fails with leaves no trace.
+/// Merges the reply of a plugin without restrictions; a failing one changes nothing.
 fn hear(
     creation: &mut Creation,
     plugin: &str,
@@ -274,8 +273,8 @@ fn plugin(number: usize) -> String {
     format!("{number:02}-p")
 }
 
-/// A container and an adjustment as sets, since the order of independent plugins may show in
-/// lists and nowhere else.
+/// A container and an adjustment as sets, because the order of independent plugins may show only in
+/// lists.
 fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>) {
     fn texts<T: ToString>(list: &[T]) -> BTreeSet<String> {
         list.iter().map(ToString::to_string).collect()
@@ -346,7 +345,7 @@ proptest! {
     ) {
         let mut creation = creation(container);
         for (number, wishes) in wishes.iter().enumerate() {
-            // Some of these conflict; what is left is as good a start as any.
+            // Some of these conflict; the rest is a valid start.
             let _refused = hear(&mut creation, &plugin(number), response(wishes));
         }
         let release = last.release().unwrap();
@@ -358,7 +357,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_plugin_sees_exactly_what_is_applied(
+    fn the_next_plugin_receives_exactly_the_applied_values(
         container in container(),
         wishes in independent(),
     ) {
@@ -374,7 +373,7 @@ proptest! {
     }
 
     #[test]
-    fn an_update_sees_what_those_before_it_made_of_the_request(wishes in independent()) {
+    fn an_update_receives_the_changes_of_earlier_plugins(wishes in independent()) {
         let mut updates = Updates::for_update(api::UpdateContainerRequest {
             container: MessageField::some(api::Container { id: "c0".to_owned(), ..Default::default() }),
             ..Default::default()
@@ -404,7 +403,7 @@ proptest! {
     }
 }
 
-/// Whether a container shows that a wish was granted.
+/// Whether a container shows that a request was granted.
 fn shows(container: &api::Container, wish: &Wish) -> bool {
     let linux = &container.linux;
     let value = |map: &HashMap<String, String>, key: u8| map.get(&name(key)).cloned();

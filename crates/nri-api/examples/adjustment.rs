@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads an adjustment that a plugin would send, written as JSON, and prints its size on the wire.
+//! Reads a plugin's adjustment, written as JSON, and prints its encoded size.
 //!
 //! `cargo run -p nri-api --features json --example adjustment`
 #![expect(clippy::print_stdout, reason = "an example prints")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conversions that spare a plugin the nesting of messages. Nothing here checks a value.
+//! Conversions that save a plugin the nesting of messages. Values are not checked.
 
 use crate::{ContainerAdjustment, CreateContainerResponse, KeyValue};
 
@@ -15,7 +15,7 @@ impl<K: Into<String>, V: Into<String>> From<(K, V)> for KeyValue {
     }
 }
 
-/// A value that is there: `Some(7).map(Into::into).into()` is what a message's field takes.
+/// Conversions of present values: `Some(7).map(Into::into).into()` is what a message's field takes.
 macro_rules! present {
     ($($message:ident from $value:ty),*) => {$(
         impl From<$value> for crate::$message {

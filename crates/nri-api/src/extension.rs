@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The extension of NRI: messages and services of `proto/nri/extension`, and its events as bits. A plugin asks for
-//! events with [`SubscribeRequest`]; a runtime without the extension answers "unimplemented".
+//! The extension of NRI: messages and services of `proto/nri/extension`, and its events as bits. A plugin subscribes
+//! with [`SubscribeRequest`]; a runtime without the extension answers "unimplemented".
 
 use protobuf::{Enum, EnumOrUnknown};
 
@@ -34,7 +34,7 @@ impl ExtensionEvent {
     }
 }
 
-/// The known ones of a list of events, as bits.
+/// The known events of a list, as bits.
 pub fn event_bits(events: &[EnumOrUnknown<ExtensionEvent>]) -> u32 {
     let known = events.iter().filter_map(|event| event.enum_value().ok());
     known.filter(|event| ALL_EXTENSION_EVENTS.contains(event)).fold(0, |bits, e| bits | e.bit())

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The identity of a plugin: index and name, and which of them are valid. Whether another plugin
-//! has the same one is not checked here.
+//! The identity of a plugin: index and name, and their validity. It does not check whether another plugin has the same
+//! one.
 
 use std::fmt;
 
 use crate::text::cut;
 
-/// Longest name of a plugin, in bytes. It becomes a file name, a label of metrics and a table's column.
+/// Maximum length of a plugin's name, in bytes. It is used as a file name, a metrics label and a table column.
 pub const PLUGIN_NAME: usize = 64;
-/// Bytes that are kept of the NRI version that a plugin states.
+/// Maximum length of the NRI version that a plugin states, in bytes; the rest is cut.
 const NRI_VERSION: usize = 64;
 
 /// Index, name and NRI version of a plugin.
@@ -30,8 +30,8 @@ impl fmt::Display for PluginIdentity {
 
 impl PluginIdentity {
     /// Checks a claimed identity. The characters of a name are those that NRI's own adaptation permits (v0.12.5),
-    /// `+` among them: a plugin that registers with containerd or CRI-O registers here too. None of them has a
-    /// meaning in a path, a metric's label, a pattern or a terminal.
+    /// including `+`, so that a plugin that registers with containerd or CRI-O also registers here. None of them has a
+    /// special meaning in a path, a metrics label, a pattern or a terminal.
     ///
     /// # Errors
     /// Fails on an index that is not two digits, and on a name that is empty, too long, or has
@@ -57,7 +57,7 @@ impl PluginIdentity {
         Ok(Self::launched(index, name, nri_version))
     }
 
-    /// The identity of a launched plugin, which was checked with its file's name.
+    /// The identity of a launched plugin, checked with its file's name.
     #[must_use]
     pub fn launched(index: &str, name: &str, nri_version: &str) -> Self {
         let nri_version = cut(nri_version, NRI_VERSION).into_owned();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NRI messages as JSON, in protobuf's own mapping: lowerCamelCase out, either spelling in.
+//! NRI messages as JSON, in protobuf's mapping: writes lowerCamelCase, reads either spelling.
 
 use protobuf::reflect::{MessageDescriptor, RuntimeFieldType, RuntimeType};
 use protobuf::{MessageDyn, MessageFull};
 use serde_json::{Map, Value};
 
-/// Reads a message; `null` and absence are the empty one.
+/// Reads a message; `null` or an absent one is empty.
 ///
 /// # Errors
 /// Fails on a field that the message does not have, and on a value of another type.
@@ -17,8 +17,8 @@ pub fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
         .map_err(|error| format!("{}: {error}", M::descriptor().name()))
 }
 
-/// In the mapping, `null` for a field says that it is not there; for an entry of a map that it is
-/// empty, as Go writes it.
+/// In protobuf's mapping, a field's `null` means absent; a map entry's means empty, as Go writes
+/// it.
 fn without_nulls(value: &Value, of: &MessageDescriptor) -> Value {
     let Value::Object(members) = value else { return value.clone() };
     let mut there = Map::new();
@@ -47,7 +47,7 @@ fn without_null_entry((key, value): (&String, &Value), of: &MessageDescriptor) -
     (key.clone(), if is_empty { Value::Object(Map::new()) } else { without_nulls(value, of) })
 }
 
-/// Reads a list of messages; `null` and absence are the empty one.
+/// Reads a list of messages; `null` or an absent one is empty.
 ///
 /// # Errors
 /// Fails as [`read`] does, and on a value that is not a list.
@@ -60,13 +60,13 @@ pub fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
     list.iter().map(read).collect()
 }
 
-/// Shows a message.
+/// Converts a message to JSON.
 pub fn show(message: &dyn MessageDyn) -> Value {
     let text = protobuf_json_mapping::print_to_string(message).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// Shows a list of messages.
+/// Converts a list of messages to JSON.
 pub fn show_list<M: MessageFull>(messages: &[M]) -> Value {
     Value::Array(messages.iter().map(|message| show(message)).collect())
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_with_its_name() {
+    fn an_invalid_message_is_refused_with_its_name() {
         for text in [json!(5), json!([]), json!({"nope": 1}), json!({"pid": "x"})] {
             let error = read::<api::Container>(&text).unwrap_err();
             assert!(error.starts_with("Container: "), "{error}");

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text that the other side chose (names, reasons, error texts), made fit for one line of a message or a log.
+//! Quotes text that the peer chose (names, reasons, error texts) for one line of a message or a log.
 //!
-//! A plugin chooses its name and its errors, an engine the names of pods. Printed as they are, they could break a
-//! line in two, move the cursor of a terminal or fill a disk.
+//! A plugin chooses its name and its errors, an engine the names of pods. Unquoted, they could split a line, move a
+//! terminal's cursor or fill a disk.
 
 use std::borrow::Cow;
 
-/// Text as part of a line: at most `most` bytes and then its length ([`cut`]), without blanks around it. Line breaks
-/// and tabs become blanks, and other characters that a terminal would interpret or hide become escapes ([`printable`]).
+/// Quotes text as part of a line: at most `most` bytes and then its length ([`cut`]), without surrounding blanks. Line
+/// breaks and tabs become blanks, and other characters that a terminal would interpret or hide become escapes
+/// ([`printable`]).
 #[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
     printable(cut(text, most).replace(['\n', '\r', '\t'], " ").trim())
 }
 
-/// Makes foreign text (names, annotations, error texts) fit into one cell or one line: control
-/// characters, line breaks, marks of direction, and characters without a glyph become escapes
-/// such as `\n` and `\u{202e}`.
+/// Quotes foreign text (names, annotations, error texts) for one cell or one line: control characters, line breaks,
+/// direction marks, and invisible characters become escapes such as `\n` and `\u{202e}`.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -26,7 +26,7 @@ pub fn printable(text: &str) -> String {
 }
 
 fn push(shown: &mut String, c: char) {
-    // Quotes and backslashes stay as they are; escape_debug would escape them.
+    // Quotes and backslashes are unchanged; escape_debug would escape them.
     if matches!(c, ' '..='~') {
         shown.push(c);
     } else if is_blank_letter(c) {
@@ -37,13 +37,13 @@ fn push(shown: &mut String, c: char) {
     }
 }
 
-/// Letters and symbols by their category, which fonts show as nothing at all.
+/// Whether it is a letter or symbol by category that fonts show as blank.
 fn is_blank_letter(c: char) -> bool {
     matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
 }
 
-/// At most `most` bytes of `text`, cut between characters, and then its length. One that was cut
-/// before keeps the length that it had: texts are cut where they enter, and again in a line.
+/// At most `most` bytes of `text`, cut between characters, and then its length. A text that was cut before keeps its
+/// original length: texts are cut where they enter, and again in a line.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
@@ -51,12 +51,12 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     }
     let before = text.rsplit_once("… (").and_then(|(_, end)| end.strip_suffix(" bytes)"));
     let before = before.and_then(|number| number.parse::<usize>().ok());
-    // A smaller number is the text's own.
+    // A smaller number is part of the text itself.
     let length = before.unwrap_or_default().max(text.len());
     format!("{}… ({length} bytes)", split(text, most).0).into()
 }
 
-/// The first `most` bytes of `text` or a little less, cut between characters, and the rest.
+/// Splits `text` at a character boundary at or before `most` bytes.
 #[must_use]
 pub fn split(text: &str, most: usize) -> (&str, &str) {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rule by which an annotation of a pod is meant for one container.
+//! How an annotation of a pod applies to one container.
 
 use nri_api as api;
 

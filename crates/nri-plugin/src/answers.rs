@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers as builders: the adjustment of a container that is being created, and updates of others. Each becomes the
-//! protocol's message with `into()`, and only that of a request which may be answered so. Nothing here checks a value.
+//! Answers as builders: the adjustment of a container that is being created, and updates of others. Each converts with
+//! `into()` to the protocol's message, but only for requests that it may answer. Values are not checked.
 
 use nri_api as api;
 
@@ -12,12 +12,12 @@ use crate::resources::{Resources, Update};
 pub struct Adjustment(api::CreateContainerResponse);
 
 impl Adjustment {
-    /// No change.
+    /// Creates an adjustment without changes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Edits the message, for fields that have no method here.
+    /// Edits the message, for fields without a method here.
     pub fn edit(mut self, edit: impl FnOnce(&mut api::ContainerAdjustment)) -> Self {
         edit(self.0.adjust.mut_or_insert_default());
         self
@@ -69,7 +69,7 @@ impl Adjustment {
         self.edit(|adjust| adjust.mounts.push(api::Mount { destination, ..Default::default() }))
     }
 
-    /// Adds a device node, and the right to use it.
+    /// Adds a device node, and the permission to use it.
     pub fn device(self, device: Device) -> Self {
         self.edit_linux(|linux| linux.devices.push(device.0))
     }
@@ -86,7 +86,7 @@ impl Adjustment {
         self.edit(|adjust| adjust.CDI_devices.push(api::CDIDevice { name, ..Default::default() }))
     }
 
-    /// Sets a limit of its processes, such as `RLIMIT_NOFILE`.
+    /// Sets a resource limit of its processes, such as `RLIMIT_NOFILE`.
     pub fn rlimit(self, name: &str, soft: u64, hard: u64) -> Self {
         let type_ = name.to_owned();
         let limit = api::POSIXRlimit { type_, soft, hard, ..Default::default() };
@@ -109,7 +109,7 @@ impl Adjustment {
         })
     }
 
-    /// Sets how likely the kernel ends it when memory runs out, from -1000 to 1000.
+    /// Sets how likely the kernel kills it when memory runs out, from -1000 to 1000.
     pub fn oom_score_adj(self, value: i64) -> Self {
         self.edit_linux(|linux| linux.oom_score_adj = Some(value.into()).into())
     }
@@ -119,7 +119,7 @@ impl Adjustment {
         self.edit_linux(|linux| path.clone_into(&mut linux.cgroups_path))
     }
 
-    /// Sets resources; those that were set before are replaced.
+    /// Sets resources, replacing earlier ones.
     pub fn resources(self, resources: impl Into<Resources>) -> Self {
         self.edit_linux(|linux| linux.resources = Some(resources.into().into()).into())
     }
@@ -129,7 +129,7 @@ impl Adjustment {
         self.edit(|adjust| adjust.hooks = Some(hooks).into())
     }
 
-    /// Updates another container along with the creation of this one.
+    /// Updates another container together with this one's creation.
     pub fn update_other(mut self, update: Update) -> Self {
         self.0.update.push(update.into());
         self
@@ -164,7 +164,7 @@ fn eviction(container_id: &str, reason: &str) -> api::ContainerEviction {
 pub struct Mount(api::Mount);
 
 impl Mount {
-    /// Shows a file or folder of the node at `destination`, writable.
+    /// Mounts a file or folder of the node at `destination`, writable.
     pub fn bind(source: &str, destination: &str) -> Self {
         Self::of("bind", source, destination).option("rbind")
     }
@@ -231,13 +231,13 @@ impl Device {
     }
 }
 
-/// Updates of containers: the answer to Synchronize, UpdateContainer and StopContainer, or unasked.
+/// Updates of containers: the answer to Synchronize, UpdateContainer and StopContainer, or unprompted.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct Updates(Vec<api::ContainerUpdate>);
 
 impl Updates {
-    /// No update.
+    /// Creates an answer without updates.
     pub fn new() -> Self {
         Self::default()
     }
@@ -248,7 +248,7 @@ impl Updates {
         self
     }
 
-    /// Evicts a container as well, which Synchronize and StopContainer cannot be answered with.
+    /// Also evicts a container; not possible in answers to Synchronize and StopContainer.
     pub fn evict(self, container_id: &str, reason: &str) -> UpdatesWithEvictions {
         UpdatesWithEvictions::from(self).evict(container_id, reason)
     }
@@ -284,7 +284,7 @@ impl From<Updates> for api::UpdateContainerResponse {
     }
 }
 
-/// Updates and evictions: the answer to UpdateContainer, or unasked.
+/// Updates and evictions: the answer to UpdateContainer, or unprompted.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct UpdatesWithEvictions {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and containers as the last message about each showed them. It is filled by Synchronize and follows the events;
-//! a handler sees it with the message that it is called for. It never calls the runtime.
+//! A cache of pods and containers, each from the latest message about it. Synchronize fills it and events update it,
+//! including the one that a handler is called for. It never calls the runtime.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -22,7 +22,7 @@ pub(crate) const EVENTS: &[Event] = &[
 
 /// The pods and containers of the node. A plugin that has one returns it from [`Handler::cache`](crate::Handler::cache).
 ///
-/// A container is there from PostCreateContainer on: one whose creation fails never is.
+/// A container is in it from PostCreateContainer on; one whose creation fails never is.
 #[derive(Debug, Default)]
 pub struct Cache(RwLock<Objects>);
 
@@ -33,7 +33,7 @@ struct Objects {
 }
 
 impl Cache {
-    /// An empty one.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -85,14 +85,14 @@ impl Cache {
         members.cloned().collect()
     }
 
-    /// Replaces everything: a runtime that was away for a while may have removed containers meanwhile.
+    /// Replaces everything: a runtime that was unavailable may have removed containers meanwhile.
     pub(crate) fn reset(&self, pods: &[api::PodSandbox], containers: &[api::Container]) {
         let pods = pods.iter().map(|pod| (pod.id.clone(), pod.clone()));
         let containers = containers.iter().map(|one| (one.id.clone(), one.clone()));
         *self.write() = Objects { pods: pods.collect(), containers: containers.collect() };
     }
 
-    /// Takes over what an event shows.
+    /// Updates the cache from an event.
     pub(crate) fn follow(
         &self,
         event: Event,
@@ -114,7 +114,7 @@ impl Cache {
                 }
                 return;
             }
-            // The container of these is a proposal, and its creation may still fail.
+            // The container in these events is a proposal, and its creation may still fail.
             Event::CreateContainer | Event::ValidateContainerAdjustment => return,
             Event::RunPodSandbox
             | Event::StopPodSandbox

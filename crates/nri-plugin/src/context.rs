@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The surroundings of a request: how long the runtime waits for the answer, and the runtime itself. A plugin may
-//! call the runtime at any time once it is synchronized, also from inside a handler.
+//! The context of a request: how long the runtime waits for the answer, and the runtime itself. Once synchronized, a
+//! plugin may call the runtime at any time, even from inside a handler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,13 +14,14 @@ use tokio::net::UnixStream;
 use crate::answers::UpdatesWithEvictions;
 use crate::{Result, status_message};
 
-/// How long the runtime may take to answer the plugin: nri-runc gives an update through the real runtime half a minute.
+/// Time limit for the runtime to answer the plugin: nri-runc allows half a minute for an update through the real
+/// runtime.
 pub(crate) const UPCALL_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// How long the runtime may take to answer a subscription: less than a plugin has for Synchronize.
+/// Time limit for the runtime to answer a subscription: less than a plugin has for Synchronize.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request as a handler receives it, beside its message.
+/// The context with which a handler receives a message.
 #[derive(Debug, Clone)]
 pub struct Context {
     pub(crate) runtime: RuntimeHandle,
@@ -28,26 +29,26 @@ pub struct Context {
 }
 
 impl Context {
-    /// The runtime, to call it or to keep for later.
+    /// The runtime, to call now or keep for later.
     #[must_use]
     pub fn runtime(&self) -> &RuntimeHandle {
         &self.runtime
     }
 
-    /// The moment at which the runtime stops waiting; none if it named no time-out.
+    /// When the runtime stops waiting; `None` if it stated no time-out.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// How long the runtime still waits for the answer, zero once it does not; none if it named no time-out.
+    /// How long the runtime still waits for the answer, zero once it does not; `None` if it stated no time-out.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 }
 
-/// The runtime at the other end of one connection; cheap to clone and to keep.
+/// The runtime at the other end of a connection; cheap to clone and to keep.
 #[derive(Clone)]
 pub struct RuntimeHandle {
     pub(crate) trunk: Trunk,
@@ -64,14 +65,14 @@ impl std::fmt::Debug for RuntimeHandle {
 }
 
 impl RuntimeHandle {
-    /// Splits the plugin's stream: the runtime, and the connection on which it calls.
+    /// Splits the plugin's stream into a handle of the runtime and the connection for the runtime's calls.
     pub(crate) fn split(stream: UnixStream) -> std::io::Result<(Self, Connection)> {
         let (trunk, plugin, runtime) = nri_transport::split(stream)?;
         let (client, extension) = nri_transport::clients(runtime);
         Ok((Self { trunk, client, extension, delivered: Arc::default() }, plugin))
     }
 
-    /// Asks for events of the extension; a runtime without it delivers none.
+    /// Subscribes to events of the extension; a runtime without it delivers none.
     pub(crate) async fn subscribe(&self, events: &[ExtensionEvent]) {
         if events.is_empty() {
             return;
@@ -91,7 +92,7 @@ impl RuntimeHandle {
         self.delivered.load(Ordering::Relaxed) & event.bit() != 0
     }
 
-    /// Updates containers unasked, and returns the updates that the runtime did not carry out.
+    /// Updates containers unprompted, and returns the updates that the runtime did not carry out.
     ///
     /// # Errors
     /// Fails when the runtime refuses all of them, has not synchronized the plugin, or is gone.
@@ -102,7 +103,7 @@ impl RuntimeHandle {
         Ok(self.update_containers(&updates.into().into()).await?.failed)
     }
 
-    /// Does the same from a [`BlockingHandler`](crate::BlockingHandler).
+    /// Like [`update`](Self::update), for a [`BlockingHandler`](crate::BlockingHandler).
     ///
     /// # Errors
     /// Fails as [`update`](Self::update) does.
@@ -116,7 +117,7 @@ impl RuntimeHandle {
         tokio::runtime::Handle::current().block_on(self.update(updates))
     }
 
-    /// Sends the message itself. The answer lists the updates that were not carried out.
+    /// Sends the message itself. The response lists the updates that were not carried out.
     ///
     /// # Errors
     /// Fails as [`update`](Self::update) does.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Between the extension's service and a [`Handler`](crate::Handler), as `service.rs` does it for NRI's own. It decides
+//! Connects the extension's service with a [`Handler`](crate::Handler), as `service.rs` does for NRI's. It decides
 //! nothing.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::async_trait;
 use crate::service::{Service, refusal};
 
 impl Service {
-    /// The service of a plugin that asks for events of the extension.
+    /// Returns the service of a plugin that subscribes to events of the extension.
     pub(crate) fn extension(self: &Arc<Self>) -> Option<Arc<dyn PluginExtension + Send + Sync>> {
         let is_wanted = !self.handler.extension_events().is_empty();
         is_wanted.then(|| Arc::clone(self) as Arc<dyn PluginExtension + Send + Sync>)

@@ -13,33 +13,34 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::{Result, async_trait};
 
-/// Both traits, from one table of handlers.
+/// Defines both traits from one table of handlers.
 macro_rules! handlers {
     ($(
         $(#[$doc:meta])*
         $method:ident($($argument:ident: $type:ty),*) -> $answer:ty;
     )*) => {
-        /// A plugin. An error from a handler refuses the engine's request (create, start, update), or is logged by the
-        /// runtime where nothing is left to refuse (stop, remove, the post events).
+        /// A plugin. An error from a handler refuses the engine's request (create, start, update); for past events
+        /// (stop, remove, the post events) the runtime only logs it.
         ///
-        /// The runtime waits for a handler as long as [`Context::remaining`] says. Then the handler is dropped where it
-        /// waits; one of a [`BlockingHandler`] runs to its end, and its answer is not used.
+        /// The runtime waits for a handler as long as [`Context::remaining`] returns. Then an asynchronous handler is
+        /// dropped at its current await; a [`BlockingHandler`]'s runs to its end, and its answer is discarded.
         #[async_trait]
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait Handler: Send + Sync + 'static {
-            /// The events to receive; asked after `configure`. At least one: the protocol takes an empty list for all.
-            /// UpdatePodSandbox, PostUpdatePodSandbox and ValidateContainerAdjustment came with NRI v0.10: with an older
-            /// runtime the plugin goes on without them, or ends where it has no other events.
+            /// The events to receive; called after `configure`. Return at least one, because the protocol treats an
+            /// empty list as all. UpdatePodSandbox, PostUpdatePodSandbox and ValidateContainerAdjustment exist since
+            /// NRI v0.10: with an older runtime the plugin continues without them, or ends if it has no other events.
             fn events(&self) -> &[Event];
 
-            /// The runtime's reaction when this plugin does not answer, where the operator has not decided. None: the
-            /// plugin is skipped, and disconnected at its first time-out. Runtimes before NRI v0.12.4 ignore it.
+            /// The runtime's reaction when this plugin does not answer, unless the operator configures one. `None`: the
+            /// plugin is skipped, and disconnected after its first time-out. Runtimes before NRI v0.12.4 ignore it.
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 None
             }
 
-            /// The events of the extension to receive, if the runtime has it: nri-runc does. With another runtime the
-            /// plugin goes on without them; [`RuntimeHandle::delivers`](crate::RuntimeHandle::delivers) tells.
+            /// The events of the extension to receive, if the runtime has the extension, as nri-runc does. With another
+            /// runtime the plugin continues without them; see
+            /// [`RuntimeHandle::delivers`](crate::RuntimeHandle::delivers).
             fn extension_events(&self) -> &[ExtensionEvent] {
                 &[]
             }
@@ -50,10 +51,10 @@ macro_rules! handlers {
                 None
             }
 
-            /// Every message as it came, before its own method; for logs and counters.
+            /// Receives every message before its method is called; for logs and counters.
             fn observe(&self, method: &'static str, message: &dyn MessageDyn) {}
 
-            /// The runtime ends the plugin; the connection is closed soon after.
+            /// The runtime ends the plugin; it closes the connection soon after.
             async fn shutdown(&self) {}
 
             $(
@@ -64,8 +65,8 @@ macro_rules! handlers {
             )*
         }
 
-        /// A plugin whose handlers block, each on a thread for that; several may run at once. It is a [`Handler`]
-        /// inside [`Blocking`], and its methods mean what that trait's do.
+        /// A plugin with blocking handlers, each on a separate thread; several may run concurrently. [`Blocking`] makes
+        /// it a [`Handler`], whose methods have the same meaning.
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait BlockingHandler: Send + Sync + 'static {
             /// The events to receive; see [`Handler::events`].
@@ -100,7 +101,7 @@ macro_rules! handlers {
             )*
         }
 
-        /// So that a program keeps its plugin, to look at its state from outside.
+        /// Lets a program keep its plugin, to read its state from outside.
         #[async_trait]
         impl<H: Handler + ?Sized> Handler for Arc<H> {
             fn events(&self) -> &[Event] {
@@ -179,12 +180,12 @@ macro_rules! handlers {
 }
 
 handlers! {
-    /// The plugin's configuration, in any form that the plugin likes, and facts of the runtime. The first call of each
-    /// connection. An error ends the plugin.
+    /// The plugin's configuration, in any format that the plugin chooses, and facts about the runtime. The first call
+    /// of each connection. An error ends the plugin.
     configure(request: api::ConfigureRequest) -> ();
 
-    /// All pods and containers that exist, however many messages they came in; the answer may update containers. Once
-    /// in each connection, before the first event. An error ends the plugin.
+    /// All existing pods and containers, collected from any number of messages; the answer may update containers.
+    /// Called once in each connection, before the first event. An error ends the plugin.
     synchronize(pods: Vec<api::PodSandbox>, containers: Vec<api::Container>) -> Vec<api::ContainerUpdate>;
 
     /// A pod starts.
@@ -231,8 +232,8 @@ handlers! {
     /// The changes of all plugins to a container that is being created; an error refuses it, with its text as reason.
     validate_container_adjustment(request: api::ValidateContainerAdjustmentRequest) -> ();
 
-    /// Extension: a process is about to be started in a container by `exec`; the answer may change its arguments,
-    /// environment, working directory and limits. An error refuses it.
+    /// Extension: `exec` is about to start a process in a container; the answer may change its arguments, environment,
+    /// working directory and limits. An error refuses it.
     exec_container(request: extension::ExecContainerRequest) -> extension::ExecContainerResponse;
 
     /// Extension: the changes of all plugins to such a process; an error refuses it, with its text as reason.
@@ -241,7 +242,7 @@ handlers! {
     /// Extension: such a process was started, has ended, or was refused.
     post_exec(request: extension::PostExecRequest) -> ();
 
-    /// Extension: the results of updates that this plugin asked for.
+    /// Extension: the results of updates that this plugin requested.
     update_results(request: extension::UpdateResultsRequest) -> ();
 }
 

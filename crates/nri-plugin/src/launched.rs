@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket of a plugin that its runtime launched: a descriptor that the environment names.
+//! The socket of a plugin that its runtime launched: a descriptor named in the environment.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 
 use crate::Result;
 
-/// The socket that this process inherited, by the number that `NRI_PLUGIN_SOCKET` names; none if it was not launched.
-/// Best called before the process opens anything: a wrong number may be that of a socket which it opened since.
+/// The socket that this process inherited, with the number in `NRI_PLUGIN_SOCKET`; `None` if it was not launched. Call
+/// it before the process opens anything, because a wrong number may be that of a socket opened since.
 pub(crate) fn inherited() -> Result<Option<UnixStream>> {
     let Some(number) = std::env::var_os("NRI_PLUGIN_SOCKET") else { return Ok(None) };
     let number = number.to_str().and_then(|number| number.parse::<i32>().ok());

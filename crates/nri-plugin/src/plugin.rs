@@ -22,18 +22,18 @@ use crate::{HandlerError, Result};
 /// The socket on which runtimes listen for plugins.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// Pauses between attempts to reach a runtime that is away. Each is cut by a random part of up to a half, so that the
-/// plugins of a node do not all come at once.
+/// Pauses between attempts to reach an unavailable runtime. Each is shortened by a random part of up to half, so that a
+/// node's plugins do not all reconnect together.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A connection that lasted this long was a good one: the pauses begin anew.
+/// A connection that lasted this long resets the pauses.
 const STABLE: Duration = Duration::from_secs(5);
-/// How long open requests may take when the plugin ends: longer than a runtime waits for an answer by default.
+/// Time limit for open requests when the plugin ends: longer than a runtime waits for an answer by default.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-/// How long a probe may take to send its request.
+/// Time limit for a probe to send its request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A plugin that is about to run.
+/// A plugin that has not started yet.
 pub struct Plugin {
     id: String,
     socket: PathBuf,
@@ -50,7 +50,8 @@ impl std::fmt::Debug for Plugin {
 }
 
 impl Plugin {
-    /// A plugin called `id`: two digits, a hyphen, and a name. Plugins are asked in the order of their digits.
+    /// Creates a plugin with the identity `id`: two digits, a hyphen, and a name. Plugins are asked in the order of
+    /// their digits.
     ///
     /// # Errors
     /// Fails when a runtime would refuse the identity.
@@ -69,7 +70,7 @@ impl Plugin {
         })
     }
 
-    /// Does the same for handlers that block.
+    /// Like [`new`](Self::new), for blocking handlers.
     ///
     /// # Errors
     /// Fails when a runtime would refuse the identity.
@@ -77,38 +78,38 @@ impl Plugin {
         Self::new(id, Blocking::new(handler))
     }
 
-    /// Sets the runtime's socket, in place of [`DEFAULT_SOCKET`].
+    /// Sets the runtime's socket; the default is [`DEFAULT_SOCKET`].
     #[must_use]
     pub fn socket(mut self, path: impl AsRef<Path>) -> Self {
         self.socket = path.as_ref().to_owned();
         self
     }
 
-    /// Sets the configuration that the plugin gets where the runtime has none for it.
+    /// Sets the configuration that the plugin receives if the runtime has none for it.
     #[must_use]
     pub fn config(mut self, text: impl Into<String>) -> Self {
         self.config = text.into();
         self
     }
 
-    /// Sets whether it waits for a runtime that is away, and reconnects. It does so by default.
+    /// Sets whether it waits for an unavailable runtime, and reconnects; the default is true.
     #[must_use]
     pub fn reconnect(mut self, reconnect: bool) -> Self {
         self.reconnect = reconnect;
         self
     }
 
-    /// A handle, to be used while the plugin runs.
+    /// Returns a handle, to be used while the plugin runs.
     #[must_use]
     pub fn handle(&self) -> PluginHandle {
         PluginHandle(Arc::clone(&self.progress))
     }
 
-    /// Runs over the inherited socket if a runtime launched this process, and else over the runtime's socket.
+    /// Runs over the inherited socket if a runtime launched this process, else over the runtime's socket.
     ///
     /// # Errors
-    /// Fails when the plugin refuses to be configured or synchronized. Without `reconnect`, and over an inherited socket,
-    /// also when the runtime cannot be reached or refuses the registration.
+    /// Fails when the plugin refuses to be configured or synchronized. Without `reconnect`, or over an inherited
+    /// socket, also when the runtime cannot be reached or refuses the registration.
     pub async fn run(self) -> Result<()> {
         if let Some(stream) = inherited()? {
             return self.serve(UnixStream::from_std(stream)?).await;
@@ -139,7 +140,7 @@ impl Plugin {
         }
     }
 
-    /// Runs over a stream, until that ends.
+    /// Runs over a stream, until it ends.
     ///
     /// # Errors
     /// Fails when either side refuses to start.
@@ -197,19 +198,19 @@ enum Ended {
     Closed(String),
 }
 
-/// At least a half of the pause, and at most all of it.
+/// Returns between half of the pause and all of it.
 fn with_jitter(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0_u8) % 512;
     pause * u32::try_from(512 + random).unwrap_or(1024) / 1024
 }
 
-/// A running plugin, from outside its handlers; cheap to clone.
+/// Access to a running plugin from outside its handlers; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PluginHandle(Arc<Progress>);
 
 impl PluginHandle {
-    /// Whether the plugin is registered, synchronized, and answering: the last request was answered in time, and none
-    /// is open beyond its deadline.
+    /// Whether the plugin is registered, synchronized and responsive: the last request was answered in time, and no
+    /// open one is past its deadline.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.is_ready()
@@ -221,10 +222,10 @@ impl PluginHandle {
         until(&self.0.phase, is_synchronized).await;
     }
 
-    /// Updates containers unasked over the current connection, and returns the updates that were not carried out.
+    /// Updates containers unprompted over the current connection, and returns the updates that were not carried out.
     ///
     /// # Errors
-    /// Fails when the plugin is not synchronized at the moment, or the runtime refuses all of them.
+    /// Fails when the plugin is not currently synchronized, or the runtime refuses all of them.
     pub async fn update(
         &self,
         updates: impl Into<UpdatesWithEvictions>,
@@ -233,7 +234,7 @@ impl PluginHandle {
         runtime.update(updates).await
     }
 
-    /// Ends the plugin: it answers the requests that it has, closes the connection and does not return.
+    /// Ends the plugin: it answers its open requests, closes the connection and does not reconnect.
     pub fn shut_down(&self) {
         self.0.ending.send_replace(true);
     }
@@ -242,7 +243,7 @@ impl PluginHandle {
     /// 503.
     ///
     /// # Errors
-    /// Fails when no connection can be accepted any longer.
+    /// Fails when no connection can be accepted.
     pub async fn serve_readiness(&self, listener: TcpListener) -> std::io::Result<()> {
         loop {
             let (stream, _peer) = listener.accept().await?;
@@ -255,7 +256,7 @@ impl PluginHandle {
     }
 
     async fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        // The request is not read to its end: a peer that sends more than this gets its answer all the same.
+        // The request is not read to its end: a peer that sends more still gets its response.
         let _request = stream.read(&mut [0; 1024]).await?;
         let (status, text) = match self.is_ready() {
             true => ("200 OK", "ready\n"),

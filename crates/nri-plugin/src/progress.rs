@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far a plugin has come, and which requests it is answering: what readiness goes by.
+//! The progress of a plugin's connection, and its open requests, which determine readiness.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::context::RuntimeHandle;
 
-/// How far a plugin has come with its current connection.
+/// The progress of a plugin's current connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Phase {
     #[default]
@@ -19,21 +19,21 @@ pub(crate) enum Phase {
     Synchronized(RuntimeHandle),
 }
 
-/// Shared by the connections of one plugin, one after the other.
+/// Shared by the consecutive connections of one plugin.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) phase: watch::Sender<Phase>,
-    /// Whether the plugin is to end.
+    /// Whether the plugin must end.
     pub(crate) ending: watch::Sender<bool>,
     deadlines: Mutex<Deadlines>,
-    /// Whether the runtime was asked for events that it may not know, and nothing has come since.
+    /// Whether the runtime was asked for events that it may not know, and has sent nothing since.
     pub(crate) in_doubt: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Deadlines {
     next: u64,
-    /// Deadlines of the open requests, by the number that each got here.
+    /// Deadlines of the open requests, by a number assigned here.
     open: HashMap<u64, Option<Instant>>,
     /// Whether the last answer came too late.
     was_late: bool,
@@ -41,7 +41,7 @@ struct Deadlines {
 
 impl Deadlines {
     fn is_over(deadline: Instant) -> bool {
-        // ttRPC drops a handler at its own deadline, which began a little earlier.
+        // ttRPC drops a handler at its deadline, which is a little earlier.
         deadline <= Instant::now() + Duration::from_millis(1)
     }
 }
@@ -51,7 +51,7 @@ impl Progress {
         self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is open until the result is dropped.
+    /// Counts a request as open until the result is dropped.
     pub(crate) fn begin(self: &Arc<Self>, deadline: Option<Instant>) -> OpenRequest {
         let mut deadlines = self.deadlines();
         deadlines.next += 1;
@@ -60,7 +60,8 @@ impl Progress {
         OpenRequest { progress: Arc::clone(self), number }
     }
 
-    /// Whether it is synchronized and answers in time: the last request was, and none is open beyond its deadline.
+    /// Whether it is synchronized and responsive: the last request was answered in time, and no open one is past its
+    /// deadline.
     pub(crate) fn is_ready(&self) -> bool {
         let is_synchronized = matches!(*self.phase.borrow(), Phase::Synchronized(_));
         let deadlines = self.deadlines();
@@ -78,7 +79,7 @@ impl Progress {
     }
 }
 
-/// Waits until the value is as wanted.
+/// Waits until the value satisfies the condition.
 pub(crate) async fn until<T>(watched: &watch::Sender<T>, is_wanted: impl FnMut(&T) -> bool) {
     let mut changes = watched.subscribe();
     // The sender is borrowed, so it is not gone.

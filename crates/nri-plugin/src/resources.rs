@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of a container, as a builder: for one that is being created ([`Resources`], inside an adjustment) and for
-//! one that exists ([`Update`]). The two have the same setters. Nothing here checks a value.
+//! Resources of a container, as a builder: for one that is being created ([`Resources`], in an adjustment) and for an
+//! existing one ([`Update`]). Both have the same setters. Values are not checked.
 
 use nri_api as api;
 
-/// Resources of a container that is being created. A resource that is not set stays as the engine wants it.
+/// Resources of a container that is being created. A resource that is not set keeps the engine's value.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is part of an adjustment"]
 pub struct Resources(api::LinuxResources);
@@ -33,7 +33,7 @@ impl From<Resources> for api::LinuxResources {
     }
 }
 
-/// A container that is to be updated, before a value is set. It is not an update yet.
+/// An update without values, which is not valid yet.
 #[derive(Debug, Clone)]
 #[must_use = "an update needs a value"]
 pub struct UpdateTarget(String);
@@ -56,13 +56,13 @@ impl UpdateTarget {
     }
 }
 
-/// An update of a container that exists: at least one resource. Other properties of a container cannot be updated.
+/// An update of an existing container: at least one resource. Other properties of a container cannot be updated.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct Update(api::ContainerUpdate);
 
 impl Update {
-    /// Begins an update of the container of this ID; a setter makes it one.
+    /// Starts an update of the container of this ID; the first setter completes it.
     pub fn of(container_id: &str) -> UpdateTarget {
         UpdateTarget(container_id.to_owned())
     }
@@ -73,7 +73,7 @@ impl Update {
         self
     }
 
-    /// Lets the request that this answers succeed even if this update cannot be carried out.
+    /// Lets the answered request succeed even if this update cannot be carried out.
     pub fn ignore_failure(mut self) -> Self {
         self.0.ignore_failure = true;
         self

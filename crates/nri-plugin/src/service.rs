@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Between the protocol's service and a [`Handler`]: collects a snapshot that comes in parts, takes StateChange from
-//! old runtimes, lets the cache follow, and turns errors into statuses. It decides nothing.
+//! Connects the protocol's service with a [`Handler`]: collects a snapshot from its parts, handles StateChange from old
+//! runtimes, updates the cache, and converts errors to statuses. It decides nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,20 +17,20 @@ use crate::progress::{OpenRequest, Phase, Progress};
 use crate::subscription::{Subscription, knows_later_events};
 use crate::{HandlerError, async_trait};
 
-/// After Shutdown the runtime closes the connection; if it does not, the plugin does.
+/// Time after Shutdown for the runtime to close the connection; then the plugin does.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Service {
     pub(crate) handler: Arc<dyn Handler>,
     runtime: RuntimeHandle,
     config: String,
-    /// The parts of the snapshot that have come so far.
+    /// The received parts of the snapshot.
     snapshot: Mutex<api::SynchronizeRequest>,
     refused: Arc<OnceLock<String>>,
     progress: Arc<Progress>,
-    /// The time-out that the runtime named with Configure, in milliseconds.
+    /// The time-out that the runtime stated in Configure, in milliseconds.
     request_timeout: AtomicI64,
-    /// Whether the connection before this one ended at a subscription that the runtime may not have understood.
+    /// Whether the previous connection ended at a subscription that the runtime may not have supported.
     was_in_doubt: bool,
 }
 
@@ -59,13 +59,13 @@ impl Service {
         Arc::clone(&self.refused)
     }
 
-    /// A refusal at the start ends the plugin, whether or not it is reported.
+    /// Records a refusal at the start, which ends the plugin whether or not it is reported.
     fn start_refused(&self, error: HandlerError) -> ttrpc::Error {
         let _only_the_first_counts = self.refused.set(error.to_string());
         refusal(error)
     }
 
-    /// Adds a part to the snapshot; the whole, once it is there.
+    /// Adds a part to the snapshot; returns the whole once it is complete.
     fn collect(&self, part: api::SynchronizeRequest) -> Option<api::SynchronizeRequest> {
         let mut whole = self.snapshot.lock().ok()?;
         whole.pods.extend(part.pods);
@@ -82,7 +82,7 @@ impl Service {
         Ok(asked)
     }
 
-    /// A request begins: its deadline is the caller's, or else the time-out of all requests.
+    /// Begins a request: its deadline is the caller's, else the time-out of all requests.
     pub(crate) fn begin(&self, context: &TtrpcContext) -> (Context, OpenRequest) {
         let named = u64::try_from(context.timeout_nano).unwrap_or(0);
         let usual = u64::try_from(self.request_timeout.load(Ordering::Relaxed)).unwrap_or(0);
@@ -102,7 +102,7 @@ pub(crate) fn refusal(error: impl Into<HandlerError>) -> ttrpc::Error {
     ttrpc::Error::RpcStatus(ttrpc::get_status(ttrpc::Code::UNKNOWN, text))
 }
 
-/// The container of a notification; a pod's notifications have none.
+/// The container of a notification; pods' notifications have none.
 macro_rules! notified {
     (run_pod_sandbox $request:ident) => {
         None
@@ -124,7 +124,7 @@ macro_rules! notified {
     };
 }
 
-/// The whole service: the notifications by the table, the rest as given.
+/// Defines the whole service: the notifications from the table, and the other methods as given.
 macro_rules! service {
     (
         notify { $($method:ident $name:ident $request:ident $response:ident)* }
@@ -216,7 +216,7 @@ service! {
         let Some(whole) = self.collect(part) else {
             return Ok(api::SynchronizeResponse { more: true, ..Default::default() });
         };
-        // Before the plugin is synchronized, so that it misses none.
+        // Before the plugin is synchronized, so that it misses no event.
         self.runtime.subscribe(self.handler.extension_events()).await;
         self.handler.observe("Synchronize", &whole);
         if let Some(cache) = self.handler.cache() {
@@ -255,7 +255,7 @@ service! {
         })
     }
 
-    /// The form in which runtimes before NRI v0.12 send events that have their own methods since.
+    /// Handles the form in which runtimes before NRI v0.12 send events that now have separate methods.
     async fn state_change(
         &self,
         context: &TtrpcContext,

@@ -16,14 +16,13 @@ use crate::progress::{Phase, Progress};
 use crate::service::Service;
 use crate::{HandlerError, Result, status_message};
 
-/// How often a plugin that ends looks whether a request is still open.
+/// Interval at which an ending plugin checks for open requests.
 const IDLE_POLL: Duration = Duration::from_millis(10);
 
-/// A connected plugin, for callers that bring each stream. [`Plugin`](crate::Plugin) reconnects by
-/// itself.
+/// A connected plugin, for callers that provide each stream. [`Plugin`](crate::Plugin) reconnects by itself.
 pub struct Stub {
     runtime: RuntimeHandle,
-    /// The reason why the plugin itself refused to start; empty for a plugin of the generated service.
+    /// The reason why the plugin refused to start; empty for a plugin of the generated service.
     refused: Arc<OnceLock<String>>,
     open: OpenRequests,
     _server: Server,
@@ -36,8 +35,8 @@ impl std::fmt::Debug for Stub {
 }
 
 impl Stub {
-    /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` stands in for the configuration that
-    /// a runtime does not have for a plugin it has not launched.
+    /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` is used if the runtime sends no
+    /// configuration, which it has only for plugins it launches.
     ///
     /// # Errors
     /// Fails when the runtime refuses the registration.
@@ -59,7 +58,7 @@ impl Stub {
     ) -> Result<Self> {
         let (index, name) = id.split_once('-').unwrap_or((id, ""));
         let (runtime, plugin) = RuntimeHandle::split(stream)?;
-        // Before it registers: the runtime may synchronize it before it answers.
+        // Before it registers, because the runtime may synchronize it before it answers.
         progress.phase.send_replace(Phase::Registered);
         let service = Service::new(handler, runtime.clone(), config.to_owned(), progress);
         let (refused, service) = (service.refused(), Arc::new(service));
@@ -71,7 +70,7 @@ impl Stub {
         Ok(stub)
     }
 
-    /// Does the same for the generated service itself, for a plugin that answers each request as it likes.
+    /// Like [`serve`](Self::serve), for an implementation of the generated service, which answers each request itself.
     ///
     /// # Errors
     /// Fails when the runtime refuses the registration.
@@ -88,7 +87,7 @@ impl Stub {
         Ok(stub)
     }
 
-    /// Answers from here on; the runtime may call before it has answered the registration.
+    /// Serves requests from here on; the runtime may call before it has answered the registration.
     async fn start(
         runtime: RuntimeHandle,
         plugin: Connection,
@@ -101,16 +100,16 @@ impl Stub {
         Ok(Self { runtime, refused, open, _server: server })
     }
 
-    /// The runtime, to call it at any time.
+    /// The runtime, which may be called at any time.
     #[must_use]
     pub fn runtime(&self) -> RuntimeHandle {
         self.runtime.clone()
     }
 
-    /// Updates containers unasked, see [`RuntimeHandle::update_containers`].
+    /// Updates containers unprompted, see [`RuntimeHandle::update_containers`].
     ///
     /// # Errors
-    /// Fails when the runtime does not take the updates.
+    /// Fails when the runtime does not accept the updates.
     pub async fn update_containers(
         &self,
         request: &api::UpdateContainersRequest,
@@ -120,7 +119,7 @@ impl Stub {
 
     /// Waits until the connection is gone; returns the reason.
     pub fn closed(&self) -> impl Future<Output = String> + Send + use<> {
-        // ttRPC's server cannot be looked at by two threads, so a waiting task must not hold it.
+        // Two threads cannot share ttRPC's server, so a waiting task must not hold it.
         let runtime = self.runtime();
         async move { runtime.closed().await }
     }
@@ -130,7 +129,7 @@ impl Stub {
         self.refused.get().map(|why| why.as_str().into())
     }
 
-    /// Waits until every request has its answer on the stream.
+    /// Waits until every request's answer is on the stream.
     pub(crate) fn idle(&self) -> impl Future<Output = ()> + Send + use<> {
         let open = self.open.clone();
         async move {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The events that a plugin asks its runtime for. A runtime disconnects a plugin that asks for one which it does not know,
-//! and before NRI v0.12 it does not name its version.
+//! The events to which a plugin subscribes. A runtime disconnects a plugin that subscribes to an unknown event, and
+//! does not report its version before NRI v0.12.
 
 use nri_api as api;
 use nri_api::event::Event;
@@ -12,15 +12,15 @@ const LATER: i32 = Event::UpdatePodSandbox.bit()
     | Event::PostUpdatePodSandbox.bit()
     | Event::ValidateContainerAdjustment.bit();
 
-/// The first releases with the events of v0.10, by the names that engines give themselves.
+/// The first releases with the events of v0.10, by engines' names for themselves.
 const FIRST_RELEASES: [(&str, (u32, u32)); 2] = [("containerd", (2, 2)), ("cri-o", (1, 34))];
 
-/// Whether this runtime knows the later events; none if its request does not tell.
+/// Whether this runtime knows the later events; `None` if its request does not show that.
 pub(crate) fn knows_later_events(request: &api::ConfigureRequest) -> Option<bool> {
     if !request.NRI_version.is_empty() {
         return Some(true);
     }
-    // Since v0.7 a runtime names its time-outs.
+    // Runtimes state their time-outs since v0.7.
     if request.request_timeout == 0 {
         return Some(false);
     }
@@ -43,11 +43,11 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// What to ask for. Where the runtime does not tell, all of `wanted`, unless it has just disconnected the plugin
-    /// for that.
+    /// Selects the events to subscribe to. If it is unknown what the runtime supports, all of `wanted`, unless it has
+    /// just disconnected the plugin for that.
     ///
     /// # Errors
-    /// Fails where nothing remains: the protocol takes an empty subscription for all events.
+    /// Fails if nothing remains, because the protocol treats an empty subscription as all events.
     pub(crate) fn new(
         wanted: i32,
         knows_later: Option<bool>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a plugin against the runtime of the harness: restarts, conflicts, time-outs, readiness, its end.
+//! The life of a plugin with the harness's runtime: restarts, conflicts, time-outs, readiness, its end.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test writes its files and starts a program")]
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Sets one variable, once it may; keeps a cache, and the time that remained.
+/// Sets one variable, once the test permits it; keeps a cache, and the remaining time.
 #[derive(Default)]
 struct Setter {
     value: &'static str,
@@ -90,12 +90,12 @@ fn quick(value: &'static str) -> Arc<Setter> {
     Arc::new(Setter { value, ..Default::default() })
 }
 
-/// Does not answer before the test lets it.
+/// A handler that does not answer until the test permits it.
 fn held(value: &'static str) -> Arc<Setter> {
     Arc::new(Setter { value, held: Some(Hold::default()), ..Default::default() })
 }
 
-/// A time that an answer never needs, even on a busy machine, and that passes where none comes.
+/// A time limit that answers never reach, even on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(60);
 const UNANSWERED: Duration = Duration::from_millis(300);
 
@@ -106,7 +106,7 @@ async fn with_a_pod() -> Runtime {
     runtime
 }
 
-/// Waits for something, at most a minute: the machine may be busy.
+/// Waits for a condition, at most a minute, because the machine may be busy.
 async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -292,14 +292,14 @@ async fn a_handler_that_panics_refuses_and_stays_connected() {
     assert_eq!(runtime.plugins(), ["10-broken"]);
 }
 
-/// The example, as the sources have it now: `cargo test --test life` builds none.
+/// Returns the example, built from the current sources: `cargo test --test life` builds none.
 fn greeter() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let this = std::env::current_exe().unwrap();
         let (folder, target) = (this.ancestors().nth(2).unwrap(), this.ancestors().nth(3).unwrap());
         let profile = folder.file_name().unwrap().to_str().unwrap();
-        // cargo calls one profile by another name than its folder.
+        // cargo's name of one profile differs from its folder's.
         let profile = if profile == "debug" { "dev" } else { profile };
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--offline", "--example", "greeter", "--profile", profile]);
@@ -310,7 +310,7 @@ fn greeter() -> &'static Path {
     })
 }
 
-/// Runs the example as a runtime launches a plugin: its socket is descriptor 3, and nothing else is inherited.
+/// Runs the example as a runtime launches a plugin: its socket is descriptor 3, and it inherits nothing else.
 fn launch(socket: std::os::unix::net::UnixStream, number: &str) -> std::process::Child {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", "exec \"$0\" 3<&0 </dev/null"]).arg(greeter());
@@ -331,7 +331,7 @@ async fn a_launched_plugin_uses_the_descriptor_it_inherits() {
     let created = runtime.create(container("c", "p")).await.unwrap();
     assert_eq!(created.adjust.env[0].value, "hi c");
     drop(runtime);
-    // On a thread: the loop has to close the connection meanwhile.
+    // On a thread, because the loop must close the connection meanwhile.
     let ended = tokio::task::spawn_blocking(move || child.wait()).await.unwrap();
     assert!(ended.unwrap().success(), "it ends with its connection");
 }
@@ -398,7 +398,7 @@ async fn a_recording_of_a_node_is_a_test_case() {
     }
 }
 
-/// Asks for an event of the extension, and keeps whether the runtime delivers it.
+/// Subscribes to an event of the extension, and records whether the runtime delivers it.
 #[derive(Default)]
 struct Extended {
     delivered: OnceLock<bool>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The public items of the crate are those of `public.txt`: a changed line there is a change for authors of plugins.
-//! `UPDATE_GOLDEN=1 cargo test -p nri-plugin --test public` writes the list anew; the difference is the review.
+//! `UPDATE_GOLDEN=1 cargo test -p nri-plugin --test public` rewrites the list; the diff is the review.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "the list is a file of this repository")]
@@ -44,7 +44,7 @@ fn begins(line: &str, name: &str) -> bool {
         || (name == "handler.rs" && line.trim_start().starts_with("fn ") && !line.contains('$'))
 }
 
-/// Whether a declaration ends here: its parentheses are closed, and its body or the next one begins.
+/// Whether a declaration ends here: its parentheses are closed, and its body or the next declaration begins.
 fn is_whole(declaration: &str) -> bool {
     let count = |sign: char| declaration.matches(sign).count();
     let is_list = declaration.starts_with("pub use");
@@ -52,7 +52,7 @@ fn is_whole(declaration: &str) -> bool {
         && (declaration.ends_with([';', '}']) || !is_list && declaration.ends_with(['{', ',']))
 }
 
-/// The declarations of one file, each on one line with the type that it is about, without bodies.
+/// The declarations of one file, each on one line with its type, without bodies.
 fn declarations(name: &str, text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let (mut found, mut about, mut lines) = (BTreeSet::new(), String::new(), code.lines());
@@ -93,7 +93,7 @@ fn the_public_items_are_those_of_the_list() {
     );
 }
 
-/// Breaks that an author would meet: each changes the list.
+/// Breaking changes for plugin authors: each changes the list.
 #[test]
 fn a_break_of_the_public_items_is_found() {
     let sources = sources();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Backpressure on a plugin: how many requests and bytes it may have under way before it waits.
+//! Backpressure on a plugin: how many requests and bytes it may have in flight before it must wait.
 //!
-//! A plugin that asks for more than the daemon can do is slowed down; the daemon's memory does not
-//! grow with it. Its replies are still read meanwhile, as long as the frames before them fit into
-//! the buffer; then the whole trunk waits.
+//! A plugin that requests more than the daemon can do is slowed down, and the daemon's memory does
+//! not grow. Its replies are still read meanwhile, while the frames before them fit into the
+//! buffer; otherwise the whole trunk waits.
 //!
-//! It reads the headers of ttRPC messages and nothing else of them.
+//! It reads only the headers of ttRPC messages.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -14,16 +14,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, message_number};
 
-/// Requests of a plugin that are read before the first one is answered.
+/// Maximum unanswered requests of a plugin that have been read.
 pub(crate) const IN_HAND: usize = 32;
-/// Bytes that are buffered for one connection; a larger frame is buffered alone.
+/// Bytes buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
-/// Bytes of one plugin's requests that are read and not answered: each is in memory several times.
+/// Maximum bytes of one plugin's unanswered requests: each is in memory several times.
 const REQUESTS_IN_HAND: usize = 8 << 20;
-/// Bytes that a buffered frame is charged in addition to its payload.
+/// Bytes counted for a buffered frame in addition to its payload.
 const FRAME: usize = 64;
 
-/// A frame for one connection, and the room that it takes until it is dropped.
+/// A frame for one connection, and its buffer space, freed on drop.
 #[derive(Debug)]
 pub(crate) struct BufferedFrame {
     pub(crate) bytes: Vec<u8>,
@@ -36,7 +36,7 @@ impl BufferedFrame {
     }
 }
 
-/// Room for a frame, until it is dropped.
+/// Buffer space for a frame, freed on drop.
 #[derive(Debug, Default)]
 pub(crate) struct RoomTaken {
     _permit: Option<OwnedSemaphorePermit>,
@@ -61,14 +61,15 @@ impl Room {
     }
 }
 
-/// The requests that a connection has in hand.
+/// The unanswered requests of a connection.
 #[derive(Debug)]
 pub(crate) struct InHand {
     limit: usize,
-    /// The message being read: its header so far, and the bytes left of the rest.
+    /// The header of the message being read, as far as received, and the number of its remaining
+    /// bytes.
     header: Vec<u8>,
     left: usize,
-    /// The number and the length of each request that is not answered.
+    /// The number and the length of each unanswered request.
     open: Vec<(u32, usize)>,
     waits: Option<Waker>,
 }
@@ -93,7 +94,7 @@ impl InHand {
         Poll::Ready(TTRPC_HEADER - self.header.len())
     }
 
-    /// These bytes were read: no more than was allowed.
+    /// Records bytes that were read: at most as many as permitted.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
         if self.header.len() == TTRPC_HEADER {
             self.left = self.left.saturating_sub(bytes.len());
@@ -111,7 +112,7 @@ impl InHand {
         }
     }
 
-    /// This message was written: where it is an answer, there is one less in hand.
+    /// Records a written message: if it is an answer, one request fewer is open.
     pub(crate) fn written(&mut self, message: &[u8]) {
         if message.get(TYPE) != Some(&RESPONSE) {
             return;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of the plugin service: a request goes out as one ttRPC message, and its response is found
-//! by the number of the call.
+//! Calls of the plugin service: sends a request as one ttRPC message, and finds its response by the number of the call.
 //!
-//! The crate's own client has a task for each direction and a copy of the request at each step;
-//! this one writes a request into the frames that leave, and wakes the caller with the frame that
-//! came. It sets no deadline: the caller bounds the wait, and a call whose caller is gone is
-//! forgotten. Reference: the protocol of ttRPC, unary calls only.
+//! The ttrpc crate's client has a task for each direction and copies the request at each step; this one encodes a
+//! request directly into frames, and wakes the caller with the received frame. It sets no deadline: the caller limits
+//! the wait, and an abandoned call is dropped. Reference: the ttRPC protocol, unary calls only.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -28,14 +26,14 @@ use crate::outgoing::Outgoing;
 use crate::unread::Blob;
 use nri_api as api;
 
-/// NRI's own service of a plugin.
+/// NRI's service of a plugin.
 pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const EXTENSION_SERVICE: &str = "nri.extension.v1alpha1.PluginExtension";
-/// Service, method and the fields around the request need less.
+/// Maximum bytes of service, method and other fields around the request.
 const ENVELOPE: usize = 200;
-/// Bytes that a pair of metadata needs beside its key and value.
+/// Bytes that a metadata pair needs in addition to its key and value.
 const PAIR: usize = 16;
-/// Bytes of a response above which it is read on another thread.
+/// Bytes of a response above which another thread decodes it.
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
@@ -53,7 +51,7 @@ pub trait PluginRequest {
     /// Writes the message, after [`Self::size`] was called.
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
 
-    /// The pod and container that it is about; none if it is not an event.
+    /// The pod and container that it is about; `None` if it is not an event.
     fn subject(&self) -> Option<RequestSubject<'_>> {
         None
     }
@@ -64,14 +62,14 @@ pub trait PluginRequest {
 pub struct RequestSubject<'a> {
     /// The ID of the pod.
     pub pod: &'a str,
-    /// The ID of the container; empty where the request is about the pod.
+    /// The ID of the container; empty if the request is about the pod.
     pub container: &'a str,
 }
 
-/// Pairs that a request carries beside its message, for instance the trace that it belongs to.
+/// Pairs sent along with a request's message, for instance its trace.
 pub type Metadata = [(&'static str, String)];
 
-/// A SynchronizeRequest that is encoded already.
+/// An already encoded SynchronizeRequest.
 #[derive(Debug)]
 pub struct SynchronizePart(pub Vec<u8>);
 
@@ -158,14 +156,14 @@ requests! { EXTENSION_SERVICE api::extension {
     "UpdateResults" UpdateResultsRequest UpdateResultsResponse;
 } }
 
-/// Why a call has no answer.
+/// The reason why a call has no response.
 #[derive(Debug, PartialEq)]
 pub enum Unanswered {
     /// The request has this many bytes, and was not sent.
     TooLarge(u64),
     /// The plugin answered with this status.
     Status(ttrpc::Status),
-    /// A response came that cannot be read, or is too long to be read; the reason.
+    /// The response is invalid or too long; the reason.
     Unreadable(String),
     /// The request was not sent, or no response came before the connection ended.
     Closed,
@@ -174,7 +172,7 @@ pub enum Unanswered {
 /// The response to a call: a message, header included, or the reason for its absence.
 type ReplyBytes = Result<Vec<u8>, Unanswered>;
 
-/// The callers that wait, by the number of their call.
+/// The waiting callers, by the number of their call.
 #[derive(Debug, Clone, Default)]
 struct PendingCalls(Arc<Mutex<HashMap<u32, oneshot::Sender<ReplyBytes>>>>);
 
@@ -185,7 +183,7 @@ impl PendingCalls {
         receiver
     }
 
-    /// Hands over a response. One without a caller is too late, or was never asked for.
+    /// Passes a response to its caller. A response without a caller is late, or was not requested.
     fn answer(&self, number: u32, reply: ReplyBytes) {
         let sender = self.lock().remove(&number);
         let _nobody_waits = sender.map(|sender| sender.send(reply));
@@ -201,17 +199,17 @@ impl PendingCalls {
 pub struct PluginCaller {
     outgoing: Arc<Outgoing>,
     waiting: PendingCalls,
-    /// The number of the next call, while there is one.
+    /// The number of the next call, until numbers run out.
     next: Mutex<Option<u32>>,
     answers: Arc<Mutex<Answers>>,
     reading: Reading,
 }
 
-/// The calls of a connection between two of them.
+/// The calls of a connection, saved between two calls.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedAnswers {
     next: Option<u32>,
-    /// The beginning of an answer that comes too late.
+    /// The beginning of a late response.
     bytes: Blob,
     surplus: usize,
 }
@@ -223,7 +221,7 @@ impl Default for SavedAnswers {
     }
 }
 
-/// A call whose caller waits; dropping it forgets the call.
+/// A call with a waiting caller; dropping it abandons the call.
 struct PendingCall<'a> {
     waiting: &'a PendingCalls,
     number: u32,
@@ -250,23 +248,23 @@ impl PluginCaller {
         (answers, caller)
     }
 
-    /// Whether no call waits for its answer, and the plugin waits for none.
+    /// Whether no call awaits its response, and the plugin awaits none.
     pub fn is_idle(&self) -> bool {
         self.waiting.lock().is_empty() && self.open_requests() == 0
     }
 
-    /// The number of the plugin's own requests that are read and not answered.
+    /// The number of the plugin's requests that are read and not answered.
     pub fn open_requests(&self) -> usize {
         self.reading.requests.count()
     }
 
-    /// Leaves further requests of the plugin unread, or reads them again. They are read nevertheless while a
-    /// call waits for its answer, which may stand behind them.
+    /// Stops reading the plugin's requests, or resumes. They are still read while a call awaits its response, which may
+    /// come after them.
     pub fn pause_requests(&self, is_paused: bool) {
         self.reading.pause.set(is_paused);
     }
 
-    /// Saves the connections for a program that replaces this one; `heard` frames came.
+    /// Saves the connections for a program that replaces this one; `heard` is the number of frames received.
     pub fn save(&self, heard: usize) -> SavedTrunk {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         SavedTrunk {
@@ -287,10 +285,10 @@ impl PluginCaller {
         self.outgoing.number()
     }
 
-    /// Sends a request and waits for the response; `timeout` goes along as its deadline.
+    /// Sends a request and waits for the response; `timeout` is sent as its deadline.
     ///
     /// # Errors
-    /// Fails when the request is too large, the plugin refuses it, or no answer can come.
+    /// Fails when the request is too large, the plugin refuses it, or no response can arrive.
     pub async fn call<R: PluginRequest>(
         &self,
         request: &R,
@@ -300,7 +298,7 @@ impl PluginCaller {
         self.call_with_copies(request, timeout, metadata, &mut CallCopies::default()).await
     }
 
-    /// The same, with copies of both messages; that of the request is there also without an answer.
+    /// Like [`Self::call`], with copies of both messages; the request's copy is available even without a response.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -326,8 +324,8 @@ impl PluginCaller {
         read.unwrap_or_else(|panicked| Err(Unanswered::Unreadable(panicked.to_string())))
     }
 
-    /// Sends it under the next number. Both in one step: a server refuses a number that is not
-    /// above all earlier ones.
+    /// Sends it under the next number. Both in one step, because a server refuses a number that is not above all
+    /// earlier ones.
     fn send<R: PluginRequest>(
         &self,
         request: &R,
@@ -350,7 +348,7 @@ impl PluginCaller {
     }
 }
 
-/// A request in its frames.
+/// Encodes a request in frames.
 fn message<R: PluginRequest>(
     number: u32,
     request: &R,
@@ -363,7 +361,7 @@ fn message<R: PluginRequest>(
     if room > TTRPC_LIMIT - ENVELOPE {
         return Err(Unanswered::TooLarge(size));
     }
-    // A request that has no room for its metadata goes without.
+    // Metadata that does not fit is omitted.
     let extra: usize = metadata.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
     let has_room = room + extra <= TTRPC_LIMIT - ENVELOPE;
     let metadata = if has_room { metadata } else { &[] };
@@ -373,7 +371,7 @@ fn message<R: PluginRequest>(
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
     let written = written.and_then(|()| write_metadata(&mut bytes, metadata));
-    // Only a message that is larger than it was measured cannot be written.
+    // Encoding fails only if a message is larger than it was measured.
     written.map_err(|_error| Unanswered::TooLarge(size))?;
     copies.take_request(bytes.get(START..).unwrap_or_default());
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
@@ -385,7 +383,7 @@ fn message<R: PluginRequest>(
     Ok(bytes)
 }
 
-/// Writes the bytes of a `ttrpc::Request`, without a copy of the request in it.
+/// Writes the bytes of a `ttrpc::Request`, without copying the request into it.
 fn envelope<R: PluginRequest>(
     bytes: &mut Vec<u8>,
     request: &R,
@@ -423,18 +421,18 @@ fn read_answer<A: Message>(bytes: &[u8]) -> Result<A, Unanswered> {
     }
 }
 
-/// Hands each response to the caller that waits for it.
+/// Passes each response to its waiting caller.
 #[derive(Debug)]
 pub(crate) struct Answers {
     waiting: PendingCalls,
     /// The beginning of a message.
     bytes: Vec<u8>,
-    /// Bytes still to come of a message that is too large to be read.
+    /// Remaining bytes of a message that is too large to be read.
     surplus: usize,
 }
 
 impl Answers {
-    /// Takes in one frame; an answer may come in many, and a frame may hold many.
+    /// Processes one frame; a response may span many, and a frame may contain many.
     pub(crate) fn take(&mut self, payload: Vec<u8>) {
         let mut bytes = std::mem::take(&mut self.bytes);
         if bytes.is_empty() {
@@ -443,7 +441,7 @@ impl Answers {
             bytes.extend_from_slice(&payload);
         }
         let taken = self.take_messages(&mut bytes);
-        // Once for all of them: a frame may hold a great many that are small.
+        // Once for all of them: a frame may contain very many small ones.
         self.bytes = if taken > 0 { bytes.split_off(taken) } else { bytes };
     }
 
@@ -452,12 +450,12 @@ impl Answers {
         !self.waiting.lock().is_empty()
     }
 
-    /// Ends the calls without a response: the connection has sent its last frame.
+    /// Ends the calls without a response: the connection has received its last frame.
     pub(crate) fn end(&self) {
         self.waiting.lock().clear();
     }
 
-    /// Hands over the messages that are whole; returns how much of `bytes` is done with.
+    /// Passes on the complete messages; returns the number of bytes consumed.
     fn take_messages(&mut self, bytes: &mut Vec<u8>) -> usize {
         let mut taken = 0;
         loop {
@@ -476,7 +474,7 @@ impl Answers {
                 self.surplus = length;
                 self.refuse(number, "it is not a response".to_owned());
             } else if length == bytes.len() {
-                // Mostly it is all there is, and need not be copied.
+                // Usually it is all there is, and need not be copied.
                 self.waiting.answer(number, Ok(std::mem::take(bytes)));
                 return 0;
             } else {
@@ -486,7 +484,7 @@ impl Answers {
         }
     }
 
-    /// Answers this call with the reason for the missing response.
+    /// Ends this call with the reason for the missing response.
     fn refuse(&self, number: u32, why: String) {
         self.waiting.answer(number, Err(Unanswered::Unreadable(why)));
     }
@@ -562,7 +560,7 @@ mod tests {
         let count = FRAME_LIMIT / TTRPC_HEADER - 2;
         for kind in [RESPONSE, REQUEST] {
             let many = came(99, kind, 0).repeat(count);
-            // With a copy of the rest for each, this would copy hundreds of gigabytes.
+            // Copying the rest for each message would copy hundreds of gigabytes.
             answers.take([many, came(1, RESPONSE, 2), came(3, RESPONSE, 2)].concat());
             assert!(answers.bytes.is_empty());
         }
@@ -571,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_fails_its_call_and_no_other() {
+    fn an_invalid_answer_fails_only_its_call() {
         let (mut calls, mut answers) = waiting_for(&[1, 3]);
         answers.take([came(1, REQUEST, 5), came(3, RESPONSE, 2)].concat());
         assert!(why(&mut calls[0]).contains("not a response"));
@@ -653,13 +651,13 @@ mod tests {
         assert!(caller.waiting.lock().is_empty());
     }
 
-    /// The numbers of the messages that `theirs` is sent, in order, until the end.
+    /// The numbers of the messages sent to `theirs`, in order, until the end.
     async fn numbers_sent(mut theirs: UnixStream) -> Vec<u32> {
         let (mut stream, mut messages, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         theirs.read_to_end(&mut stream).await.unwrap();
         let mut rest = &stream[..];
         while !rest.is_empty() {
-            // It is where a message has its number.
+            // The position of a message's number.
             let length = FRAME_HEADER + usize::try_from(message_number(rest)).unwrap();
             messages.extend_from_slice(&rest[FRAME_HEADER..length]);
             rest = &rest[length..];

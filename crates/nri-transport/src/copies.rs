@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Copies of the messages of a call, for a recorder. It decodes nothing, and without a limit it copies nothing.
 
-/// Copies of the messages of one call as they are on the wire, for a recorder. A message that is longer than the
-/// limit is not copied.
+/// Copies of one call's encoded messages, for a recorder. A message longer than the limit is not copied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallCopies {
     limit: usize,
@@ -15,7 +14,7 @@ pub struct CallCopies {
 }
 
 impl CallCopies {
-    /// Copies messages of at most `limit` bytes; none with 0.
+    /// Copies messages of at most `limit` bytes; none if it is 0.
     pub fn up_to(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }

@@ -19,9 +19,9 @@ pub(crate) const RUNTIME_CONNECTION: u32 = 2;
 pub(crate) const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
 /// The largest ttRPC message.
 pub const TTRPC_LIMIT: usize = 4 << 20;
-/// The reference's reader takes the beginning of a message through a buffer of this size.
+/// The size of the buffer with which the reference's reader reads the beginning of a message.
 const FIRST_FRAME: usize = 4096;
-/// Connection id and length.
+/// Bytes of connection ID and length.
 pub(crate) const FRAME_HEADER: usize = 8;
 
 /// Length of the header of a ttRPC message: length, stream, type, flags.
@@ -31,14 +31,14 @@ pub(crate) const TYPE: usize = 8;
 pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
 
-/// Length of the message that begins here, header included, once its header is there.
+/// The length of the message that begins here, header included, once its header has arrived.
 pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..TTRPC_HEADER)?;
     let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
-/// The number of the call that this message is about, once its header is there.
+/// The number of this message's call, once its header has arrived.
 pub(crate) fn message_number(message: &[u8]) -> u32 {
     message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }
@@ -52,7 +52,7 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// A stream that is read without a limit if the peer `is_registered`, or is the runtime.
+    /// Creates a stream that is read without a limit if the peer `is_registered` or is the runtime.
     pub(crate) fn new(is_registered: bool) -> Self {
         Self {
             reason: watch::Sender::new(None),
@@ -61,7 +61,7 @@ impl Trunk {
         }
     }
 
-    /// Notes that the plugin has registered: from now on all that it sends is read.
+    /// Records that the plugin has registered: from now on everything it sends is read.
     pub(crate) fn note_registered(&self) {
         self.is_registered.store(true, Ordering::Relaxed);
     }
@@ -71,7 +71,7 @@ impl Trunk {
         self.is_registered.load(Ordering::Relaxed)
     }
 
-    /// Counts one frame of an answer.
+    /// Counts one frame of a response.
     pub(crate) fn count_answer(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
@@ -102,7 +102,7 @@ impl Trunk {
         self.reason.borrow().is_some()
     }
 
-    /// The reason it was closed for, if it was.
+    /// The reason for its closing, if it is closed.
     pub fn closed_because(&self) -> Option<String> {
         self.reason.borrow().clone()
     }
@@ -117,7 +117,7 @@ impl Trunk {
     }
 }
 
-/// Makes frames of one message, before which there is room for the header of the first.
+/// Converts one message to frames; `bytes` has space for the first header before it.
 pub(crate) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
     let end = bytes.len().min(FRAME_HEADER + FIRST_FRAME);
     let rest = bytes.len() - end;

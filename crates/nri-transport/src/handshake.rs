@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Registration, and the service of each side on its connection. A connection registers once, under an identity
-//! that is checked here; whether another plugin has that identity is the runtime's business.
+//! Registration, and the service of each side on its connection. A connection registers once, under an identity that is
+//! checked here; the runtime checks whether another plugin has the same one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub const NRI_VERSION: &str = "v0.12.5";
 /// Requests that a plugin makes to the runtime.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
-    /// It has registered and will be configured.
+    /// Called when it has registered and will be configured.
     fn registered(&self, _plugin: &PluginIdentity) {}
 
     /// UpdateContainers.
@@ -38,12 +38,12 @@ pub trait Upcalls: Send + Sync {
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
 
-    /// The events of the extension that this runtime delivers, as bits; none: it does not have the extension.
+    /// The events of the extension that this runtime delivers, as bits; 0 without the extension.
     fn extension_events(&self) -> u32 {
         0
     }
 
-    /// It has subscribed to these events of the extension, in place of earlier ones.
+    /// Called when it has subscribed to these events of the extension, replacing earlier ones.
     fn subscribed(&self, _plugin: &PluginIdentity, _events: u32) {}
 }
 
@@ -62,7 +62,7 @@ impl Upcalls for NoUpcalls {
     }
 }
 
-/// Why a connection did not become a plugin.
+/// The reason why a connection did not become a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotRegistered {
     /// It did not register in time.
@@ -73,16 +73,15 @@ pub enum NotRegistered {
     Gone(String),
 }
 
-/// The runtime service as one plugin reaches it.
+/// The runtime service for one plugin.
 struct RuntimeService {
     trunk: Trunk,
     registered: mpsc::Sender<PluginIdentity>,
     identity: OnceCell<PluginIdentity>,
-    /// Index and name of a launched plugin, from its file name; those in its registration are
-    /// ignored.
+    /// Index and name of a launched plugin, from its file name; those in its registration are ignored.
     launched_as: Option<(String, String)>,
     is_synchronized: Arc<AtomicBool>,
-    /// The events of the extension that it subscribed to, as bits.
+    /// Its subscribed events of the extension, as bits.
     extension: Arc<AtomicU32>,
     upcalls: Arc<dyn Upcalls>,
 }
@@ -174,7 +173,7 @@ impl RuntimeServer {
     /// Waits until the plugin has registered.
     ///
     /// # Errors
-    /// Fails when it does not within `timeout`, or the connection ends first.
+    /// Fails if it does not within `timeout`, or the connection ends first.
     pub async fn registered(
         &mut self,
         trunk: &Trunk,
@@ -187,17 +186,17 @@ impl RuntimeServer {
         }
     }
 
-    /// The events of the extension that the plugin subscribed to, as bits.
+    /// The plugin's subscribed events of the extension, as bits.
     pub fn extension_events(&self) -> u32 {
         self.extension.load(Ordering::Acquire)
     }
 
-    /// Goes on with a subscription to events of the extension.
+    /// Restores a subscription to events of the extension.
     pub fn resume_extension(&self, events: u32) {
         self.extension.store(events, Ordering::Release);
     }
 
-    /// Lets the plugin update containers from now on.
+    /// Permits the plugin to update containers from now on.
     pub fn mark_synchronized(&self) {
         self.is_synchronized.store(true, Ordering::Release);
     }
@@ -280,7 +279,7 @@ pub async fn serve_plugin(
     .await
 }
 
-/// ttRPC's server listens for connections; this one gets exactly one.
+/// ttRPC's server listens for connections; this one receives exactly one.
 async fn serve(
     connection: Connection,
     register: impl FnOnce(Server) -> Server,
@@ -397,7 +396,7 @@ mod tests {
         assert!(refusal_of_update(&sides.plugin).await.contains("not supported here"));
     }
 
-    /// A runtime that delivers ExecContainer alone.
+    /// A runtime that delivers only ExecContainer.
     struct OnlyExecs;
 
     #[async_trait]

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The connection between a container runtime and a plugin of the Node Resource Interface (NRI), for both sides.
 //!
-//! One stream carries two ttRPC connections: over the first the runtime calls the plugin, over the second the
-//! plugin calls the runtime. This crate splits the stream, bounds what the peer may send, calls, and registers
-//! a plugin. It knows neither events nor containers; plugins are written with `nri-plugin`, above it.
+//! One stream carries two ttRPC connections: over the first the runtime calls the plugin, over the second the plugin
+//! calls the runtime. This crate splits the stream, limits what the peer may send, makes calls, and registers plugins.
+//! It handles neither events nor containers; `nri-plugin`, built on it, is for writing plugins.
 //!
 //! * [`split`] gives both connections as byte streams for ttRPC's clients and servers: a plugin's side.
-//! * [`split_to_call`] gives a [`PluginCaller`] in place of the first: a runtime's side. It copies each request
-//!   once, and [saves](PluginCaller::save) a connection between two calls for another program of the process.
+//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first: a runtime's side. It copies each request once,
+//!   and [saves](PluginCaller::save) a connection between two calls for another program of the process.
 //! * [`serve_runtime`] and [`register`] are the two sides of the registration.
 //!
 //! ```
@@ -56,7 +56,7 @@ pub use handshake::{
 pub use mux::{CLOSED, Connection, SavedTrunk, continue_to_call, split, split_to_call};
 pub use unread::{Blob, OpenRequests};
 
-/// Why a stream ended, for a log: the system's text without its number.
+/// The reason why a stream ended, for a log: the system's text without its number.
 fn end_reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

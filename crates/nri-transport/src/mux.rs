@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The multiplexer: two ttRPC connections over one stream, as NRI plugins speak it.
+//! The multiplexer: two ttRPC connections over one stream, in NRI's protocol for plugins.
 //!
-//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the
-//! reference's reader shape the writer: a frame that starts a ttRPC message must not exceed
-//! 4096 bytes, and two messages must never share a frame; a plugin that is sent anything else
-//! stops answering for ever. So a message goes out as one frame of at most 4096 bytes, or as
-//! that and one with the rest. The reader takes frames as a plain stream of bytes and stops
-//! reading the trunk (back-pressure, `backpressure.rs`) when a connection is not drained.
+//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the reference's reader shape
+//! the writer: a frame that starts a ttRPC message must not exceed 4096 bytes, and two messages must never share a
+//! frame; otherwise a plugin stops answering forever. So a message is sent as one frame of at most 4096 bytes, or as
+//! that and one with the rest. The reader treats frames as a plain stream of bytes, and stops reading the trunk
+//! (backpressure, `backpressure.rs`) when a connection is not drained.
 
 use std::io;
 use std::pin::Pin;
@@ -29,20 +28,20 @@ use crate::outgoing::Outgoing;
 use crate::stream::PluginStream;
 use crate::unread::{Blob, OpenRequests, Unread};
 
-/// Why a connection ended that the plugin closed between two frames.
+/// The reason when the plugin closed its connection between two frames.
 pub const CLOSED: &str = "it closed the connection";
 
 /// Size of a read in bytes, and its maximum for a large frame.
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
-/// Bytes that a connection may send before it has registered as a plugin. An index, a name and a version
-/// need some hundred.
+/// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name and a version need
+/// some hundred.
 const UNREGISTERED: usize = 64 << 10;
 
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///
 /// # Errors
-/// Fails when the event loop cannot watch it.
+/// Fails when the event loop cannot register it.
 pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
     let (trunk, outgoing, reader) = open(stream, Trunk::new(true))?;
     let (to_plugin, mut plugin) = connection(PLUGIN_CONNECTION, &outgoing);
@@ -63,15 +62,15 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
 /// Splits a runtime's `stream`: the plugin connection is for calls. The peer has not registered.
 ///
 /// # Errors
-/// Fails when the event loop cannot watch it.
+/// Fails when the event loop cannot register it.
 pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
     start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
 
-/// Continues with a runtime's stream as another program of this process has [saved](PluginCaller::save) it.
+/// Continues with a runtime's stream that another program of this process has [saved](PluginCaller::save).
 ///
 /// # Errors
-/// Fails when the event loop cannot watch it.
+/// Fails when the event loop cannot register it.
 pub fn continue_to_call(
     stream: UnixStream,
     saved: SavedTrunk,
@@ -92,7 +91,7 @@ fn start_to_call(
     let reading = Reading { unread: Unread::new(unread.0), ..Reading::default() };
     runtime.requests = Some(reading.requests.clone());
     if !beginning.0.is_empty() {
-        // The program before has read it, and kept none that is too long.
+        // The previous program has read it, and kept none that is too long.
         let _short = reading.requests.came(&beginning.0);
         to_runtime.put_back(beginning.0);
     }
@@ -120,13 +119,13 @@ impl Pause {
         self.0.send_if_modified(|was| std::mem::replace(was, is_paused) != is_paused);
     }
 
-    /// Wakes a waiting reader, which asks again. Each call to a plugin does this, and pauses are rare.
+    /// Wakes a waiting reader, which checks again. Each call to a plugin does this, and pauses are rare.
     pub(crate) fn wake(&self) {
         self.0.send_if_modified(|is_paused| *is_paused);
     }
 
-    /// Waits for the end of the pause. Answers may stand behind a request: while a call waits for one,
-    /// reading goes on.
+    /// Waits for the end of the pause. Responses may come after a request, so reading continues while a call awaits
+    /// one.
     async fn wait(&self, plugin: &Inbox) {
         let Inbox::Answers(answers) = plugin else { return };
         let mut paused = self.0.subscribe();
@@ -137,11 +136,11 @@ impl Pause {
 /// A trunk between two calls, saved for the program that replaces this one.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SavedTrunk {
-    /// Bytes that were read and are no whole frame yet.
+    /// Received bytes that are not yet a complete frame.
     pub(crate) unread: Blob,
     /// The beginning of a message on the runtime connection.
     pub(crate) beginning: Blob,
-    /// Bytes that the plugin's socket buffer had no room for.
+    /// Bytes for which the plugin's socket buffer had no space.
     pub(crate) unsent: Blob,
     pub(crate) answers: SavedAnswers,
     pub(crate) heard: usize,
@@ -155,7 +154,7 @@ fn open(stream: UnixStream, trunk: Trunk) -> io::Result<(Trunk, Arc<Outgoing>, P
 
 fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
     let (sender, incoming) = mpsc::unbounded_channel();
-    // The caller bounds how many requests a plugin gets at once.
+    // The caller limits how many requests a plugin receives concurrently.
     let limit = if id == RUNTIME_CONNECTION { backpressure::IN_HAND } else { usize::MAX };
     let connection = Connection {
         id,
@@ -179,8 +178,8 @@ enum Inbox {
 }
 
 impl Inbox {
-    /// Waits until a frame of this length can be buffered, then takes it from the bytes read. Until
-    /// then it stays there, where a handover to another program can save it.
+    /// Waits until a frame of this length can be buffered, then takes it from the received bytes. Until then it stays
+    /// there, so that it can be saved for another program.
     async fn take(&self, unread: &Unread, length: usize) -> Result<(), usize> {
         match self {
             Self::Stream(incoming, requests) => {
@@ -194,9 +193,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes what has come of a frame that is longer than the protocol permits, and returns whether anything has;
-    /// `None` if such a frame ends the connection. The answer in it has arrived, and may be a refusal, which must
-    /// not pass for a broken connection: it is skipped like any answer that is too long to be read.
+    /// Takes the received part of a frame that is longer than the protocol permits, and returns whether there was any;
+    /// `None` if such a frame ends the connection. Its response may be a refusal, which must not look like a broken
+    /// connection, so it is skipped like any response that is too long.
     fn take_long(&self, unread: &Unread, id: u32, trunk: &Trunk) -> Option<bool> {
         let Self::Answers(answers) = self else { return None };
         if id != PLUGIN_CONNECTION || !trunk.is_registered() {
@@ -215,14 +214,14 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
     answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The near end of a connection: frames that were read go in.
+/// The receiving end of a connection: frames that were read are put into it.
 struct Incoming {
     sender: mpsc::UnboundedSender<BufferedFrame>,
     room: Room,
 }
 
 impl Incoming {
-    /// Waits for room for a frame. None if the connection ended here: its frames are dropped like unknown ones.
+    /// Waits for space for a frame. `None` if the connection ended here: its frames are dropped like unknown ones.
     async fn reserve(&self, length: usize) -> Option<RoomTaken> {
         if self.sender.is_closed() { None } else { Some(self.room.reserve(length).await) }
     }
@@ -233,7 +232,7 @@ impl Incoming {
         }
     }
 
-    /// Puts bytes in front of everything that comes.
+    /// Puts bytes before all later ones.
     fn put_back(&self, bytes: Vec<u8>) {
         let _ended = self.sender.send(BufferedFrame::new(bytes, RoomTaken::default()));
     }
@@ -256,14 +255,14 @@ async fn read(
     }
 }
 
-/// The end of a connection whose peer begins a frame or a request that is too long: ttRPC would skip such a
-/// request, but another program of this process could not continue in the middle of it.
+/// Ends a connection whose peer begins a frame or request that is too long: ttRPC would skip such a request, but
+/// another program of this process could not continue in the middle of it.
 fn too_long(what: &str, length: usize) -> String {
     format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
 
-/// Reads frames until the end; returns why it ended. A message comes as two frames, each with a
-/// header: mostly one read for all four.
+/// Reads frames until the end; returns why it ended. A message arrives as two frames, each with a header, usually in
+/// one read.
 async fn read_frames(
     reader: &mut PluginStream,
     trunk: &Trunk,
@@ -287,7 +286,7 @@ async fn read_frames(
             }
             let mut taken = Ok(());
             match id {
-                // Legal, and no end of anything.
+                // Valid, and without effect.
                 _ if length == 0 => drop(unread.take_frame(length)),
                 PLUGIN_CONNECTION => {
                     trunk.count_answer();
@@ -314,7 +313,7 @@ async fn read_frames(
                 return too_long("request", length);
             }
         }
-        // A trunk that is not registered gets no larger buffer for the beginning of a frame.
+        // An unregistered trunk gets no larger buffer for the beginning of a frame.
         let most = if trunk.is_registered() { READ_AT_MOST } else { READ_AT_ONCE };
         chunk.resize(unread.missing().clamp(READ_AT_ONCE, most), 0);
         match reader.read(&mut chunk).await {
@@ -341,7 +340,7 @@ pub struct Connection {
     in_hand: InHand,
     /// The peer's requests, saved for a program that replaces this one.
     requests: Option<OpenRequests>,
-    /// The frame that is being taken, and how much of it was.
+    /// The frame that is being read, and the number of bytes already read.
     rest: Option<BufferedFrame>,
     taken: usize,
     message: Vec<u8>,
@@ -349,12 +348,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The peer's requests on this connection that are read and not answered. None are counted where this side calls.
+    /// The peer's unanswered requests on this connection. None are counted if this side calls.
     pub fn open_requests(&self) -> OpenRequests {
         self.requests.clone().unwrap_or_default()
     }
 
-    /// Hands every complete ttRPC message over to the trunk, in frames.
+    /// Passes every complete ttRPC message to the trunk, in frames.
     fn flush_messages(&mut self) -> io::Result<()> {
         while let Some(length) = message_length(&self.message) {
             if self.message.len() < length {
@@ -506,7 +505,7 @@ mod tests {
         assert!(trunk.closed().await.contains("4294967295 bytes"));
     }
 
-    /// A refusal whose ttRPC message has this length, as the answer to the first call, in one frame.
+    /// A refusal whose ttRPC message has this length, as the response to the first call, in one frame.
     fn refusal(length: usize) -> Vec<u8> {
         let body = |words: usize| {
             let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));
@@ -520,7 +519,7 @@ mod tests {
         [frame_header(PLUGIN_CONNECTION, bytes.len()).to_vec(), bytes].concat()
     }
 
-    /// The result of a call that a peer answers with these bytes, after which it ends the connection.
+    /// The result of a call if the peer responds with these bytes and ends the connection.
     async fn called(answer: Vec<u8>) -> (Result<nri_api::Empty, Unanswered>, Option<String>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();

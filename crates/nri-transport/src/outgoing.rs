@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes whole messages to the trunk, in the order in which they are handed over.
+//! Writes whole messages to the trunk, in the order in which they are sent.
 //!
-//! The sender of a message writes it itself, at once: a task for that would have to be woken for
-//! each request to each plugin. Bytes that the plugin's socket has no room for wait here, and a
-//! task writes them later. Nothing here parses a message; `frame` makes its frames.
+//! The sender writes a message itself, at once, because a task would have to be woken for each
+//! request to each plugin. Bytes that do not fit the plugin's socket wait here, and a task writes
+//! them later. Messages are not parsed here; `frame` creates the frames.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -18,12 +18,12 @@ use crate::frame::{FRAME_LIMIT, Trunk};
 use crate::stream::PluginStream;
 use crate::unread::Blob;
 
-/// Bytes that may wait to be written before further senders must wait as well.
+/// Bytes that may be queued before further senders must wait.
 const LIMIT: usize = 2 * FRAME_LIMIT;
-/// Rare, a plugin that does not read: looked at again this soon, instead of one more waker.
+/// Interval of checks while the queue is full, which is rare: it saves another waker.
 const FULL_POLL: Duration = Duration::from_millis(5);
 
-/// The sending side that both connections share; the trunk closes when both are gone.
+/// The sending side, which both connections share; the trunk closes when both are gone.
 #[derive(Debug)]
 pub(crate) struct Outgoing(Arc<OutgoingState>);
 
@@ -38,7 +38,7 @@ struct OutgoingState {
 #[derive(Debug, Default)]
 struct UnsentMessages {
     messages: VecDeque<Vec<u8>>,
-    /// Bytes of the first message that are written.
+    /// Written bytes of the first message.
     written: usize,
     bytes: usize,
 }
@@ -52,10 +52,10 @@ impl Outgoing {
         Self(shared)
     }
 
-    /// Sends a message in frames, now or as soon as there is room.
+    /// Sends a message in frames, now or as soon as there is space.
     ///
     /// # Errors
-    /// Fails when the trunk is closed, which knows why.
+    /// Fails when the trunk is closed; the trunk has the reason.
     pub(crate) fn send(&self, message: Vec<u8>) -> io::Result<()> {
         if self.0.trunk.is_closed() {
             return Err(ErrorKind::BrokenPipe.into());
@@ -93,7 +93,7 @@ impl Outgoing {
         Blob(bytes)
     }
 
-    /// Puts bytes of whole messages, the first of which may be begun, in front of all others.
+    /// Puts bytes of whole messages, the first of which may be partly written, before all others.
     pub(crate) fn put_back(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             // A stream that has failed closes the trunk, which keeps the reason.
@@ -111,7 +111,7 @@ impl Outgoing {
         self.0.trunk.close(reason);
     }
 
-    /// Waits until it is worthwhile to look again whether it is full.
+    /// Waits before the next check whether it is full.
     pub(crate) async fn wait_for_space() {
         tokio::time::sleep(FULL_POLL).await;
     }
@@ -128,7 +128,7 @@ impl OutgoingState {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what had to wait, until the trunk is closed.
+    /// Writes queued bytes until the trunk is closed.
     async fn write(self: Arc<Self>) {
         let reason = tokio::select! {
             error = self.write_waiting() => end_reason(&error),
@@ -154,7 +154,7 @@ impl OutgoingState {
 }
 
 impl UnsentMessages {
-    /// Writes as much as there is room for.
+    /// Writes as much as there is space for.
     fn write(&mut self, stream: &PluginStream) -> io::Result<()> {
         while let Some(first) = self.messages.front() {
             match stream.write(first.get(self.written..).unwrap_or_default()) {

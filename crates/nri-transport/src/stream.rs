@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin's stream as bytes in and out.
+//! A plugin's stream, for reading and writing bytes.
 //!
-//! The event loop watches it for what comes only. tokio's own stream is watched for room to
-//! write as well, so each message that a plugin takes would wake the daemon for nothing, once for each
-//! request to each plugin. Room is waited for only where there was none. It knows no frames.
+//! The event loop watches it only for reading. tokio's own stream is also watched for writing, so each message that a
+//! plugin reads would wake the daemon needlessly, once for each request to each plugin. This one waits for space only
+//! after a write found none. It does not know frames.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// One end of a stream; copies are the same stream.
+/// One end of a stream; clones are the same stream.
 #[derive(Debug, Clone)]
 pub(crate) struct PluginStream(Arc<AsyncFd<StdStream>>);
 
@@ -26,12 +26,12 @@ impl PluginStream {
         Ok(Self(Arc::new(register_with_loop(stream.into_std()?, Interest::READABLE)?)))
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as much as there is space for.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.get_ref().write(bytes)
     }
 
-    /// Waits until there is room.
+    /// Waits until there is space.
     pub(crate) async fn room(&self) -> io::Result<()> {
         let room = register_with_loop(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         let _there_is = room.writable().await?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes received from a plugin and not processed yet, kept where they can be saved at any moment:
-//! another program of this daemon may have to continue with them. It reads no stream.
+//! Bytes received from a plugin and not processed yet, in a form that can be saved at any time for another program of
+//! this daemon. It reads no stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ use crate::frame::{
     FRAME_HEADER, FRAME_LIMIT, REQUEST, RESPONSE, TYPE, frame_header, message_length,
 };
 
-/// Memory in bytes that a connection keeps for the next message once a longer one was read.
+/// Bytes of memory that a connection keeps for the next message after a longer one.
 const KEPT: usize = 256 << 10;
 
 /// Bytes that serialize as text (base64).
@@ -32,14 +32,14 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// Bytes read from the stream: an incomplete frame, or a frame that waits for room.
+/// Bytes read from the stream: an incomplete frame, or a frame that waits for space.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unread(Arc<Mutex<UnreadBytes>>);
 
 #[derive(Debug, Default)]
 struct UnreadBytes {
     bytes: Vec<u8>,
-    /// How much of them is done with.
+    /// The number of processed bytes.
     done: usize,
 }
 
@@ -52,7 +52,7 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connection and length of the frame that begins here, once its header is there.
+    /// Connection and length of the frame that begins here, once its header has arrived.
     pub(crate) fn header(&self) -> Option<(u32, usize)> {
         let unread = self.lock();
         let header = unread.bytes[unread.done..].first_chunk::<FRAME_HEADER>()?;
@@ -62,19 +62,19 @@ impl Unread {
         Some((u32::from_be_bytes([i0, i1, i2, i3]), length))
     }
 
-    /// Whether all of that frame is there.
+    /// Whether that frame has arrived completely.
     pub(crate) fn has_frame(&self, length: usize) -> bool {
         let unread = self.lock();
         unread.bytes.len() - unread.done >= FRAME_HEADER + length
     }
 
-    /// The bytes that are there of that frame and of what follows it.
+    /// The number of received bytes of that frame and of anything after it.
     pub(crate) fn arrived(&self) -> usize {
         let unread = self.lock();
         (unread.bytes.len() - unread.done).saturating_sub(FRAME_HEADER)
     }
 
-    /// Takes out that frame, which is there; without its header.
+    /// Removes that complete frame, and returns it without its header.
     pub(crate) fn take_frame(&self, length: usize) -> Vec<u8> {
         let mut unread = self.lock();
         let start = unread.done + FRAME_HEADER;
@@ -88,7 +88,7 @@ impl Unread {
         payload
     }
 
-    /// Takes the first `length` bytes, which are there, out of a longer frame. The rest remains as a frame.
+    /// Removes the first `length` bytes, which have arrived, of a longer frame. The rest remains as a frame.
     pub(crate) fn take_part(&self, length: usize) -> Vec<u8> {
         let Some((id, whole)) = self.header() else { return Vec::new() };
         let payload = self.take_frame(length);
@@ -96,7 +96,7 @@ impl Unread {
         payload
     }
 
-    /// Returns how many bytes are still missing of the frame whose header was received.
+    /// Returns how many bytes are missing of the frame whose header has arrived.
     pub(crate) fn missing(&self) -> usize {
         let length = self.header().map_or(0, |(_, length)| length);
         let unread = self.lock();
@@ -107,7 +107,7 @@ impl Unread {
         self.lock().bytes.is_empty()
     }
 
-    /// Adds bytes that came.
+    /// Adds received bytes.
     pub(crate) fn put(&self, bytes: &[u8]) {
         let mut unread = self.lock();
         if unread.done > 0 {
@@ -125,7 +125,7 @@ impl Unread {
 }
 
 impl UnreadBytes {
-    /// Puts bytes in front of all that are to be processed, where others were before.
+    /// Puts bytes before all unprocessed ones.
     fn put_before(&mut self, bytes: &[u8]) {
         let start = self.done.saturating_sub(bytes.len());
         self.bytes.splice(start..self.done, bytes.iter().copied());
@@ -133,7 +133,7 @@ impl UnreadBytes {
     }
 }
 
-/// The requests of a plugin that are not answered, and the beginning of the next one.
+/// The unanswered requests of a plugin, and the beginning of the next one.
 #[derive(Debug, Clone, Default)]
 pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 
@@ -148,10 +148,10 @@ impl OpenRequests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These bytes came on the connection.
+    /// Records received bytes of the connection.
     ///
     /// # Errors
-    /// The length of a message that is longer than the protocol permits: nothing of it is kept.
+    /// Fails with the length of a message that is longer than the protocol permits: none of it is kept.
     pub(crate) fn came(&self, bytes: &[u8]) -> Result<(), usize> {
         let mut open = self.lock();
         open.beginning.extend_from_slice(bytes);
@@ -173,7 +173,7 @@ impl OpenRequests {
         Ok(())
     }
 
-    /// This message was written: where it is an answer, one request less is open.
+    /// Records a written message: if it is an answer, one request fewer is open.
     pub(crate) fn answered(&self, message: &[u8]) {
         if message.get(TYPE) == Some(&RESPONSE) {
             let mut open = self.lock();
@@ -186,7 +186,7 @@ impl OpenRequests {
         self.lock().unanswered
     }
 
-    /// Returns the beginning of a message, which no answer can concern yet.
+    /// Returns the beginning of a message, to which no answer can refer yet.
     pub(crate) fn save(&self) -> Blob {
         Blob(self.lock().beginning.clone())
     }
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(unread.take_part(9), b"cdefghijk");
         assert_eq!((unread.header(), unread.take_frame(1)), (Some((1, 1)), b"l".to_vec()));
         assert_eq!((unread.header(), unread.take_frame(3)), (Some((2, 3)), b"xyz".to_vec()));
-        // A part may be all that has come.
+        // A part may be all that has arrived.
         unread.put(&frame(1, b"abcd")[..FRAME_HEADER + 3]);
         assert_eq!((unread.take_part(3), unread.header()), (b"abc".to_vec(), Some((1, 1))));
         assert!(!unread.is_empty() && unread.missing() == 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One opened array of a [`SpecDocument`].
 //!
-//! Elements that stay, wherever they move, come out byte for byte; blanks between neighbours too.
-//! It never looks into an element.
+//! The bytes of unchanged elements, even moved ones, and the blanks between neighbours are
+//! preserved. It never parses an element.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::scan;
 #[derive(Debug)]
 pub struct Array<'t> {
     text: &'t [u8],
-    /// Its place and its elements' places; `None`: the document has no such array yet.
+    /// Its range and its elements' ranges; `None` if the document has no such array yet.
     source: Option<(Range<usize>, Vec<Range<usize>>)>,
     items: Vec<Item<'t>>,
 }
@@ -24,7 +24,7 @@ pub struct Array<'t> {
 /// One element.
 #[derive(Debug, Clone)]
 pub struct Item<'t> {
-    /// Index of the original element that it is, or replaces.
+    /// Index of the original element that it is or replaces.
     origin: Option<usize>,
     text: Cow<'t, [u8]>,
 }
@@ -35,7 +35,7 @@ impl Item<'_> {
         value_of(&self.text)
     }
 
-    /// Opens it, to read its members; `path` says where it is in messages.
+    /// Opens it, to read its members; `path` is its position in messages.
     pub fn open(&self, path: &str) -> Result<Object<'_>, DocumentError> {
         Object::open(&self.text, 0..self.text.len(), path.to_owned(), false)
     }
@@ -45,12 +45,12 @@ impl Item<'_> {
         scan::decode(&self.text)
     }
 
-    /// Puts `value` in this element's place.
+    /// Replaces this element by `value`.
     pub fn replace(&mut self, value: &Value) {
         self.text = Cow::Owned(value.to_string().into_bytes());
     }
 
-    /// An element that was not there before.
+    /// Creates a new element.
     pub fn new(value: &Value) -> Self {
         Self { origin: None, text: Cow::Owned(value.to_string().into_bytes()) }
     }
@@ -79,7 +79,7 @@ impl<'t> Array<'t> {
         Ok(Self { text, source: Some((source, places)), items })
     }
 
-    /// Its elements, to be read, moved, removed and added to.
+    /// Its elements, which can be read, moved, removed and added to.
     pub fn items(&mut self) -> &mut Vec<Item<'t>> {
         &mut self.items
     }
@@ -89,7 +89,7 @@ impl<'t> Array<'t> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }
 
-    /// Whether it was absent and nothing was put into it.
+    /// Whether it was absent and still has no elements.
     pub(crate) fn is_absent(&self) -> bool {
         self.source.is_none() && self.items.is_empty()
     }
@@ -112,8 +112,8 @@ impl<'t> Array<'t> {
         out.extend_from_slice(tail);
     }
 
-    /// The text that separated an element from its neighbour in the original. It is used even when
-    /// that neighbour is gone, so that removing an element only cuts text out.
+    /// The text that separated an element from its neighbour in the original. It is used even if
+    /// that neighbour is gone, so that removing an element only removes text.
     fn before(&self, item: &Item<'t>) -> Option<&'t [u8]> {
         let (_, places) = self.source.as_ref()?;
         let index = item.origin?;

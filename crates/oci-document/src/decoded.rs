@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document as Go's decoder reads it, where strict readers would read something else.
+//! Decodes a document like Go's decoder, if strict readers would read it differently.
 //!
-//! runc takes documents that strict readers refuse or read otherwise: members that are there twice
-//! or in another case, strings with lone surrogates or bytes that are not UTF-8, `null` in lists,
-//! anything behind the document. What plugins see has to be what runc reads, or a member could be
-//! hidden from them. Nothing is edited here.
-//! Reference: Go `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
+//! runc accepts documents that strict readers refuse or read differently: repeated members, members in another case,
+//! strings with lone surrogates or bytes that are not UTF-8, `null` in lists, any text after the document. Plugins must
+//! receive what runc reads, or a member could be hidden from them. Nothing is edited here. Reference: Go
+//! `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -35,7 +34,7 @@ const NAMES: &str = "process terminal user uid gid username additionalGids args 
 static KNOWN: LazyLock<HashMap<String, &'static str>> =
     LazyLock::new(|| NAMES.split_whitespace().map(|name| (fold(name), name)).collect());
 
-/// Objects whose keys are data: case counts.
+/// Objects whose keys are data, and so case-sensitive.
 const MAPS: [&str; 5] = ["annotations", "sysctl", "unified", "netDevices", "rdma"];
 
 /// The maps whose values are strings.
@@ -45,14 +44,14 @@ const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 
-/// Members of the specification lie no deeper; deeper ones are skipped.
+/// Nesting depth beyond which members are skipped; the specification's are not as deep.
 const DEEPEST: usize = 64;
 
-/// Decodes a document as Go does; `None` where a strict reader reads the same.
+/// Decodes a document like Go; `None` if a strict reader reads the same.
 ///
 /// # Errors
-/// Fails where Go's decoder does: the document does not begin with a JSON object. Fails with
-/// [`DocumentError::Repeated`] where a repeated member may leave parts of the earlier one in force.
+/// Fails like Go's decoder if the document does not begin with a JSON object, and with [`DocumentError::Repeated`] if
+/// parts of an earlier, repeated member may stay in force.
 pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     let malformed =
         |error: serde_json::Error| DocumentError::Malformed { detail: error.to_string() };
@@ -69,7 +68,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     Ok(Some(document))
 }
 
-/// Whether Go reads a value as a strict reader does; `name` is its member.
+/// Whether Go reads a value like a strict reader; `name` is its member.
 fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool {
     match text.get(span.start) {
         Some(b'{' | b'[') if depth > DEEPEST => false,
@@ -99,7 +98,7 @@ fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool 
     }
 }
 
-/// The keys of an object so far. Most have few, which are compared one by one.
+/// The keys of an object so far. Most objects have few, which are compared one by one.
 enum Seen<'t> {
     Few(Vec<Cow<'t, str>>),
     Many(HashSet<Cow<'t, str>>),
@@ -122,7 +121,7 @@ impl<'t> Seen<'t> {
     }
 }
 
-/// A key without its case; most keys have none.
+/// A key in lower case; most keys already are.
 fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
     let has_case = |byte: u8| !byte.is_ascii() || byte.is_ascii_uppercase();
     if key.bytes().any(has_case) { Cow::Owned(fold(key)) } else { key.clone() }
@@ -132,7 +131,7 @@ fn is_null(text: &[u8], span: &Range<usize>) -> bool {
     text.get(span.clone()) == Some(b"null")
 }
 
-/// A string that every reader reads alike.
+/// A string that every reader reads the same.
 fn plain_text<'t>(text: &'t [u8], span: &Range<usize>) -> Option<Cow<'t, str>> {
     let literal = text.get(span.clone())?;
     match literal.strip_prefix(b"\"")?.strip_suffix(b"\"")? {
@@ -141,7 +140,7 @@ fn plain_text<'t>(text: &'t [u8], span: &Range<usize>) -> Option<Cow<'t, str>> {
     }
 }
 
-/// Reads a value; the error is the path of a member that is there in two ways.
+/// Reads a value; fails with the path of a member that occurs in two forms.
 fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Value, String> {
     let raw = text.get(span.clone()).unwrap_or_default();
     Ok(match raw.first() {
@@ -198,15 +197,14 @@ fn zero(name: &str, of: &str) -> Value {
     }
 }
 
-/// The specification's spelling of a member, if it has one.
+/// The specification's spelling of a member, if it is one.
 fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// Puts a member into the object `of`. A repeated one: objects are read into the earlier one, the values of
-/// a map are replaced, and so are lists of texts or numbers. Go reads the elements of other lists into the
-/// earlier elements, and `null` removes some numbers and leaves others: neither is guessed, and the path is
-/// the error.
+/// Adds a member to the object `of`. If it is repeated, objects are merged into the earlier one, and the values of a
+/// map and lists of texts or numbers are replaced. Go merges the elements of other lists into the earlier elements, and
+/// `null` removes some numbers but not others: these fail with the path.
 fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
     let is_whole =
         |element: &Value| !(element.is_null() || element.is_object() || element.is_array());
@@ -342,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runc_refuses_is_refused_with_the_place() {
+    fn a_document_that_runc_refuses_is_refused_with_the_place() {
         for text in
             [&b""[..], b"{", b"{\"a\":1,}", b"\xef\xbb\xbf{}", b"{\"a\":\"\0\"}", b"{\"a\":\xff}"]
         {

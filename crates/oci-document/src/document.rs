@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON document that is edited without being rewritten.
+//! A JSON document that can be edited without being rewritten.
 //!
-//! Objects are opened one level at a time, only where something is to change; the rest stays a byte
-//! range of the original text and is written back unchanged: blanks, odd numbers, escapes, lone
-//! surrogates, order of keys, unknown keys even when there twice.
-//! It never guesses: where a key that has to be touched is there twice, or in another case, Go's
-//! decoder would merge what this parser sees as two members, so that edit is refused.
-//! Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null), RFC 8259.
+//! Objects are opened one level at a time, only where something is to change; the rest stays a byte range of the
+//! original text and is written back unchanged: blanks, unusual numbers, escapes, lone surrogates, order of keys,
+//! repeated unknown keys. Nothing is guessed: if a key to edit is repeated, or in another case, Go's decoder would
+//! merge what this parser reads as two members, so the edit is refused. Reference: Go `encoding/json` (`Unmarshal`: key
+//! case, duplicates, null), RFC 8259.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,10 +17,10 @@ use crate::array::Array;
 use crate::gojson::{fold, is_field};
 use crate::scan::{self, MemberSpan};
 
-/// The largest document in bytes: no engine writes a larger one, and reading it costs the node.
+/// The largest document in bytes: engines write smaller ones, and reading it takes the node's memory.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Why a document cannot be edited.
+/// The reason why a document cannot be edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
     /// More than [`MAX_BYTES`].
@@ -36,23 +35,23 @@ pub enum DocumentError {
         /// The parser's message.
         detail: String,
     },
-    /// A value to edit has another type than it should.
+    /// A value to edit has an unexpected type.
     #[error("{place} in config.json is not an {wanted}", place = place(path))]
     WrongType {
-        /// Where, as a dotted path; empty for the document itself.
+        /// Its dotted path; empty for the document itself.
         path: String,
         /// The expected type.
         wanted: &'static str,
     },
-    /// A key that has to be edited is there twice or spelt in another case.
+    /// A key to edit is repeated or in another case.
     #[error("config.json is ambiguous: {path} is spelt {spellings}")]
     Ambiguous {
-        /// The member that has to be edited, as a dotted path.
+        /// The member to edit, as a dotted path.
         path: String,
         /// Each spelling of its key.
         spellings: String,
     },
-    /// A member is there again in a way that Go reads into the earlier one, or that runtimes read differently.
+    /// A repeated member that Go merges into the earlier one, or that runtimes read differently.
     #[error("config.json is ambiguous: {} is there more than once", shown(path))]
     Repeated {
         /// The member, as a dotted path.
@@ -60,7 +59,7 @@ pub enum DocumentError {
     },
 }
 
-/// A name of the document's author in a message of one line: at most a hundred characters, escaped.
+/// Formats a name that the document's author chose for a one-line message: at most a hundred characters, escaped.
 fn shown(name: &str) -> String {
     const MOST: usize = 100;
     let mut shown: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
@@ -82,8 +81,8 @@ pub struct SpecDocument<'t> {
 }
 
 impl<'t> SpecDocument<'t> {
-    /// Checks that `text` begins with a JSON object, and opens its top level only. Go's decoder
-    /// does not read text after it, which stays.
+    /// Checks that `text` begins with a JSON object, and opens only its top level. Go's decoder ignores text after it,
+    /// which is preserved.
     pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
         if text.len() > MAX_BYTES {
             return Err(DocumentError::TooLarge { size: text.len() });
@@ -115,23 +114,23 @@ impl<'t> SpecDocument<'t> {
 pub struct Object<'t> {
     text: &'t [u8],
     path: String,
-    /// `None`: the document has no such object yet.
+    /// `None` if the document has no such object yet.
     source: Option<Range<usize>>,
-    /// Keys are data (annotations), not names of a schema: case matters.
+    /// Whether keys are data (annotations), and so case-sensitive, instead of names of a schema.
     exact: bool,
     members: Vec<Member<'t>>,
     /// Indices of members by name, for objects with more than [`FEW`] members.
     index: Option<HashMap<String, Vec<usize>>>,
 }
 
-/// With more members than this an object is indexed.
+/// Number of members above which an object is indexed.
 const FEW: usize = 16;
 
 #[derive(Debug)]
 struct Member<'t> {
     name: Cow<'t, str>,
     origin: Option<MemberSpan>,
-    /// Its original value was removed or replaced and must not come back.
+    /// Whether its original value was removed or replaced and must not be restored.
     is_replaced: bool,
     now: Now<'t>,
 }
@@ -174,12 +173,12 @@ impl<'t> Object<'t> {
         self
     }
 
-    /// A name as it is compared: as it is, or without regard to case.
+    /// A name in the form for comparison: unchanged, or in one case.
     fn folded(&self, name: &str) -> String {
         if self.exact { name.to_owned() } else { fold(name) }
     }
 
-    /// Member `key` as a value, opened or not, to compare and report it.
+    /// The value of member `key`, opened or not, for comparison and messages.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let Some(written) = self.members[index].written() else { return Ok(None) };
@@ -188,14 +187,14 @@ impl<'t> Object<'t> {
         Ok((text != b"null").then(|| value_of(&text)))
     }
 
-    /// Replaces member `key` in its place, or adds it at the end.
+    /// Replaces member `key` in place, or adds it at the end.
     pub fn set(&mut self, key: &str, value: &Value) -> Result<(), DocumentError> {
         let text = value.to_string().into_bytes();
         self.put(key, Now::Text(text))?;
         Ok(())
     }
 
-    /// Removes member `key`, if it is there.
+    /// Removes member `key`, if it exists.
     pub fn remove(&mut self, key: &str) -> Result<(), DocumentError> {
         if let Some(index) = self.find(key)? {
             self.members[index].now = Now::Removed;
@@ -209,7 +208,7 @@ impl<'t> Object<'t> {
         self.open_object(key, false)
     }
 
-    /// Opens the object `key` whose keys are data, like annotations.
+    /// Opens the object `key` whose keys are data, such as annotations.
     pub fn map(&mut self, key: &str) -> Result<&mut Object<'t>, DocumentError> {
         self.open_object(key, true)
     }
@@ -234,7 +233,7 @@ impl<'t> Object<'t> {
         }
     }
 
-    /// Opens what an earlier edit put at `key`, or an object that is not there yet.
+    /// Opens the value that an earlier edit put at `key`, or an object that does not exist yet.
     fn reopen(&self, key: &str, path: String, exact: bool) -> Result<Object<'t>, DocumentError> {
         let members = match self.value(key)? {
             None => Vec::new(),
@@ -272,7 +271,7 @@ impl<'t> Object<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// The place of the original value of `key`, unless it is absent, removed or `null`.
+    /// The range of the original value of `key`, unless it is absent, removed or `null`.
     fn span(&self, key: &str) -> Result<Option<Range<usize>>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let member = &self.members[index];
@@ -309,7 +308,7 @@ impl<'t> Object<'t> {
         Ok(place)
     }
 
-    /// The places of the members that mean `key`.
+    /// The indices of the members that match `key`.
     fn places(&self, key: &str) -> Vec<usize> {
         match &self.index {
             Some(index) => index.get(&self.folded(key)).cloned().unwrap_or_default(),
@@ -323,7 +322,7 @@ impl<'t> Object<'t> {
         }
     }
 
-    /// The one member that means `key`.
+    /// The only member that matches `key`.
     fn find(&self, key: &str) -> Result<Option<usize>, DocumentError> {
         let found = self.places(key);
         match found.as_slice() {
@@ -337,7 +336,7 @@ impl<'t> Object<'t> {
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
 
-    /// Whether it was absent and nothing was put into it.
+    /// Whether it was absent and still has no members.
     fn is_absent(&self) -> bool {
         self.source.is_none() && self.members.iter().all(|member| member.written().is_none())
     }
@@ -373,8 +372,8 @@ impl<'t> Object<'t> {
         out.extend_from_slice(style.tail);
     }
 
-    /// The text that separated a member from its neighbour in the original. It is used even when
-    /// that neighbour is gone, so that removing a member only cuts text out.
+    /// The text that separated a member from its neighbour in the original. It is used even if that neighbour is gone,
+    /// so that removing a member only removes text.
     fn before(&self, index: usize) -> Option<&'t [u8]> {
         let from = self.members.get(index.checked_sub(1)?)?.origin.as_ref()?.value.end;
         let to = self.members.get(index)?.origin.as_ref()?.key.start;
@@ -382,7 +381,7 @@ impl<'t> Object<'t> {
     }
 }
 
-/// The layout of an object, so that added members look like the others.
+/// The layout of an object, so that added members match the others.
 struct Style<'t> {
     head: &'t [u8],
     indent: &'t [u8],
@@ -440,7 +439,7 @@ impl<'t> Member<'t> {
         match &self.now {
             Now::Kept => origin(),
             Now::Text(text) => Some(MemberSource::Text(text)),
-            // Opened without an edit: it must not appear.
+            // Opened without an edit, so it must not be written.
             Now::Object(object) if object.is_absent() => origin(),
             Now::Object(object) => Some(MemberSource::Object(object)),
             Now::Array(array) if array.is_absent() => origin(),
@@ -450,8 +449,8 @@ impl<'t> Member<'t> {
     }
 }
 
-/// Decodes a value of the document. A value that serde_json cannot hold (nested too deep, lone
-/// surrogates) is given as a string of its source.
+/// Decodes a value of the document. A value that serde_json cannot represent (nested too deep, lone surrogates) becomes
+/// a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
         .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))

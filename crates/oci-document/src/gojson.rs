@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of JSON members as Go compares them: a decoder in Go takes a member for a field whose name
-//! differs in case only. That counts wherever a person, an image or a tenant may have written what
-//! an engine or runc reads; what Go wrote itself has the names of its fields.
+//! Names of JSON members as Go compares them: a decoder in Go matches a member with a field whose name differs only in
+//! case. This matters if a person, an image or a tenant may have written what an engine or runc reads; JSON written by
+//! Go has the fields' exact names.
 //!
-//! Go folds letter by letter: two letters beyond ASCII are one of ASCII's (U+017F is s, U+212A is k).
-//! No letter becomes two ("ß" is not "ss"), and neither Turkish i is an i.
-//! Reference: Go `encoding/json`, `fold.go`; `tests/engines/interop/names.rs` asks Go about every letter.
+//! Go folds letter by letter: two letters beyond ASCII fold to ASCII ones (U+017F to s, U+212A to k). No letter folds
+//! to two ("ß" is not "ss"), and neither Turkish i folds to i. Reference: Go `encoding/json`, `fold.go`;
+//! `tests/engines/interop/names.rs` asks Go about every letter.
 
-/// Maps all spellings of a field to one. Field names are ASCII: of other letters, only these two
-/// can match one.
+/// Folds all spellings of a field to one. Field names are ASCII, and only these two other letters can match an ASCII
+/// one.
 pub fn fold(name: &str) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',
@@ -18,7 +18,7 @@ pub fn fold(name: &str) -> String {
     name.chars().map(fold).collect()
 }
 
-/// Whether Go takes a member of this name for `field`.
+/// Whether Go matches a member of this name with `field`.
 pub fn is_field(name: &str, field: &str) -> bool {
     name.eq_ignore_ascii_case(field) || (!name.is_ascii() && fold(name) == fold(field))
 }

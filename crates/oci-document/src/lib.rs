@@ -2,9 +2,9 @@
 //! Edits a JSON document without rewriting it, and reads it as Go's decoder does.
 //!
 //! A container's `config.json` is written by one program and read by another, both usually in Go. A program between
-//! them that parses and serializes it changes it: unknown members get lost, `1E+400` becomes an error, blanks and
-//! the order of members change, and a member that is spelled `Process` may be read by one and not by the other.
-//! [`SpecDocument`] makes the requested changes, and every other byte stays as it was:
+//! them that parses and serializes it changes it: unknown members are lost, `1E+400` becomes an error, blanks and the
+//! order of members change, and only one of the two programs may read a member spelled `Process`. [`SpecDocument`]
+//! makes the requested changes, and preserves every other byte:
 //!
 //! ```
 //! use oci_document::SpecDocument;
@@ -22,11 +22,11 @@
 //! # }
 //! ```
 //!
-//! An edit that would have to guess is refused: of `args` and `ARGS` in one object, Go's decoder reads one and another
-//! reader another ([`DocumentError::Ambiguous`]). [`odd_document`] reads a whole document as Go does, and
-//! [`fold`] and [`is_field`] compare names of members as Go compares them.
+//! An ambiguous edit is refused: of `args` and `ARGS` in one object, Go's decoder may read one and other readers the
+//! other ([`DocumentError::Ambiguous`]). [`odd_document`] reads a whole document like Go, and [`fold`] and [`is_field`]
+//! compare names of members like Go.
 //!
-//! Everything here is pure: values in, values out. No file is opened.
+//! Everything here is pure: no file is opened.
 
 mod array;
 mod decoded;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the byte ranges of members and elements in a JSON text.
 //!
-//! Works on text that [`crate::document`] has already found to be well-formed, looks only at one
-//! level at a time and steps over everything below it without recursion, so depth costs nothing.
-//! It never decodes a number and never changes a byte.
-//! Reference: RFC 8259; Go's `encoding/json` for the decoding of odd strings.
+//! Works on text that [`crate::document`] has found to be well-formed. It reads one level at a time
+//! and skips everything below without recursion, so depth does not matter. It never decodes a
+//! number and never changes a byte. Reference: RFC 8259; Go's `encoding/json` for the decoding of
+//! odd strings.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use serde_json::value::RawValue;
 
-/// The member of an object: where its key (with quotes) and its value stand.
+/// The member of an object: the ranges of its key (with quotes) and its value.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberSpan {
     pub(crate) key: Range<usize>,
     pub(crate) value: Range<usize>,
 }
 
-/// First position at or after `at` that holds no blank.
+/// The first position at or after `at` that is not a blank.
 pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = text.get(at) {
         at += 1;
@@ -66,7 +66,7 @@ pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     }
 }
 
-/// Decodes a string literal (with its quotes). A lone surrogate reads as U+FFFD, as in Go.
+/// Decodes a string literal (with its quotes). A lone surrogate becomes U+FFFD, as in Go.
 pub(crate) fn decode(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if !inner.contains(&b'\\') {
@@ -78,7 +78,7 @@ pub(crate) fn decode(literal: &[u8]) -> Option<String> {
     decode_lossily(&lossy(inner))
 }
 
-/// Bytes as text. Each byte that is not UTF-8 reads as U+FFFD, as in Go.
+/// Bytes as text. Each byte that is not UTF-8 becomes U+FFFD, as in Go.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -88,12 +88,12 @@ pub(crate) fn lossy(bytes: &[u8]) -> String {
     text
 }
 
-/// Finds the first JSON value of `text`. Strings may hold bytes that are not UTF-8, and anything
-/// may follow: Go's decoder takes the first value and ignores the rest.
+/// Finds the first JSON value of `text`. Strings may contain bytes that are not UTF-8, and any text
+/// may follow: Go's decoder reads the first value and ignores the rest.
 pub(crate) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
     let mut plain = Cow::Borrowed(text);
     if std::str::from_utf8(text).is_err() {
-        // Each such byte is replaced by a letter, so all offsets stay.
+        // Each such byte is replaced by a letter, so offsets are unchanged.
         let mut same = Vec::with_capacity(text.len());
         for chunk in text.utf8_chunks() {
             same.extend_from_slice(chunk.valid().as_bytes());
@@ -101,7 +101,7 @@ pub(crate) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
         }
         plain = Cow::Owned(same);
     }
-    // Steps over values without recursion, so nesting has no limit here.
+    // Skips values without recursion, so nesting has no limit here.
     let mut values = serde_json::Deserializer::from_slice(&plain).into_iter::<&RawValue>();
     let length = match values.next() {
         Some(value) => value?.get().len(),
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_found_whatever_stands_in_their_strings() {
+    fn members_are_found_whatever_their_strings_contain() {
         let text = br#" { "a" : "}\"{" , "b\\":[1,{"x":"]"}],"c":-1e9 }"#;
         let found: Vec<(&[u8], &[u8])> =
             members(text, 1).unwrap().into_iter().map(|p| (&text[p.key], &text[p.value])).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_json_is_nothing_and_no_panic() {
+    fn text_that_is_not_json_gives_nothing_and_no_panic() {
         for text in
             [&b""[..], b"{", b"{\"a", b"{\"a\"", b"{\"a\":", b"{\"a\":1", b"{\"a\" 1}", b"{1:2}"]
         {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims about [`crate::document`]: what an edit changes, and which documents are refused.
+//! Tests of [`crate::document`]: the effect of edits, and refused documents.
 
 use serde_json::{Value, json};
 
@@ -195,7 +195,7 @@ fn a_replaced_member_can_be_edited_and_a_removed_one_stays_away() {
 }
 
 #[test]
-fn a_value_is_what_it_is_now_opened_or_not() {
+fn a_value_is_the_current_one_whether_opened_or_not() {
     let result = edited(r#"{"a":{"x":1},"b":null,"c":[1],"d":{}}"#, |root| {
         root.object("a")?.set("y", &json!(2))?;
         root.array("c")?.items().clear();

@@ -78,7 +78,7 @@ fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Res
     Ok(plan)
 }
 
-/// A copy of Flatcar's file, which is read-only, and a unit file by which containerd reads the copy.
+/// Plans a copy of Flatcar's file, which is read-only, and a unit file that makes containerd read the copy.
 fn plan_copy(registration: &Registration, text: &str, texts: &Texts) -> Result<Plan> {
     let mut copied = texts.clone();
     copied.insert(MAIN.to_owned(), text.to_owned());
@@ -93,13 +93,13 @@ fn plan_copy(registration: &Registration, text: &str, texts: &Texts) -> Result<P
     Ok(plan)
 }
 
-/// Returns the file of which `path` is a copy with our values, if it is one.
+/// Returns the file of which `path` is a copy with nri-runc's values, if it is one.
 pub(super) fn copied_from(ledger: &Ledger, path: &str) -> Option<&'static str> {
     let is_copied = path == MAIN && ledger.files.iter().any(|file| file.path == FLATCAR_UNIT);
     is_copied.then_some(FLATCAR_MAIN)
 }
 
-/// Plans for a missing or empty configuration. Every containerd from 1.5 on reads version 2.
+/// Plans for a missing or empty configuration. Every containerd since 1.5 reads version 2.
 fn plan_without_file(registration: &Registration, main: &str, is_there: bool) -> Result<Plan> {
     let mut plan = Plan::default();
     let cri = ["plugins", OLD_CRI, "containerd"];

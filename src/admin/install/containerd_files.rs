@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub(super) const MAIN: &str = USUAL_MAIN;
 /// The CRI plugin's section in version 2.
 pub(super) const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
-/// The CRI plugin's section from version 3 on.
+/// The CRI plugin's section since version 3.
 pub(super) const NEW_CRI: &str = "io.containerd.cri.v1.runtime";
 /// Directory of imports that k0s generates. These are skipped here: their sources are read instead.
 const GATHERED: &str = "/run/k0s/";
@@ -50,7 +50,7 @@ pub(super) fn state_directory(main: &str, text: &str) -> String {
     })
 }
 
-/// Returns the path of its socket; from version 4 on, a plugin's table sets it.
+/// Returns the path of its socket; since version 4 a plugin's table sets it.
 pub(super) fn socket_path(main: &str, text: &str) -> String {
     let keys: [&[&str]; 2] =
         [&["plugins", "io.containerd.server.v1.grpc", "address"], &["grpc", "address"]];
@@ -126,7 +126,7 @@ pub(super) fn require_cri(files: &Files) -> Result<()> {
     }
 }
 
-/// Returns the path at which containerd would read our file `name`.
+/// Returns the path at which containerd would read the nri-runc file `name`.
 pub(super) fn drop_in_path(main: &str, name: &str, texts: &Texts) -> Option<String> {
     sources(main, texts).into_iter().find_map(|source| match source {
         EngineFile::Folder(folder, suffix) if name.ends_with(&suffix) => {
@@ -136,7 +136,7 @@ pub(super) fn drop_in_path(main: &str, name: &str, texts: &Texts) -> Option<Stri
     })
 }
 
-/// Whether a file is read after one of ours in the same folder.
+/// Whether a file is read after one of nri-runc's in the same folder.
 pub(super) fn is_later(path: &str, ours: &str) -> bool {
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     folder(path) == folder(ours) && path > ours

@@ -12,7 +12,7 @@ use super::nri_decision::NriSetting;
 use super::plan::{Plan, Texts};
 use crate::error::{Error, Result};
 
-/// The file that switches it off where nri-runc is registered with another engine.
+/// The file that switches it off if nri-runc is registered with another engine.
 const NRI_DROP_IN: &str = "50-nri-runc-nri.toml";
 const NRI: &str = "io.containerd.nri.v1.nri";
 const IS_OFF: [&str; 3] = ["plugins", NRI, "disable"];
@@ -39,7 +39,7 @@ pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
 }
 
-/// Plans to switch it off, where nothing else is registered with containerd.
+/// Plans to switch it off, if nothing else is registered with containerd.
 pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files = parse_in_order(main, texts)?;
     let source = distribution::source(main);
@@ -71,7 +71,7 @@ pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// The error for a template, which gets only the addition of a registration with containerd itself.
+/// The error for a template, to which only a registration with containerd itself may add.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))
@@ -86,8 +86,8 @@ pub(super) fn nri_table() -> String {
     format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
 }
 
-/// Returns the text for our file `ours` that switches NRI off; edits a later file that switches it
-/// on.
+/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file that
+/// switches it on.
 pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     if is_nri_off(files) == Some(true) {
         return Ok(String::new());

@@ -14,7 +14,7 @@ use super::nri_decision::NriDecision;
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::Result;
 
-/// Name of our drop-in in an imported directory.
+/// Name of nri-runc's drop-in in an imported directory.
 pub(super) const DROP_IN: &str = "50-nri-runc.toml";
 
 const SHIM: &str = "io.containerd.runc.v2";
@@ -74,7 +74,7 @@ impl<'r> Addition<'r> {
         self.registration.nri == NriDecision::TakeOver
     }
 
-    /// Returns the text with our default runtime, if it is to be changed.
+    /// Returns the text with nri-runc as default runtime, if the default is to be changed.
     pub(super) fn with_default(&self, path: &str, text: String) -> Result<String> {
         if !self.sets_default {
             return Ok(text);
@@ -83,7 +83,7 @@ impl<'r> Addition<'r> {
         edit::set(path, &text, &self.cri, "default_runtime_name", &name)
     }
 
-    /// Plans all parts as our drop-in in an imported directory.
+    /// Plans all parts as nri-runc's drop-in in an imported directory.
     pub(super) fn as_file(
         &self,
         path: &str,

@@ -14,7 +14,7 @@ use crate::error::Result;
 const MAIN: &str = "/etc/crio/crio.conf";
 const FOLDER: &str = "/etc/crio/crio.conf.d";
 const DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc.conf";
-/// The drop-in that switches CRI-O's own NRI off where nri-runc is registered with another engine.
+/// The drop-in that switches CRI-O's own NRI off if nri-runc is registered with another engine.
 const NRI_DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc-nri.conf";
 const RUNTIME: [&str; 2] = ["crio", "runtime"];
 const NRI: [&str; 2] = ["crio", "nri"];
@@ -27,7 +27,7 @@ pub(super) fn sources() -> Vec<EngineFile> {
     vec![EngineFile::File(MAIN.to_owned()), EngineFile::Folder(FOLDER.to_owned(), String::new())]
 }
 
-/// Returns the path of CRI-O's socket by its files.
+/// Returns the path of CRI-O's socket, according to its files.
 pub(super) fn socket_path(root: &Root) -> String {
     let mut files = vec![MAIN.to_owned()];
     files.extend(root.entries(FOLDER));
@@ -106,7 +106,7 @@ pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Plans to switch it off, where nothing else is registered with CRI-O.
+/// Plans to switch it off, if nothing else is registered with CRI-O.
 pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files: Files = parse_all(texts)?.into_iter().filter(|(p, _)| p != NRI_DROP_IN).collect();
     let text = nri_off(NRI_DROP_IN, &files, texts, plan)?;
@@ -114,8 +114,8 @@ pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     if text.is_empty() { Ok(()) } else { plan.own_file(texts, NRI_DROP_IN, text) }
 }
 
-/// Returns the text for our file `ours` that switches NRI off; edits a later file that switches it
-/// on.
+/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file that
+/// switches it on.
 fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     let keys = [&NRI[..], &[IS_ON]].concat();
     let last = files
@@ -150,7 +150,7 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
     text
 }
 
-/// Parses all files except our drop-in, in their order.
+/// Parses all files except nri-runc's drop-in, in order.
 fn parse_others(texts: &Texts) -> Result<Files> {
     Ok(parse_all(texts)?.into_iter().filter(|(path, _)| path != DROP_IN).collect())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the containerd of this host: by the file or the distribution that is named, by the
-//! record of an earlier `install`, else by the files found. Several candidates are an error, not a
-//! guess. It only reads.
+//! Selects the containerd of this host: by the named file or distribution, by the record of an
+//! earlier `install`, else by the files found. Several candidates are an error, not a guess. It
+//! only reads.
 
 use super::distribution::{self, DISTRIBUTIONS, Distribution, FLATCAR_MAIN};
 use super::engine::Engine;
@@ -115,14 +115,15 @@ fn main_of(distribution: Distribution, root: &Root) -> String {
     its.unwrap_or_else(|| distribution.main().to_owned())
 }
 
-/// Whether this is a Flatcar with its own containerd.
+/// Whether this is a Flatcar with its built-in containerd.
 pub(super) fn is_flatcar(root: &Root) -> bool {
     let system = root.text(distribution::OS_RELEASE);
     let system = Texts::from([(distribution::OS_RELEASE.to_owned(), system)]);
     distribution::is_flatcar(&system) && root.has_file(FLATCAR_MAIN)
 }
 
-/// Returns Flatcar's own file if it imports a directory for our file; else the copy to be made.
+/// Returns Flatcar's own file if it imports a directory for nri-runc's file; else the copy to be
+/// made.
 fn flatcar_main(root: &Root) -> &'static str {
     let text = root.text(FLATCAR_MAIN);
     let texts = Texts::from([(FLATCAR_MAIN.to_owned(), text)]);

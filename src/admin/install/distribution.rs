@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubernetes distributions whose containerd is not where containerd's own package puts it: the file
-//! that it reads, which file of theirs may be changed instead, its socket and its folders. Pure.
+//! Kubernetes distributions whose containerd is not where containerd's package puts it: the file that it reads, the
+//! distribution's file to change instead, its socket and its folders. Pure.
 //!
-//! A file that the distribution writes anew at each start is never changed: k3s and RKE2 render a
-//! template or import a folder, k0s collects a folder, microk8s fills in a template, and on Flatcar
-//! the file is read-only. Which distribution a file belongs to is told by its path, so that the undo
-//! record needs no more than that path.
+//! A file that the distribution rewrites at each start is never changed: k3s and RKE2 render a template or import a
+//! folder, k0s collects a folder, microk8s fills in a template, and on Flatcar the file is read-only. A file's path
+//! identifies its distribution, so the undo record needs only that path.
 
 use clap::ValueEnum;
 
@@ -17,19 +16,19 @@ use crate::error::Error;
 pub(super) const USUAL_MAIN: &str = "/etc/containerd/config.toml";
 /// Flatcar's own file.
 pub(super) const FLATCAR_MAIN: &str = "/usr/share/containerd/config.toml";
-/// Which system this is; the file that `/etc/os-release` is a link to.
+/// The file that identifies the system; `/etc/os-release` is a link to it.
 pub(super) const OS_RELEASE: &str = "/usr/lib/os-release";
 /// Path of k3s' and RKE2's file below their data directory.
 const RANCHER_MAIN: &str = "/agent/etc/containerd/config.toml";
 const K0S_MAIN: &str = "/etc/k0s/containerd.toml";
 const K0S_FOLDER: &str = "/etc/k0s/containerd.d";
-/// By its first line k0s knows that the file is its own.
+/// The first line by which k0s recognizes its own file.
 const K0S_FIRST_LINE: &str = "# k0s_managed=true";
 const MICROK8S_DATA: &str = "/var/snap/microk8s/";
 const MICROK8S_MAIN: &str = "/var/snap/microk8s/current/args/containerd.toml";
 const MICROK8S_TEMPLATE: &str = "/var/snap/microk8s/current/args/containerd-template.toml";
 
-/// A distribution that `install` can be told of.
+/// A distribution that `install` can be told to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Distribution {
     /// k3s, also in k3d
@@ -57,7 +56,7 @@ pub(super) enum Distribution {
     Flatcar,
 }
 
-/// Distributions that bring a containerd; it is searched for where none is named.
+/// Distributions with a built-in containerd; they are searched if none is named.
 pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
     Distribution::K3s,
     Distribution::Rke2,
@@ -105,7 +104,7 @@ impl Distribution {
         }
     }
 
-    /// The distribution that writes this file; `None` where its owner does.
+    /// The distribution that writes this file; `None` if the file's owner does.
     pub(super) fn of_main(main: &str) -> Option<Self> {
         if let Some(data) = main.strip_suffix(RANCHER_MAIN) {
             let is_rke2 = data.rsplit('/').next().is_some_and(|name| name.contains("rke2"));
@@ -118,7 +117,7 @@ impl Distribution {
         }
     }
 
-    /// The programs by which it is known to be here.
+    /// The programs whose presence identifies it.
     pub(super) fn programs(self) -> &'static [&'static str] {
         match self {
             Self::K3s => &["/usr/local/bin/k3s", "/usr/bin/k3s", "/bin/k3s", "/opt/bin/k3s"],
@@ -146,7 +145,7 @@ impl Distribution {
         containerd_socket_of(self.state_directory())
     }
 
-    /// crictl and ctr, as they are called on its nodes.
+    /// The commands for crictl and ctr on its nodes.
     pub(super) fn tools(self) -> (String, String) {
         let socket = self.socket_path();
         match self {
@@ -188,7 +187,7 @@ impl Distribution {
     }
 }
 
-/// The file whose tables are read and, where it is not rendered, changed.
+/// The file whose tables are read and, unless it is rendered, changed.
 pub(super) fn source(main: &str) -> &str {
     match Distribution::of_main(main) {
         Some(Distribution::Microk8s) => MICROK8S_TEMPLATE,
@@ -220,7 +219,7 @@ pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
     is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
 }
 
-/// Files that are read beside containerd's own: they are no part of its configuration.
+/// Files that are read in addition to containerd's: they are not part of its configuration.
 pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
     let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();

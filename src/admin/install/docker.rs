@@ -17,13 +17,13 @@ pub(super) struct RuntimesFile {
     pub(super) main: &'static str,
     /// The engine, as people write it.
     title: &'static str,
-    /// Names of runtimes that the engine gives a meaning of its own.
+    /// Names of runtimes to which the engine gives a special meaning.
     reserved: &'static [&'static str],
-    /// Default runtimes that need no mention: the usual one, and one that is no OCI runtime.
+    /// Default runtimes that need no note: the usual one, and one that is not an OCI runtime.
     usual: &'static [&'static str],
     /// The key of a runtime's arguments, and whether each entry has it.
     arguments: (&'static str, bool),
-    /// The path of the switch of the engine's own NRI.
+    /// The keys of the setting that switches the engine's own NRI.
     nri: &'static [&'static str],
 }
 
@@ -118,7 +118,7 @@ pub(super) fn nri_setting(engine: &RuntimesFile, main: &str, texts: &Texts) -> R
     Ok(NriSetting { is_on, socket, is_on_by_form: false })
 }
 
-/// Plans to switch it off, where nothing else is registered with the engine.
+/// Plans to switch it off, if nothing else is registered with the engine.
 pub(super) fn plan_nri_off(
     engine: &RuntimesFile,
     main: &str,

@@ -108,7 +108,7 @@ pub(super) fn set(path: &str, text: &str, keys: &[&str], key: &str, value: &str)
 }
 
 /// Refuses a result that does not parse: the addition contradicts the text (a table written as one
-/// line, a dotted key), and the operator has to make it.
+/// line, a dotted key), and the operator must make it manually.
 fn understood(path: &str, new: String, added: &str) -> Result<String> {
     if Document::parse(new.as_str()).is_ok() {
         return Ok(new);
@@ -118,7 +118,7 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         .hint(format!("add manually: {}", added.join("; "))))
 }
 
-/// Undoes in `now` the change from `before` to `after`. `None`: these lines were edited since.
+/// Reverts in `now` the change from `before` to `after`. `None`: these lines were edited since.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());

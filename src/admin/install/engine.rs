@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// The first version with NRI on by default; the engine's name if there is none.
+    /// The first version with NRI on by default, or only the engine's name if there is none.
     pub(super) fn first_with_nri(self) -> &'static str {
         match self {
             Self::Containerd => "containerd 2.0",
@@ -101,8 +101,8 @@ impl Engine {
         }
     }
 
-    /// How containers use the handler, the usual way first. `main` is the engine's file, by which a
-    /// distribution's names for `crictl` and `ctr` are chosen.
+    /// How containers use the handler, the usual way first. `main` is the engine's file, which
+    /// determines a distribution's names for `crictl` and `ctr`.
     pub(super) fn usage(
         self,
         main: Option<&str>,
@@ -137,7 +137,7 @@ impl Engine {
     }
 }
 
-/// How pods use the handler; `crictl` is the command's name there.
+/// How pods use the handler; `crictl` is the command's name on the node.
 fn pods(crictl: &str, name: &str, default: bool) -> Vec<String> {
     if default {
         return vec![

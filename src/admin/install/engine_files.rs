@@ -107,7 +107,7 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     replace(&dir, name, text.as_bytes(), &like).doing(doing)
 }
 
-/// Replaces a file of nri-runc's own atomically, without reading the old one.
+/// Replaces a file of nri-runc atomically, without reading the old one.
 pub(super) fn put(root: &Root, path: &str, bytes: &[u8], mode: u32) -> Result<()> {
     let doing = || format!("writing {path}");
     let (folder, name) = root::split(path).doing(doing)?;

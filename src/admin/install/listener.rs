@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that listens on the plugin socket: it reveals an engine's own NRI whatever the
+//! The process that listens on the plugin socket: it reveals an engine's own NRI, whatever the
 //! configuration. It connects, sends nothing, and never removes a socket.
 
 use super::root::Root;

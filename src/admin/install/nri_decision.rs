@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Default plugin socket beside an engine's own NRI.
+/// Default plugin socket next to an engine's own NRI.
 pub(super) const BESIDE_SOCKET: &str = "/var/run/nri/nri-runc.sock";
 
 /// Maximum bytes of a socket's path, without the terminating NUL (unix(7)).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' own NRI: whether one serves plugins on nri-runc's socket, by its files, its program
-//! and the process that listens there, and the operator's decision about it (decision D46). It
-//! writes nothing, and runs no program except CRI-O for its version.
+//! The engines' own NRI: whether one serves plugins on nri-runc's socket, according to its files, its program and the
+//! listening process, and the operator's decision about it (decision D46). It writes nothing, and runs no program
+//! except CRI-O for its version.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
 use crate::runtime::features;
 
-/// Directory of nri-runc's pre-installed plugins beside an engine's own NRI, which launches those
-/// of the default directory.
+/// Directory of nri-runc's pre-installed plugins next to an engine's own NRI, which launches those of the default
+/// directory.
 const BESIDE_PLUGINS: &str = "/opt/nri-runc/plugins";
 
 /// containerd's module path since 2.0, the first version with NRI on by default. Function names in
@@ -31,7 +31,7 @@ const CRIO_WITH_NRI: (u32, u32, u32) = (1, 30, 0);
 #[derive(Debug)]
 pub(super) struct NriCandidate {
     pub(super) engine: Engine,
-    /// Its main file, where it is not the usual one.
+    /// Its main file, unless it is the usual one.
     main: Option<String>,
     /// Whether its program has NRI on by default; `None` without a program.
     is_on_by_default: Option<bool>,
@@ -141,7 +141,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
             Some(contains(&program, CONTAINERD_2))
         }
         Engine::Crio => {
-            // Run only a program of a packaged path, and never one of an image.
+            // Only a program at a packaged path is run, and never one of an image.
             let asked = usual.filter(|_| !root.is_confined());
             let version = asked.and_then(|path| features::version(&root.path(Path::new(path))));
             Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
@@ -160,7 +160,7 @@ fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     })
 }
 
-/// Reads all files of the candidates, and our own drop-ins.
+/// Reads all files of the candidates, and nri-runc's drop-ins.
 pub(super) fn read_all(root: &Root, candidates: &[NriCandidate]) -> Result<Texts> {
     let mut texts = Texts::new();
     for candidate in candidates {
@@ -202,7 +202,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// The part of the names of the drop-ins with the scope.
+/// The part of a path by which drop-ins with the scope are recognized.
 const SCOPE: &str = "/40-scope-";
 
 /// Whether this is a drop-in with the scope.
@@ -210,8 +210,8 @@ pub(super) fn is_scope(path: &str) -> bool {
     path.contains(SCOPE)
 }
 
-/// Plans the drop-in with which plugins see the containers of the whole node (D65): a plugin that used an
-/// engine's own NRI saw them. What the operator decided in another drop-in stays.
+/// Plans the drop-in that makes plugins receive the containers of the whole node (D65), as they did with the engine's
+/// own NRI. An operator's setting in another drop-in stays.
 fn plan_scope(engine: Engine, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let others =
         texts.iter().filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !is_scope(path));
@@ -238,7 +238,7 @@ fn sets_scope(path: &str, text: &str) -> Result<bool> {
     Ok(edit::at(edit::parse(path, text)?.as_table(), &["nri", "scope"]).is_some())
 }
 
-/// Whether a drop-in with the scope would be read, and the operator has not decided about it.
+/// Whether a drop-in with the scope would be read, and the operator has not set the scope.
 pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> {
     if install.common.root.is_some() {
         return Ok(true);
@@ -343,7 +343,7 @@ fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
     ))
 }
 
-/// Returns the notes about the decision that was carried out.
+/// Returns the notes about a decision that was carried out.
 pub(super) fn notes(
     registration: &Registration,
     candidates: &[NriCandidate],

@@ -29,13 +29,14 @@ pub(super) struct Registration {
     pub(super) binary: String,
     /// Make nri-runc the default runtime.
     pub(super) default: bool,
-    /// The engine's main file, where it is not the usual one.
+    /// The engine's main file, unless it is the usual one.
     pub(super) main: Option<String>,
     /// The plugin socket of nri-runc.
     pub(super) socket: String,
     /// The decision about the engine's own NRI.
     pub(super) nri: NriDecision,
-    /// Show plugins the containers of the whole node, unless the operator decided otherwise.
+    /// Whether plugins receive the containers of the whole node, unless the operator decided
+    /// otherwise.
     pub(super) shows_node: bool,
 }
 
@@ -48,13 +49,13 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
     /// Other engines whose files are changed too.
     pub(super) restarts: Vec<Engine>,
-    /// The default runtime so far, as the engine's files give it: a path or a name.
+    /// The current default runtime, as the engine's files name it: a path or a name.
     pub(super) runtime: Option<String>,
 }
 
 impl Plan {
-    /// Adds one of our own files; refuses if it already exists with different content, which
-    /// somebody else wrote.
+    /// Adds one of nri-runc's files; refuses if it already exists with different content, written
+    /// by another program or person.
     pub(super) fn own_file(&mut self, texts: &Texts, path: &str, text: String) -> Result<()> {
         if texts.get(path).is_some_and(|there| *there != text) {
             return Err(Error::new(format!("{path} already exists with different content"))

@@ -148,7 +148,8 @@ fn without_addition(text: &str) -> String {
 }
 
 /// Refuses to extend a base template that an old k3s or RKE2 lacks: it would not start again. With
-/// containerd 1.x, the registries' `config_path`, a few months younger, shows that it has one.
+/// containerd 1.x, the registries' `config_path`, introduced a few months later, shows that it has
+/// one.
 fn require_base(distribution: Distribution, version: i64, files: &Files, path: &str) -> Result<()> {
     let registries = ["plugins", OLD_CRI, "registry"];
     let has_folder = last_setting(files, &registries)

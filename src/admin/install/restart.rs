@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command by which an engine reloads its configuration: for a distribution's containerd, that
-//! of the distribution's service, found by its process, its units or its init. It only reads.
+//! The command by which an engine reloads its configuration: for a distribution's containerd the
+//! command for the distribution's service, found by its process, its units or its init. It only
+//! reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -20,7 +21,7 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// The command for an engine whose main file is `main`; `removes_entry` where an entry was removed.
+/// The command for an engine whose main file is `main`; `removes_entry` if an entry was removed.
 pub(super) fn command(
     engine: Engine,
     main: Option<&str>,
@@ -98,7 +99,7 @@ fn service(distribution: Distribution, main: Option<&str>, verb: &str, root: &Ro
         return format!("rc-service {name} {verb}");
     }
     if pid.is_some() && is_first_process(&host, distribution) {
-        // On a node that is a container, as with k3d: it restarts when its first process exits.
+        // The node is a container, as with k3d: it restarts when its first process exits.
         return "kill 1".to_owned();
     }
     let files = UNIT_FOLDERS.iter().flat_map(|folder| {

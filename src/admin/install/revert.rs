@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes our values from a file that was edited after `install` wrote it. By value: an editor
-//! that sorts keys or reformats the file changes no value. The rest of the file stays, with its
-//! layout if removing our lines is enough. Pure.
+//! Removes nri-runc's values from a file that was edited after `install` wrote it. It compares
+//! values, which an editor that sorts keys or reformats the file does not change. The rest of the
+//! file stays, with its layout if removing lines is enough. Pure.
 //!
-//! A handler's entry is removed as a whole while it names our program. A value that was edited
-//! stays. A distribution's template and a unit file are neither JSON nor TOML: the addition is
-//! found by its comments, a unit's settings by their lines.
+//! A handler's entry is removed as a whole if it still names nri-runc's program. A value that was
+//! edited stays. A distribution's template and a unit file are neither JSON nor TOML: the addition
+//! is found by its comments, a unit's settings by their lines.
 
 use oci_document::{DocumentError, Object, SpecDocument};
 use serde_json::{Map, Value};
@@ -15,12 +15,12 @@ use super::edit;
 use super::rendered;
 use crate::error::{Error, Result, quoted};
 
-/// The file without our values.
+/// The file without nri-runc's values.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reverted {
     /// `None`: `install` created the file, and it contains nothing else.
     pub(super) text: Option<String>,
-    /// Our values that were edited since.
+    /// Values of nri-runc that were edited since.
     pub(super) edited: Vec<EditedValue>,
 }
 
@@ -29,7 +29,8 @@ pub(super) struct Reverted {
 pub(super) struct EditedValue {
     /// Its dotted keys.
     pub(super) keys: String,
-    /// It is removed nevertheless: it still names our program, or is between our comments.
+    /// Whether it is removed nevertheless, because it still names nri-runc's program or is between
+    /// its comments.
     pub(super) is_removed: bool,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Written<'w> {
     pub(super) binary: &'w str,
 }
 
-/// The keys beside `runtimes` that name the default handler, of Docker and of containerd.
+/// The keys next to `runtimes` that name the default handler, of Docker and of containerd.
 const DEFAULT_KEYS: [&str; 2] = ["default-runtime", "default_runtime_name"];
 
 /// The syntax of a file.
@@ -87,7 +88,7 @@ impl Written<'_> {
         }
     }
 
-    /// Removes our values from the file's text `now`.
+    /// Removes nri-runc's values from the file's current text `now`.
     ///
     /// # Errors
     /// Fails when `now` does not parse in the file's original format.
@@ -99,7 +100,7 @@ impl Written<'_> {
         }
     }
 
-    /// The names of the values that `install` set, for an operator who has to remove them manually.
+    /// The names of the values that `install` set, for an operator who must remove them manually.
     pub(super) fn names(&self) -> Vec<String> {
         let syntax = self.syntax();
         if matches!(syntax, Syntax::Template | Syntax::Unit) {
@@ -199,8 +200,8 @@ impl Written<'_> {
             .collect()
     }
 
-    /// Returns the step that reverts a setting whose present value is `there`, and whether our
-    /// value is removed.
+    /// Returns the step that reverts a setting whose current value is `there`, and whether
+    /// nri-runc's value is removed.
     fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
@@ -210,7 +211,7 @@ impl Written<'_> {
             };
             return (Some(step), true);
         }
-        // A list of handlers that was extended loses only ours.
+        // Only nri-runc's handler is removed from a list that was extended.
         let list = there.as_array().filter(|_| setting.before.is_none());
         if let Some(list) = list.filter(|list| list.iter().any(|word| *word == self.name)) {
             let rest = list.iter().filter(|word| **word != self.name).cloned().collect();
@@ -219,8 +220,8 @@ impl Written<'_> {
         (None, false)
     }
 
-    /// Returns the text with this value: removes our lines if that is enough, else changes each
-    /// value in place.
+    /// Returns the text with this value: removes lines if that is enough, else changes each value
+    /// in place.
     fn write(&self, syntax: Syntax, now: &str, steps: &[Step], value: &Value) -> Result<String> {
         if steps.is_empty() {
             return Ok(now.to_owned());
@@ -250,7 +251,7 @@ impl Written<'_> {
         })
     }
 
-    /// Reverts a template: the text between our comments is ours.
+    /// Reverts a template: removes the text between nri-runc's comments.
     fn revert_template(&self, now: &str) -> Result<Reverted> {
         let old = self.before.map(str::to_owned).or_else(|| rendered::template_alone(self.after));
         let by_lines = old.and_then(|old| edit::reverse(&old, self.after, now));
@@ -273,7 +274,7 @@ impl Written<'_> {
         Ok(Reverted { text: Some(text).filter(|_| is_left), edited })
     }
 
-    /// Reverts a unit file: removes our settings, by their lines.
+    /// Reverts a unit file: removes nri-runc's settings, by their lines.
     fn revert_unit(&self, now: &str) -> Reverted {
         let is_header = |line: &str| line.trim_start().starts_with('[') || line.trim().is_empty();
         let before: Vec<&str> = self.before.unwrap_or_default().lines().collect();

@@ -36,7 +36,7 @@ pub(super) enum HandlerState {
     ReadEachTime,
 }
 
-/// The handler that a running engine should have in effect.
+/// The handler that a running engine should have loaded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WantedHandler<'w> {
     pub(super) name: &'w str,
@@ -46,8 +46,7 @@ pub(super) struct WantedHandler<'w> {
 }
 
 impl WantedHandler<'_> {
-    /// Compares the wanted handler with the loaded ones. A value that the engine does not report
-    /// counts as correct.
+    /// Compares the wanted handler with the loaded ones. A value that the engine does not report counts as correct.
     fn state(&self, loaded: &LoadedHandlers) -> HandlerState {
         let Some(program) = loaded.programs.get(self.name) else { return HandlerState::Unknown };
         let differs = |wanted: &str| program.as_deref().is_some_and(|program| program != wanted);
@@ -85,7 +84,7 @@ pub(super) fn query_handler(
             };
             (vec![said.unwrap_or_else(said_by_file)], process.is_some())
         }
-        // It lists its runtimes nowhere.
+        // It does not list its runtimes anywhere.
         Engine::Isulad => (Vec::new(), isulad_of(host).is_some()),
         Engine::Crio => {
             let process = sources::processes(host, &["crio"]).into_iter().next();
@@ -114,7 +113,7 @@ pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Op
         Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
         Engine::Docker => {
             let (its, _) = docker_of(host, main)?;
-            // The shim is a child of containerd, which may be another than Docker's own.
+            // The shim is a child of containerd, which may be another one than Docker's own.
             let other = flag(&its, &["--containerd"]).and_then(|_| containerd_of(host, None));
             path(other.as_ref().unwrap_or(&its))
         }
@@ -173,8 +172,8 @@ pub(super) fn is_written_by_docker(file: &str) -> bool {
     file.ends_with("/containerd/containerd.toml")
 }
 
-/// Whether a running engine may have this handler by its command line, which names the handler
-/// itself or, for CRI-O, other files than the default ones.
+/// Whether a running engine may have this handler through its command line, which names the handler itself or, for
+/// CRI-O, other files than the default ones.
 pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
     let process = match engine {
         Engine::Containerd => containerd_of(host, None),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime that an engine's containers use so far, and the one that nri-runc would start.
+//! The current runtime of an engine's containers, and the one that nri-runc would start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells the cluster what the node's daemon reports: a condition and a taint for each required plugin that
-//! is missing, Events on pods for what kubelet does not report. A thread follows the daemon's events with
-//! a cursor; what it does not read waits in the daemon, which waits for no reader. Each request to the API
-//! server has a time limit, and failures are repeated with growing pauses.
+//! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing required plugin, and
+//! Events on pods about what kubelet does not report. A thread follows the daemon's events with a cursor; unread events
+//! stay in the daemon, which waits for no reader. Each request to the API server has a time limit, and failures are
+//! retried with increasing pauses.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -28,13 +28,13 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::wrapper;
 
-/// Interval at which the daemon is asked for its required plugins; also between attempts to reach it.
+/// Interval at which the daemon is asked for its required plugins, and between attempts to reach it.
 const POLL: Duration = Duration::from_secs(5);
-/// How long the daemon may take to answer that.
+/// Time limit for that response.
 const STATUS_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of one request to the API server.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Time limit of everything that is taken back at the end: kubelet waits 30 s before it kills the pod.
+/// Time limit for removing all reports at the end: kubelet waits 30 s before it kills the pod.
 const END_WAIT: Duration = Duration::from_secs(12);
 /// Pause after a failed request; each further failure doubles it up to the second value.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub(super) struct ReportOptions {
     pod_events: bool,
 }
 
-/// The API server, as this node's reports reach it.
+/// The API server, for this node's reports.
 #[derive(Debug)]
 pub(super) struct NodeApi {
     helper: Helper,
@@ -71,7 +71,7 @@ impl NodeApi {
     /// Sends a request.
     ///
     /// # Errors
-    /// As [`Helper::api`]; fails without a request once the pod has to end.
+    /// Fails like [`Helper::api`], and without a request once the pod must end.
     pub(super) fn send(
         &self,
         method: &str,
@@ -93,7 +93,7 @@ impl NodeApi {
     }
 }
 
-/// The pause after failures of one kind of report, and the line that was logged for them.
+/// The pause after failures of one kind of report, and the line logged for them.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     pause: Duration,
@@ -107,7 +107,7 @@ impl Failures {
         self.left().is_zero()
     }
 
-    /// The rest of the pause.
+    /// The remaining pause.
     fn left(&self) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
@@ -127,7 +127,7 @@ impl Failures {
         }
     }
 
-    /// Forgets the failures after a success.
+    /// Clears the failures after a success.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -141,7 +141,7 @@ pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
     line.hint(format!("the pod's account needs: {rule}; or the admission policy refuses it"))
 }
 
-/// Parses the effect of a taint. `NoExecute` is none: containers that run stay as they were.
+/// Parses the effect of a taint. `NoExecute` is refused: running containers must not be affected.
 fn effect(text: &str) -> std::result::Result<String, String> {
     let is_known = ["NoSchedule", "PreferNoSchedule"].contains(&text);
     is_known
@@ -149,18 +149,17 @@ fn effect(text: &str) -> std::result::Result<String, String> {
         .ok_or_else(|| "must be NoSchedule or PreferNoSchedule".to_owned())
 }
 
-/// The thread that reports.
+/// The reporting thread.
 #[derive(Debug)]
 pub(super) struct ClusterReporter {
     has_ended: Arc<AtomicBool>,
-    /// Its end wakes the thread.
+    /// Closing this wakes the thread.
     wake: UnixStream,
     thread: JoinHandle<()>,
 }
 
 impl ClusterReporter {
-    /// Starts to report about the node whose root is mounted at `folder`; `None` if nothing is to be
-    /// reported.
+    /// Starts to report about the node whose root is mounted at `folder`; `None` if nothing is to be reported.
     ///
     /// # Errors
     /// Fails when the duration is not valid, or no thread can be started.
@@ -196,7 +195,7 @@ impl ClusterReporter {
         Ok(Some(Self { has_ended, wake, thread }))
     }
 
-    /// Takes back conditions and taints, and ends.
+    /// Removes conditions and taints, and ends.
     pub(super) fn end(self) {
         self.has_ended.store(true, Ordering::Release);
         drop(self.wake);
@@ -215,7 +214,7 @@ struct ClusterReport {
 }
 
 impl ClusterReport {
-    /// Waits for something to report, and reports it; whether the pod has to end.
+    /// Waits for something to report, and reports it; returns whether the pod must end.
     fn turn(&mut self, wake: &UnixStream) -> bool {
         if self.api.has_ended.load(Ordering::Acquire) {
             return true;
@@ -243,7 +242,7 @@ impl ClusterReport {
         false
     }
 
-    /// Until when nothing is to be done without an event.
+    /// The time for which nothing is to be done without an event.
     fn pause(&self) -> Duration {
         let conditions = self.conditions.as_ref().and_then(NodeConditions::next_change);
         let events = self.events.as_ref().filter(|events| events.is_waiting());
@@ -274,7 +273,7 @@ struct DaemonFeed {
 
 impl DaemonFeed {
     fn new(folder: PathBuf) -> Self {
-        // The events that an earlier pod reported have the same names, so none is there twice.
+        // Events have the same names as those that an earlier pod reported, so none is duplicated.
         Self { folder, stream: None, since: "0".to_owned(), unfinished: Vec::new(), tried: None }
     }
 
@@ -298,8 +297,7 @@ impl DaemonFeed {
         self.stream = Some(stream);
     }
 
-    /// Waits for events, at most `within`; returns those that came. If `reads` is false, they wait in the
-    /// daemon.
+    /// Waits for events, up to `within`; returns new ones. If `reads` is false, they stay in the daemon.
     fn wait(&mut self, wake: &UnixStream, within: Duration, reads: bool) -> Vec<Value> {
         let mut fds = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         let stream = self.stream.as_ref().filter(|_| reads);
@@ -319,7 +317,7 @@ impl DaemonFeed {
         let read = self.stream.as_mut().map_or(Ok(0), |stream| stream.read(&mut bytes));
         let count = read.unwrap_or(0);
         if count == 0 || self.unfinished.len() > limits::EVENTS_BYTES {
-            // The daemon is being replaced: the next connection goes on after the last event.
+            // The daemon is being replaced: the next connection continues after the last event.
             self.stream = None;
             return Vec::new();
         }

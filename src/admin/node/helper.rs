@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program beside this one that speaks D-Bus to systemd and HTTPS to the API server. nri-runc
+//! The separate program that uses D-Bus with systemd and HTTPS with the API server. nri-runc
 //! itself, which starts with each container, implements neither. Without the program, each request
-//! fails with a line that says so.
+//! fails with a line that states this.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const CONFLICT: i32 = 5;
 /// The helper's exit code if the request is not valid.
 const INVALID: i32 = 6;
 
-/// What a failed request means for the next one.
+/// The consequence of a failed request for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiProblem {
     /// The account lacks a permission, or a policy of the cluster refuses.
@@ -31,9 +31,9 @@ pub(super) enum ApiProblem {
     NotFound,
     /// The object changed meanwhile, or exists already.
     Conflict,
-    /// The request is not valid: a repetition fails too.
+    /// The request is invalid: a repetition fails too.
     Invalid,
-    /// No answer, or a failure of the server: a later request may succeed.
+    /// No response, or a failure of the server: a later request may succeed.
     Failed,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct ApiError {
     pub(super) why: String,
 }
 
-/// A DaemonSet's state by the API server.
+/// A DaemonSet's state according to the API server.
 #[derive(Debug)]
 pub(super) enum DaemonSetState {
     /// It exists.
@@ -116,7 +116,7 @@ impl Helper {
         }
     }
 
-    /// Sends the API server a request, which takes about `within` at most; returns its answer.
+    /// Sends the API server a request, which takes about `within` at most; returns its response.
     ///
     /// # Errors
     /// Fails when the API server cannot be reached, or refuses.
@@ -150,7 +150,7 @@ impl Helper {
         if output.status.success() { Ok(output.stdout) } else { Err(failure(&output)) }
     }
 
-    /// Runs the helper, which bounds each of its waits itself.
+    /// Runs the helper, which limits each of its waits itself.
     #[expect(clippy::disallowed_methods, reason = "the helper is started here alone")]
     fn run(&self, words: &[&str], input: &str) -> Result<Output> {
         let doing = || format!("starting {}", self.program.display());

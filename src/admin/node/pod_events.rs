@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events on pods for what kubelet does not report: evictions by plugins, refused updates and processes,
-//! and required plugins that are missing. Names and texts are bounded; a pod and a node have a budget of
-//! Events, and what is beyond it is counted.
+//! Events on pods for what kubelet does not report: evictions by plugins, refused updates and processes, and required
+//! plugins that are missing. Names and texts are limited; each pod and the node have a budget of Events, and further
+//! ones are counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,22 +18,22 @@ use crate::limits;
 use crate::messages;
 use crate::text::{printable, rfc3339_nanos};
 
-/// Older events are not reported: the pod is gone, or somebody has seen its effect.
+/// Older events are not reported: the pod is gone, or its effect has been noticed.
 const OLDEST: Duration = Duration::from_secs(900);
-/// Interval after which a pod may have one Event more, and the node.
+/// Interval after which a pod may have one more Event, and likewise the node.
 const POD_REFILL: Duration = Duration::from_secs(60);
 const NODE_REFILL: Duration = Duration::from_secs(1);
-/// Interval of lines about Events that were left out.
+/// Interval of lines about omitted Events.
 const LEFT_OUT_PAUSE: Duration = Duration::from_secs(300);
 
 /// Engines whose pods Kubernetes knows.
 const ENGINES: [EngineKind; 3] =
     [EngineKind::ContainerdCri, EngineKind::Crio, EngineKind::Kubernetes];
 
-/// Messages that name a required plugin which is missing.
+/// Codes of messages that name a missing required plugin.
 const MISSING: [&str; 7] = ["NR020", "NR021", "NR034", "NR035", "NR038", "NR039", "NR451"];
 
-/// How many Events may follow, and when the next is added.
+/// The number of Events that may follow, and when the next is added.
 #[derive(Debug)]
 struct Budget {
     left: u32,
@@ -63,10 +63,10 @@ impl Budget {
 /// The Events of the node's pods.
 #[derive(Debug, Default)]
 pub(super) struct PodEvents {
-    /// Those that the API server has not taken yet.
+    /// Events that the API server has not accepted yet.
     queue: VecDeque<Value>,
     node: Option<Budget>,
-    /// The budget of each pod, and how many of its Events were left out.
+    /// The budget of each pod, and the number of its omitted Events.
     pods: HashMap<String, (Budget, u64)>,
     left_out: u64,
     /// When the number was last logged.
@@ -80,7 +80,7 @@ impl PodEvents {
         !self.queue.is_empty()
     }
 
-    /// Queues the Event of a line of the daemon's stream, if it is worth one and there is room for it.
+    /// Queues the Event of a line of the daemon's stream, if the line needs one and the budget permits it.
     pub(super) fn take(&mut self, line: &Value, node: &str) {
         if line["kind"] == "lost" {
             self.left_out += line["lost"].as_u64().unwrap_or_default();
@@ -116,8 +116,7 @@ impl PodEvents {
         self.queue.push_back(event);
     }
 
-    /// Sends what waits. What the API server does not take is dropped, and what it does not answer is
-    /// sent again later.
+    /// Sends the queued Events. Refused ones are dropped, and unanswered ones are sent again later.
     pub(super) fn send(&mut self, api: &NodeApi) {
         while let Some(event) = self.queue.front().filter(|_| self.failures.may_try()) {
             let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -131,7 +130,7 @@ impl PodEvents {
             let line = needing(line, &error, "create of events");
             match error.problem {
                 ApiProblem::Failed => self.failures.add(&line.to_string()),
-                // Of an earlier pod or attempt; or the namespace is gone, or about to be.
+                // It was sent by an earlier pod or attempt; or the namespace is gone or being deleted.
                 ApiProblem::Conflict | ApiProblem::NotFound => drop(self.queue.pop_front()),
                 ApiProblem::Forbidden if error.why.contains("being terminated") => {
                     drop(self.queue.pop_front());
@@ -146,7 +145,7 @@ impl PodEvents {
         self.log_left_out(false);
     }
 
-    /// Logs how many Events were left out, if that is due.
+    /// Logs the number of omitted Events, if that is due.
     pub(super) fn log_left_out(&mut self, is_end: bool) {
         let is_due = is_end || self.logged.is_none_or(|at| at.elapsed() >= LEFT_OUT_PAUSE);
         if self.left_out == 0 || !is_due {
@@ -158,8 +157,7 @@ impl PodEvents {
     }
 }
 
-/// The reason of an Event and its sentence; `None` for what kubelet reports itself, and what concerns no
-/// pod.
+/// The reason of an Event and its sentence; `None` for events that kubelet reports itself, or that concern no pod.
 fn reported(line: &Value) -> Option<(&'static str, String)> {
     let text = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let (event, reason) = (text("event"), text("reason"));
@@ -188,7 +186,7 @@ fn reported(line: &Value) -> Option<(&'static str, String)> {
     }
 }
 
-/// The Event of a line, if its pod is one of Kubernetes. Its name is the same whenever it is sent.
+/// The Event of a line, if its pod is a Kubernetes pod. Its name is the same whenever it is sent.
 fn event_of(line: &Value, node: &str) -> Option<Value> {
     let text = |member: &str| line[member].as_str().unwrap_or_default();
     let is_name = |name: &str| {
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_kubelet_does_not_report_is_an_event() {
+    fn only_facts_that_kubelet_does_not_report_are_events() {
         let missing = "required plugin \"10-a\" not present";
         for (kind, event, reason, wanted) in [
             ("evicted", "", "too noisy", "PluginEvicted"),

@@ -22,15 +22,15 @@ pub(super) const CONFIGURATION: &str = "/etc/nri-runc/config.d/40-node.toml";
 /// Time limit of a re-execution: the daemon finishes requests in flight first.
 const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
-/// Puts this program on the node; whether the file changed.
+/// Puts this program on the node; returns whether the file changed.
 pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bool> {
     let bytes = files::read(Path::new("/proc/self/exe"), limits::PROGRAM_FILE)
         .doing(|| "reading this program")?;
     put(on, record, on.program(), &bytes, |path| on.put_program(path, &bytes))
 }
 
-/// Puts the configuration on the node, or removes that of an earlier pod; whether anything changed.
-/// An invalid one changes nothing.
+/// Puts the configuration on the node, or removes that of an earlier pod; returns whether anything changed. An invalid
+/// one changes nothing.
 pub(super) fn put_configuration(
     on: &NodeEngine,
     record: &mut NodeRecord,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The files that `node` put on a node, so that it removes exactly those, and whether the engine
-//! has yet to reload. It is written before the files that it names.
+//! must still reload. It is written before the files that it names.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::admin::install::NodeEngine;
 use crate::error::{Error, Result};
 use crate::files;
 
-/// Path of the record, beside those of `install`.
+/// Path of the record, next to those of `install`.
 const PATH: &str = "/var/lib/nri-runc/node.json";
 const SCHEMA: u32 = 1;
 
@@ -24,7 +24,7 @@ struct PutFile {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     schema: u32,
-    /// The engine's files were changed, and it may not have reloaded them.
+    /// Whether the engine's files were changed and it may not have reloaded them.
     pub(super) is_restart_pending: bool,
     files: Vec<PutFile>,
     folders: Vec<String>,
@@ -34,7 +34,7 @@ impl NodeRecord {
     /// Reads the record; an empty one if it is missing.
     ///
     /// # Errors
-    /// Fails when it exists and is not valid.
+    /// Fails when it exists and is invalid.
     pub(super) fn load(on: &NodeEngine) -> Result<Self> {
         let Some(bytes) = on.read(PATH)? else {
             return Ok(Self { schema: SCHEMA, ..Self::default() });
@@ -53,7 +53,7 @@ impl NodeRecord {
     /// Writes the record.
     ///
     /// # Errors
-    /// Fails when the file system refuses.
+    /// Fails when the write fails.
     pub(super) fn save(&mut self, on: &NodeEngine) -> Result<()> {
         self.note_folders(on, PATH);
         let text = serde_json::to_string_pretty(self);
@@ -96,10 +96,10 @@ impl NodeRecord {
         self.save(on)
     }
 
-    /// Removes a file of `node` unless it was edited since; whether it is gone.
+    /// Removes a file of `node` unless it was edited since; returns whether it is gone.
     ///
     /// # Errors
-    /// Fails when the file system refuses.
+    /// Fails when the file cannot be removed.
     pub(super) fn remove(&mut self, on: &NodeEngine, path: &str) -> Result<bool> {
         let Some(bytes) = on.read(path)? else {
             self.files.retain(|file| file.path != path);
@@ -121,7 +121,7 @@ impl NodeRecord {
     /// Removes the record itself, and the directories that were created, if they are empty.
     ///
     /// # Errors
-    /// Fails when the file system refuses.
+    /// Fails when the record cannot be removed.
     pub(super) fn end(self, on: &NodeEngine) -> Result<()> {
         on.put_text(PATH, None, false)?;
         on.remove_folders(&self.folders);

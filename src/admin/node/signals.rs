@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays noted until it is forgotten.
+//! SIGTERM and SIGINT, which end the pod. A signal stays recorded until it is cleared.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::admin::signals::Signals;
 use crate::error::Result;
 
-/// Whether the pod is to end.
+/// Whether the pod must end.
 #[derive(Debug)]
 pub(super) struct EndSignals {
     signals: Signals,
@@ -31,12 +31,12 @@ impl EndSignals {
         self.wait(Duration::ZERO)
     }
 
-    /// Forgets the signal that arrived: the next is another request.
+    /// Clears the recorded signal: the next one is another request.
     pub(super) fn forget(&self) {
         self.came.set(false);
     }
 
-    /// Waits for `within` or a signal; whether one arrived.
+    /// Waits for `within` or a signal; returns whether one arrived.
     pub(super) fn wait(&self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         while !self.came.get() {

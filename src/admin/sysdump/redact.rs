@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Takes secrets out of what `sysdump` collects: values of variables, arguments of processes and hooks, values
-//! of annotations and labels that look like secrets, and the rest of each text from `KEY=VALUE` on. Names stay.
-//! It rather hides too much: nobody reads all of an archive before it is sent.
+//! Removes secrets from the data that `sysdump` collects: values of variables, arguments of processes and hooks, values
+//! of annotations and labels that look like secrets, and the rest of each text after `KEY=`. Names stay. It hides too
+//! much rather than too little, because archives are usually sent unread.
 
 use serde_json::{Map, Value};
 
-/// Stands in the place of a value.
+/// Replaces a hidden value.
 const HIDDEN: &str = "(hidden)";
 
 /// Parts of names whose values are secrets.
@@ -31,7 +31,7 @@ const SECRET_NAMES: [&str; 19] = [
     "license",
 ];
 
-/// Ends of the names of members whose strings are IDs, which would look like secrets.
+/// Endings of members' names whose strings are IDs, which would look like secrets.
 const ID_NAMES: [&str; 14] = [
     "uid",
     "-id",
@@ -49,10 +49,10 @@ const ID_NAMES: [&str; 14] = [
     "imageref",
 ];
 
-/// The longest value of an annotation that is shown, in characters: longer ones are documents.
+/// Maximum length of an annotation's shown value, in characters: longer ones are documents.
 const LONGEST_VALUE: usize = 128;
 
-/// The length from which letters and digits together are a key and no word.
+/// Length from which letters and digits together count as a key, not a word.
 const KEY_LENGTH: usize = 16;
 
 /// Redacts a JSON document.
@@ -73,7 +73,7 @@ fn object(members: &mut Map<String, Value>) {
             ("env" | "environ" | "environment" | "variables", _) => variables(member),
             ("args" | "argv" | "cmdline" | "command" | "commands", _) => arguments(member),
             ("annotations" | "labels", _) => named_values(member),
-            // What a plugin is configured with.
+            // A plugin's configuration.
             ("config", _) if member.is_string() => *member = HIDDEN.into(),
             _ => document(member),
         }
@@ -90,7 +90,7 @@ fn changed(field: &str, value: &mut Value) {
         *value = HIDDEN.into();
     } else if value.is_string() && (field.starts_with("process.args") || field.starts_with("hooks"))
     {
-        // A long list is the beginning of its JSON text.
+        // A long list is stored as the beginning of its JSON text.
         *value = HIDDEN.into();
     } else if field.starts_with("process.args") {
         arguments(value);
@@ -124,7 +124,7 @@ fn variable(value: &mut Value) {
     *value = name.map_or_else(|| HIDDEN.to_owned(), |name| format!("{name}={HIDDEN}")).into();
 }
 
-/// The program stays.
+/// Hides arguments, except for the program.
 fn arguments(value: &mut Value) {
     match value {
         Value::Array(list) => {
@@ -171,10 +171,10 @@ fn is_secret(name: &str, value: &str) -> bool {
         || value.split(|c: char| !is_of_key(c)).any(|word| is_key(word) && !is_id)
 }
 
-/// Whether a name or word, in small letters, has a part that names secrets.
+/// Whether a name or word, in lower case, has a part that suggests a secret.
 fn has_secret_name(lower: &str) -> bool {
     SECRET_NAMES.iter().any(|part| {
-        // The word for a call that passes by the daemon is in many messages.
+        // `bypass` is in many messages.
         lower
             .match_indices(part)
             .any(|(at, _)| !lower.get(..at).is_some_and(|before| before.ends_with("by")))
@@ -185,13 +185,13 @@ fn is_of_key(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '+' | '_' | '-')
 }
 
-/// Whether a word is long, and has letters and digits.
+/// Whether a word is long and has both letters and digits.
 fn is_key(word: &str) -> bool {
     let has = |of: fn(&char) -> bool| word.chars().any(|c| of(&c));
     word.len() >= KEY_LENGTH && has(char::is_ascii_alphabetic) && has(char::is_ascii_digit)
 }
 
-/// Lines of a key or certificate after its first: of a text that never ends one, the rest is shown after these.
+/// Hidden lines of a key or certificate after its first; if a text never ends one, the rest is shown after these.
 const KEY_LINES: usize = 200;
 
 /// Redacts each line of a text, and the whole of keys and certificates in it.
@@ -209,7 +209,7 @@ pub(super) fn text(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Hides the rest of a line from the first value of a secret or a variable on; the code of a message stays.
+/// Hides the rest of a line from the first secret or variable value on; the message's code stays.
 fn line(line: &str) -> String {
     let Some(at) = secret_from(line) else { return line.to_owned() };
     let code = line.rfind(" [NR").filter(|code| *code >= at && line.ends_with(']'));
@@ -217,7 +217,7 @@ fn line(line: &str) -> String {
     format!("{}{HIDDEN}{code}", line.get(..at).unwrap_or_default())
 }
 
-/// Where the first secret of a line begins.
+/// The position of a line's first secret.
 fn secret_from(line: &str) -> Option<usize> {
     let after_words = |mark: &str, end: usize| line.find(mark).map(|at| at + end);
     let url = line.match_indices("://").map(|(at, _)| at).find(|at| {
@@ -236,7 +236,7 @@ fn secret_from(line: &str) -> Option<usize> {
     .min()
 }
 
-/// The place after `KEY=`, however the key is quoted.
+/// The position after `KEY=`, however the key is quoted.
 fn variable_from(line: &str) -> Option<usize> {
     line.match_indices('=').map(|(at, _)| at).find_map(|at| {
         let before = line.get(..at)?.chars().next_back()?;
@@ -246,8 +246,8 @@ fn variable_from(line: &str) -> Option<usize> {
     })
 }
 
-/// The place after a name of secrets and `:` or `=`, after an option of such a name, or after `bearer`. Looks
-/// at each character a few times at most: a tenant chooses the line.
+/// The position after a secret's name and `:` or `=`, after an option of such a name, or after `bearer`. Reads each
+/// character at most a few times, because a tenant chooses the line.
 fn named_from(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
     let is_of_word = |c: char| is_of_key(c) || c == '"' || c == '\'';
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_lose_what_follows_a_key_and_others_stay() {
+    fn lines_lose_the_text_after_a_key_and_others_stay() {
         for (line, wanted) in [
             ("10-x: TOKEN=abc def", "10-x: TOKEN=(hidden)"),
             ("password: hunter2", "password:(hidden)"),
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_long_line_of_names_of_secrets_takes_no_longer_than_another() {
-        // Bytes that are looked at with each name: 4 MB of them would be 4 TB if each looked to the end.
+        // Bytes read for each name: 4 MB of them would be 4 TB if each read to the end.
         let names = "auth".repeat(1 << 20);
         assert_eq!(text(&names), names);
         assert_eq!(text(&format!("{names}: x")), format!("{names}:{HIDDEN}"));

@@ -19,11 +19,11 @@ use rustix::termios::{
 use crate::admin::signals::Signals;
 use crate::error::{Context, Error, Result};
 
-/// To the alternate screen without a cursor, and back.
+/// The sequences for the alternate screen without a cursor, and back.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
-/// To the upper left; the rest of a line; the rest of the screen.
+/// The sequences for the upper left, the rest of a line, and the rest of the screen.
 const HOME: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_REST: &str = "\u{1b}[J";
@@ -45,12 +45,12 @@ pub(super) enum Woken {
 /// The terminal, until this is dropped.
 pub(super) struct Screen {
     input: Stdin,
-    /// Opened anew, as one that does not block: standard output is the shell's too. A user who may not open the
-    /// terminal of another (`su`) has standard output.
+    /// Opened again as non-blocking, because the shell shares standard output. A user who may not open another user's
+    /// terminal (`su`) uses standard output.
     output: File,
     before: Option<Termios>,
     signals: Signals,
-    /// What a signal asked for while a page was written; the next wait returns it.
+    /// The request of a signal that arrived while a page was written; the next wait returns it.
     woken: Option<Woken>,
 }
 
@@ -62,8 +62,8 @@ pub(super) fn is_terminal() -> bool {
 impl Screen {
     /// Takes over the terminal.
     pub(super) fn enter() -> Result<Self> {
-        // Before the first escape: from here on no signal ends the process by itself. Ctrl-Z does
-        // nothing: a stop would leave the shell on this screen.
+        // Before the first escape: from here on signals do not end the process directly. Ctrl-Z does nothing: a stop
+        // would leave the shell on this screen.
         let signals = Signals::block([
             Signal::SIGINT,
             Signal::SIGTERM,
@@ -147,14 +147,14 @@ impl Screen {
         }
     }
 
-    /// What the next pending signal asks for; Ctrl-Z asks for nothing.
+    /// The request of the next pending signal; Ctrl-Z requests nothing.
     fn take_signal(&self) -> Option<Woken> {
         let mut signals = std::iter::from_fn(|| self.signals.take());
         let signal = signals.find(|signal| *signal != Signal::SIGTSTP)?;
         Some(if signal == Signal::SIGWINCH { Woken::Resized } else { Woken::Quit })
     }
 
-    /// Writes as fast as the terminal takes it; a signal that ends `top` ends this too.
+    /// Writes as fast as the terminal reads; a signal that ends `top` ends this too.
     fn write(&mut self, text: &str) -> Result<()> {
         let mut rest = text.as_bytes();
         while !rest.is_empty() && self.woken != Some(Woken::Quit) {

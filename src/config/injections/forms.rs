@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of what can be injected: members of the OCI specification that NRI can set. Data only.
+//! The form of values that can be injected: members of the OCI specification that NRI can set. Data
+//! only.
 
 use crate::config::shape::Shape::{self, Integer, Limit, List, Name, Path, Table, Text, Truth};
 use crate::config::shape::{Member, may, must};

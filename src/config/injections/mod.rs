@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[inject]]`: what is set in which containers without a plugin (decisions D49, D59). The table here
-//! names each key with its default, its meaning and its form; `docs/config.md` is written from it.
+//! `[[inject]]`: values that are set in selected containers without a plugin (decisions D49, D59). The table has each
+//! key with its default, meaning and form; `docs/config.md` is generated from it.
 //!
-//! A section with a mistake is left out as a whole: half of one could reach pods that it was not
-//! meant for. Only one that refuses containers protects, so only there a mistake refuses creates.
-//! Nothing here reads a file, and nothing is injected here.
+//! A section with a mistake is ignored as a whole, because part of it could apply to pods that it was not meant for.
+//! Only a section that refuses containers protects, so only its mistakes make creates fail. Nothing here reads a file
+//! or injects.
 
 mod forms;
 #[cfg(test)]
@@ -27,11 +27,10 @@ use crate::error::quoted;
 
 use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
 
-/// So many letters may be wrong in a word that was meant for `on_failure`.
+/// Wrong letters up to which a word counts as a misspelled `on_failure`.
 const TYPO_LETTERS: usize = 4;
 
-/// Annotations that runtimes and engines act on; those with a final dot or slash stand for all
-/// keys beneath.
+/// Annotations that runtimes and engines act on; one with a final dot or slash stands for all keys with that prefix.
 const ACTED_ON: [&str; 13] = [
     "bundle",
     "cdi.k8s.io/",
@@ -48,24 +47,24 @@ const ACTED_ON: [&str; 13] = [
     "run.oci.",
 ];
 
-/// One `[[inject]]` as it is written.
+/// One `[[inject]]` as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectionSection {
     /// Its name, else `FILE:LINE` of its header.
     pub name: String,
-    /// Its place in the order of plugins.
+    /// Its position among plugins, by index.
     pub index: String,
-    /// The pods that it is about.
+    /// The pods that it selects.
     pub pods: PodSelectors,
-    /// Patterns of images; empty = any.
+    /// Patterns of images; empty means any.
     pub images: Vec<String>,
-    /// Whether it is done, or only noted.
+    /// Whether it is applied, or only recorded.
     pub mode: RuleMode,
-    /// Whether it replaces what is there.
+    /// Whether it replaces existing values.
     pub is_always: bool,
-    /// What happens to a container for which it cannot be done.
+    /// The effect on a container to which it cannot be applied.
     pub on_failure: OnFailure,
-    /// What it sets, as the part of an OCI document that has it.
+    /// The values that it sets, as part of an OCI document.
     pub document: Json,
     /// Names of CDI devices.
     pub cdi: Vec<String>,
@@ -79,13 +78,13 @@ impl InjectionSection {
         format!("{INJECTIONS}{}", self.name)
     }
 
-    /// Whether containers are refused for which it cannot be done.
+    /// Whether containers to which it cannot be applied are refused.
     pub fn refuses(&self) -> bool {
         self.on_failure == OnFailure::Refuse && self.mode == RuleMode::Enforce
     }
 }
 
-/// One section while it is read.
+/// A section that is being read.
 #[derive(Default)]
 struct Draft {
     name: String,
@@ -95,15 +94,15 @@ struct Draft {
     mode: RuleMode,
     is_always: bool,
     refuses: bool,
-    /// What is set, by key.
+    /// Its values, by key.
     values: BTreeMap<&'static str, Json>,
 }
 
 /// How a key is read.
 enum Form {
-    /// Into the section.
+    /// As a setting of the section.
     Setting(fn(&mut Draft, &Value) -> Result<(), Mistake>),
-    /// As something that is set in containers.
+    /// As a value that is set in containers.
     Values(Shape),
 }
 
@@ -128,7 +127,7 @@ const fn values(name: &'static str, meaning: &'static str, shape: Shape) -> Inje
     InjectionKey { name, default: "", meaning, form: Form::Values(shape) }
 }
 
-/// Every key that an injection can have.
+/// All keys of an injection.
 static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "name",
@@ -258,10 +257,10 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     ),
 ];
 
-/// What no document can lack: there is no telling whether it is absent.
+/// Members that every document has, so that absence cannot be detected.
 const WITHOUT_ABSENCE: [&str; 3] = ["cdi", "hooks", "seccomp"];
 
-/// Whether an annotation is one that runtimes or engines act on.
+/// Whether runtimes or engines act on this annotation.
 fn is_acted_on(key: &str) -> bool {
     ACTED_ON.iter().any(|known| match known.ends_with(['.', '/']) {
         true => key.starts_with(known),
@@ -269,7 +268,7 @@ fn is_acted_on(key: &str) -> bool {
     })
 }
 
-/// Reads the injections of one file into the configuration; `place` is `FILE:LINE` of an offset.
+/// Reads the injections of one file into the configuration; `place` returns the `FILE:LINE` of an offset.
 pub(super) fn read_list(
     config: &mut Config,
     tables: &ArrayOfTables,
@@ -299,7 +298,7 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// What a mistake in this section does: only one that refuses containers protects.
+/// The consequence of a mistake in this section: only one that refuses containers protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
@@ -309,7 +308,7 @@ pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     }
 }
 
-/// What a value does that was meant for an injection and is not in a list of tables.
+/// The consequence of a value that was meant as an injection and is not in a list of tables.
 pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
     let last = path.last().map(String::as_str).unwrap_or_default();
     let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
@@ -320,7 +319,7 @@ pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequenc
     }
 }
 
-/// Whether this was meant as `on_failure = "refuse"`.
+/// Whether this may be a misspelled `on_failure = "refuse"`.
 fn is_refusal(key: &str, value: Option<&str>) -> bool {
     let is_known = INJECTION_KEYS.iter().any(|known| known.name == key);
     let is_close =
@@ -328,7 +327,7 @@ fn is_refusal(key: &str, value: Option<&str>) -> bool {
     is_close && value != Some("skip")
 }
 
-/// Whether a word was meant as `inject`.
+/// Whether a word may be a misspelled `inject`.
 pub(super) fn is_meant(word: &str) -> bool {
     let lower = word.to_lowercase();
     lower.starts_with("inject") || distance_to_key(&lower, "inject") <= 2
@@ -379,7 +378,7 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
 }
 
 impl Draft {
-    /// The keys that do not go together with the others, and why.
+    /// The keys that exclude others, with reasons.
     fn contradictions(&self) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
         for key in WITHOUT_ABSENCE {
@@ -404,7 +403,7 @@ impl Draft {
         found
     }
 
-    /// Whether only labels and images select.
+    /// Whether it selects only by labels and images.
     fn is_authors(&self) -> bool {
         let is_any =
             |entry: &str| entry.chars().all(|c| matches!(c, '*' | '?')) && !entry.is_empty();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections as they are written, and mistakes in them.
+//! Tests of written injections, and of mistakes in them.
 
 use super::*;
 use crate::config::reader::apply;
@@ -11,7 +11,7 @@ fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, problems)
 }
 
-/// The one mistake in a section with these lines, below the header.
+/// The only mistake in a section with these lines after the header.
 fn mistake(lines: &str) -> Problem {
     let (config, mut problems) = read(&format!("[[inject]]\n{lines}\n"));
     assert_eq!(config.injections, [], "{lines}");
@@ -144,7 +144,7 @@ fn authors_may_select_variables_and_plain_annotations() {
 }
 
 #[test]
-fn only_a_mistake_in_what_refuses_refuses_creates() {
+fn only_mistakes_in_refusing_sections_refuse_creates() {
     use Consequence::{KeepsLast, RefusesCreates};
     let wrong = "nev = { A = \"1\" }\n";
     for (text, wanted) in [

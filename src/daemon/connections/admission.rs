@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
+//! Registers plugins: external ones from the socket, pre-installed ones from `launcher.rs`.
 //!
-//! Handshakes run side by side and are bounded; a connection that never registers delays no other.
-//! D11 rules which plugins may connect, D15 what they are synchronized with, D41 how they replace a
-//! connected plugin with the same identity (`takeover.rs`).
+//! Handshakes run concurrently and are bounded; a connection that never registers delays no other. See D11 for which
+//! plugins may connect, D15 for what they are synchronized with, and D41 for how they replace a connected plugin of the
+//! same identity (`takeover.rs`).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -39,16 +39,16 @@ use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
 use crate::text::counted;
 
-/// Connections that are accepted before other tasks get a turn.
+/// Connections accepted before other tasks get a turn.
 const ACCEPTED_AT_ONCE: usize = 256;
 
-/// Interval of lines about a Synchronize that takes long.
+/// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Containers of a snapshot that are encoded before other tasks get a turn.
+/// Containers of a snapshot encoded before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
-/// Serves every connection of a plugin. Never ends.
+/// Serves all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
     let slots = Slots::default();
     loop {
@@ -61,20 +61,20 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
             accepted = accept::next(async || listener.accept().await, failed) => accepted,
             () = daemon.registry.roster.until_held(true) => continue,
         };
-        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied
-        // before any of these connections is handled.
+        // A full queue in the kernel prevents other plugins from connecting, so it is emptied before any connection is
+        // handled.
         let mut cgroups = BTreeMap::new();
         assign_slot(&daemon, &slots, &mut cgroups, first);
         for _at_once in 1..ACCEPTED_AT_ONCE {
             let Some(Ok((stream, _))) = listener.accept().now_or_never() else { break };
             assign_slot(&daemon, &slots, &mut cgroups, stream);
         }
-        // A flood of connections holds up no other task.
+        // A flood of connections must not block other tasks.
         tokio::task::yield_now().await;
     }
 }
 
-/// Gives a connection a slot, if its user may connect.
+/// Gives a connection a slot if its user may connect.
 fn assign_slot(
     daemon: &Rc<Daemon>,
     slots: &Slots,
@@ -98,11 +98,11 @@ fn assign_slot(
 
 /// Performs the handshake with a process that connected, and admits it if it may take part.
 async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
-    // A connection that has lost its slot already is skipped.
+    // Skips a connection that has already lost its slot.
     if slot.is_lost() {
         return report_crowded(&daemon, slot.pid());
     }
-    // Before its first message: later the process may be another.
+    // Before its first message: later another process may have the connection.
     let peer = origin::peer_of(&daemon, &stream);
     origin::look_at_program(&daemon, &peer).await;
     let pid = peer.pid;
@@ -151,7 +151,7 @@ fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));
 }
 
-/// Whether this process may be that plugin. A refusal is reported.
+/// Whether this process may be the plugin that it claims to be. A refusal is reported.
 async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Result<(), String> {
     let files = &daemon.registry.pre_installed;
     let looked = presence::insist_on_loop(|| files.look(&daemon.config())).await;
@@ -173,8 +173,8 @@ async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Resu
     })
 }
 
-/// Disconnects the plugins that another configuration no longer permits; `before` is the one until
-/// now. A file of the name that has appeared takes over from them, without a gap.
+/// Disconnects the plugins that a new configuration no longer permits; `before` is the old one. A plugin file that has
+/// since appeared under the same name takes over without a gap.
 pub(crate) fn disconnect_unfit(daemon: &Rc<Daemon>, before: &Config) {
     for connected in daemon.registry.connected() {
         let Some(peer) = &connected.peer else { continue };
@@ -215,8 +215,8 @@ pub(crate) fn settings(daemon: &Daemon) -> Settings {
     }
 }
 
-/// Synchronizes a registered plugin and adds it to the chain, in the place of an earlier connection
-/// with its identity; returns when it is disconnected.
+/// Synchronizes a registered plugin and adds it to the chain, replacing an earlier connection of the same identity;
+/// returns when it is disconnected.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     mut plugin: Plugin,
@@ -228,7 +228,7 @@ pub(super) async fn admit(
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {
-        // A later plugin that chooses its name takes no label from it.
+        // A later plugin with a chosen name must not displace this one's metrics label.
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.flight.clone());
@@ -252,7 +252,7 @@ pub(super) async fn admit(
             return daemon.registry.note_failed(&id);
         }
     };
-    // Snapshot and registration in one step: events from here on reach the plugin.
+    // Takes the snapshot and registers in one step: later events reach the plugin.
     let Moment { pods, containers, about, hidden } = {
         let rules = daemon.registry.rules();
         let is_ending = |subject: &_| daemon.registry.is_ending(subject);
@@ -288,8 +288,8 @@ fn is_full(daemon: &Daemon) -> bool {
     daemon.registry.connected().len() >= limits::PLUGINS
 }
 
-/// Notes what rules hide from a plugin that connects, for `explain`. A crash may lose it: the plugin
-/// connects again then.
+/// Records for `explain` what rules hide from a connecting plugin. A crash may lose it, but the plugin then connects
+/// again.
 fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
     for (subject, rule) in hidden {
         let new = HiddenFrom { plugin: plugin.to_owned(), rule };
@@ -309,7 +309,7 @@ fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
     }
 }
 
-/// Follows a plugin that takes part until it is disconnected.
+/// Follows a connected plugin until it is disconnected.
 pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let (id, counted_connections) = (connected.chained.id(), daemon.report.metrics.plugins());
     let why = connected.chained.plugin.closed().await;
@@ -324,8 +324,7 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     refusals::report_plugin(daemon, ConnectionLine::Disconnected, who, (&line, &why));
 }
 
-/// Encodes the records as they are sent. They are of one moment, so the encoding may take its time:
-/// between two parts other tasks get a turn.
+/// Encodes a snapshot of the records. The snapshot does not change, so other tasks get turns between two parts.
 async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded> {
     let mut encoded = Vec::with_capacity(containers.len());
     for some in containers.chunks(AT_ONCE) {
@@ -338,8 +337,8 @@ async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded
     encoded
 }
 
-/// Synchronizes a plugin, sends it the events since, and lets it take part. One that takes an earlier
-/// connection's place changes nothing before: that one keeps it, should the newcomer fail.
+/// Synchronizes a plugin, sends it the events since the snapshot, and adds it to the chain. Until then an earlier
+/// connection of the same identity stays in use, and it keeps its place if the newcomer fails.
 async fn synchronize(
     daemon: &Rc<Daemon>,
     connected: &Rc<ConnectedPlugin>,
@@ -357,7 +356,7 @@ async fn synchronize(
     }
     connected.catch_up().await;
     takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
-    // Nothing else has run since the last queued event.
+    // No other task has run since the last queued event.
     let old = takeover::take_place(daemon, connected, takeover)?;
     remember_who_is_here(daemon);
     daemon.registry.returning.note_arrival();
@@ -370,7 +369,7 @@ async fn synchronize(
     Ok(())
 }
 
-/// Logs how far the Synchronize of a plugin is, while it takes long.
+/// Logs the progress of a slow Synchronize.
 async fn log_progress(connected: &ConnectedPlugin) -> Infallible {
     let plugin = &connected.chained.plugin;
     loop {
@@ -387,7 +386,7 @@ async fn log_progress(connected: &ConnectedPlugin) -> Infallible {
     }
 }
 
-/// Sends the snapshot; the plugin's response.
+/// Sends the snapshot and returns the plugin's response.
 async fn request_synchronization(
     connected: &ConnectedPlugin,
     snapshot: EncodedSnapshot,
@@ -408,7 +407,7 @@ async fn request_synchronization(
     }
 }
 
-/// Reports a plugin that failed to take part, and which plugin has its place.
+/// Reports a plugin that failed to synchronize, and which plugin keeps its place.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.chained.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {
@@ -428,8 +427,8 @@ pub(crate) fn remember_who_is_here(daemon: &Daemon) {
     record_protecting_plugins(daemon);
 }
 
-/// Records the connected plugins that protect containers by their own declaration, for wrappers
-/// that find no daemon. A daemon that ends keeps the list: its plugins disconnect because it ends.
+/// Records the connected plugins that declare themselves protecting, for wrappers that find no daemon. A stopping
+/// daemon keeps the list: its plugins disconnect only because it stops.
 pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
     if daemon.process.is_ending.get() {
         return;
@@ -450,8 +449,8 @@ pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
     }
 }
 
-/// Waits the registration time-out, in which plugins of the last daemon may return, then records
-/// the present plugins that protect containers.
+/// Waits for the registration time-out, in which the previous daemon's plugins may return, then records the connected
+/// plugins that protect containers.
 pub(crate) async fn record_protecting_plugins_later(daemon: Rc<Daemon>) {
     tokio::time::sleep(daemon.config().registration_timeout).await;
     daemon.keep_execs_file_while_it_runs();

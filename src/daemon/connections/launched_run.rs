@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One run of a pre-installed plugin, from the start of its process to its end. The launcher
-//! decides when to start one.
+//! decides when to start it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -20,12 +20,12 @@ use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// The time the process of a stopped plugin has to exit, the kill included.
+/// Time limit for a stopped plugin's process to exit, the kill included.
 const LEAVING: Duration = Duration::from_secs(3);
 
 /// One run.
 pub(super) struct LaunchedRun {
-    /// The file that was started.
+    /// The file that was executed.
     pub(super) file: PluginFile,
     registration: Registration,
     /// Ends with the process.
@@ -33,7 +33,7 @@ pub(super) struct LaunchedRun {
 }
 
 impl LaunchedRun {
-    /// The run that the previous program of this process began, if it continues.
+    /// The run that the previous program of this process started, if it continues.
     pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
         let before = daemon.registry.roster.take_launched_before(&record.id())?;
         record.resumes(&before.file, before.starts, &before.log);
@@ -48,8 +48,8 @@ impl LaunchedRun {
         Some(Self { file: before.file, registration, task })
     }
 
-    /// Starts the plugin, which registers and is configured; `None` if it fails, which is reported,
-    /// or if another file is wanted meanwhile.
+    /// Starts the plugin, which registers and is configured; `None` if it fails (which is reported)
+    /// or another file is wanted meanwhile.
     pub(super) async fn start(
         daemon: &Rc<Daemon>,
         file: &PluginFile,
@@ -112,7 +112,7 @@ impl LaunchedRun {
         self.task.is_finished()
     }
 
-    /// Ends the plugin: no new request reaches it, and those under way are answered first.
+    /// Ends the plugin: it receives no new request, and requests in flight are answered first.
     pub(super) async fn end(mut self, daemon: &Daemon, why: &str) {
         match self.registration.connected() {
             Some(connected) => {
@@ -134,7 +134,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
     tokio::pin!(registered);
     tokio::select! {
         () = &mut registered => return wait_until_gone(process.as_ref()).await,
-        // A process that the plugin started may keep its connection open.
+        // A child process of the plugin may keep the connection open.
         () = ended(process.as_ref()) => {}
     }
     if let Some(connected) = registration.connected() {
@@ -161,7 +161,7 @@ async fn follow_process(
 }
 
 fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
-    // Without it the plugin's connection shows its end.
+    // Without a descriptor of the process, only the connection shows its end.
     let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok())?;
     pidfd::open(pid).or_absent()?
 }
@@ -173,7 +173,8 @@ async fn ended(process: Option<&OwnedFd>) {
     }
 }
 
-/// Waits, bounded, until the process is gone: its successor may need the resources that it holds.
+/// Waits up to a limit until the process is gone: its successor may need the resources that it
+/// holds.
 async fn wait_until_gone(process: Option<&OwnedFd>) {
     if process.is_some() {
         let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;

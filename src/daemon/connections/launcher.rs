@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the pre-installed plugins running: checks their folders every second (or waits for the
 //! folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones,
-//! with growing pauses until they run steadily. The process of a changed one runs beside the old
-//! one, which is ended once the new one has its place (D41). It decides nothing about containers.
+//! with growing pauses until they run steadily. A changed plugin's new process runs beside the old
+//! one, which is ended once the new one has replaced it in the chain (D41). It decides nothing
+//! about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -22,29 +23,29 @@ use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::shared::Daemon;
 
-/// Interval of the checks of the folders. A change takes effect when two checks see the same: a
-/// file that is being copied must not be executed.
+/// Interval of the folder checks. A change takes effect when two checks agree, so that a file is
+/// not executed while it is being copied.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// Interval of the checks for an absent folder, beside the watch over its path: a link on the way
-/// may lead to a place that is not watched.
+/// Interval of checks for an absent folder, in addition to the watch of its path: a link in the
+/// path may lead outside the watched folders.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
-/// The pause before an exited plugin is started again: the first and the longest.
+/// Pause before an exited plugin is restarted: the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A plugin that ran for this long begins with the first pause again.
+/// A plugin that ran this long starts again with the first pause.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The plugin files to run, by name; `None` makes a plugin's task stop it.
+/// The plugin files to run, by name; on `None` a plugin's task stops it.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
-/// Keeps the pre-installed plugins running for ever.
+/// Keeps the pre-installed plugins running forever.
 pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     let look = || {
         let config = daemon.config();
-        // A state that cannot be known now is looked at again.
+        // A state that is unknown now is checked again later.
         let _counts_as_before = daemon.registry.pre_installed.look(&config);
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
@@ -57,7 +58,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             follow(&daemon, &mut wanted, &seen);
             if done.is_none() {
                 let daemon = Rc::clone(&daemon);
-                // After this time each plugin's task has taken over its process.
+                // By then each plugin's task has taken over its process.
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(FOLDER_CHECK).await;
                     resumed::end_forgotten(&daemon).await;
@@ -76,13 +77,13 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits while the folder of plugins does not exist, until something happens near its path or a
-/// reload may have named another.
+/// Waits while the plugin folder does not exist, until its path changes or a reload may have named
+/// another folder.
 async fn until_there_is_a_folder(daemon: &Daemon) {
     let path = daemon.config().plugin_path.clone();
     while matches!(presence::exists(&path), Ok(false)) {
         let watched = socket::watch_near(daemon, &path);
-        // Looked at again under the watch: no event in between is missed.
+        // Checked again under the watch, so that no event in between is missed.
         let (Some(mut watched), Ok(false)) = (watched, presence::exists(&path)) else { return };
         tokio::select! {
             _whatever = watched.next() => tokio::time::sleep(FOLDER_CHECK).await,
@@ -92,8 +93,8 @@ async fn until_there_is_a_folder(daemon: &Daemon) {
     }
 }
 
-/// Logs one line for each file that cannot be used, once as long as nothing changes: the first of
-/// them, and how many more there are.
+/// Logs one line for all unusable files, the first of them and how many others, and repeats it only
+/// after a change.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
     let what = "among the plugins cannot be used";
     let lines = limits::listed(unusable.iter().map(ToString::to_string), "file", what);
@@ -103,7 +104,7 @@ fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
     *logged = lines.into_iter().collect();
 }
 
-/// Starts, stops and restarts plugins as the folders show.
+/// Starts, stops and restarts plugins to match the folders.
 fn follow(
     daemon: &Rc<Daemon>,
     wanted: &mut WantedPlugins,
@@ -134,8 +135,8 @@ fn follow(
     }
 }
 
-/// Whether a plugin keeps running: its file is there, or that cannot be known, or its configuration
-/// cannot be read.
+/// Whether a plugin keeps running: its file exists or that is unknown, or its configuration is
+/// unreadable.
 fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
     let may_be_it = |file: &Unusable| match file.kind {
         UnusableKind::Folder => true,
@@ -206,7 +207,7 @@ async fn keep_plugin(
     daemon.registry.returning.expect_no_longer(&id);
 }
 
-/// Waits for the end of a run; without one, for ever.
+/// Waits for the end of a run; without a run, forever.
 async fn end_of(run: &mut Option<LaunchedRun>) {
     match run {
         Some(run) => run.ended().await,
@@ -214,8 +215,8 @@ async fn end_of(run: &mut Option<LaunchedRun>) {
     }
 }
 
-/// The run that stays: the new one once it has taken the old one's place; else the old one, if it
-/// still lasts.
+/// Returns the run that stays: the new one once it has replaced the old one, else the old one if it
+/// still runs.
 async fn which_stays(
     before: Option<LaunchedRun>,
     started: Option<LaunchedRun>,
@@ -224,15 +225,15 @@ async fn which_stays(
     let Some(mut started) = started else { return before };
     let Some(before) = before else { return Some(started) };
     if started.takes_part().await {
-        // The old one ends once it has answered its last request.
+        // The old run ends after its last response.
         return Some(started);
     }
     started.ended().await;
     Some(before).filter(|run| !run.has_ended())
 }
 
-/// Waits while a process that the daemon did not start has the place of a plugin whose name is
-/// given away (`displace = "any"`): two would fight for it. Returns whether there was one.
+/// Waits while an external process is connected under the name of a plugin with `displace = "any"`:
+/// the two would replace each other repeatedly. Returns whether there was one.
 async fn gives_way(
     daemon: &Daemon,
     file: &PluginFile,
@@ -264,7 +265,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// The pause after a run of this length.
+    /// Returns the pause after a run of this length.
     fn after(&mut self, lived: Duration) -> Duration {
         if lived >= STEADY {
             self.0 = FIRST_PAUSE;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins connect and disconnect: the socket, registration and synchronization, pre-installed
-//! plugins that are kept running, plugins that are expected back after a restart.
+//! Plugins connect and disconnect: the socket, registration and synchronization, supervision of
+//! pre-installed plugins, and plugins expected back after a restart.
 //!
 //! It never decides about a container. It imports `shared`, `process`, `registry`, `resources` and
 //! `watch`.

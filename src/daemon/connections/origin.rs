@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides which processes may connect under a plugin's name (`[plugin.NAME] from`, decision D44),
-//! by the kernel's facts about the process that connected, and by our own records of pods.
+//! Decides which processes may connect under a plugin's name (`[plugin.NAME] from`, decision D44), by the kernel's
+//! facts about the connecting process and the daemon's records of pods.
 //!
-//! Nothing that a process claims counts. A PID is only a number, so the process is held by a
-//! descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
-//! else one that is opened now, while the connection stands. Facts read about a process that has
-//! ended meanwhile do not count. It admits and refuses nothing.
+//! A process's claims about itself do not count. A PID may be reused, so the process is held by a descriptor: the one
+//! that the kernel made when it connected (SO_PEERPIDFD, since Linux 6.5), else one opened now, while the connection
+//! lasts. Facts about a process that has since ended do not count. This module only collects evidence.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,17 +39,17 @@ pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
     PluginPeer { pid, uid, process, facts }
 }
 
-/// A descriptor of the process that connected.
+/// Opens a descriptor of the connecting process.
 fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
     match getsockopt(stream, PeerPidfd) {
         Ok(process) => Some(process),
-        // An older kernel. A process that had ended before would have closed the connection.
+        // On older kernels. A process that had ended before would have closed the connection.
         Err(Errno::ENOPROTOOPT) => {
-            // One that cannot be held does not prove its origin.
+            // Without a descriptor the process does not prove its origin.
             let process = pidfd::open(pid).or_absent()??;
             (!has_hung_up(stream)).then_some(process)
         }
-        // It has ended, or is in another PID namespace.
+        // The process has ended, or is in another PID namespace.
         Err(_) => None,
     }
 }
@@ -73,9 +72,8 @@ fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
     }
 }
 
-/// Finds out whether the process executes this host's file, where an `exe:` of the configuration asks for
-/// that. The process chose the path, whose file system may never answer: the calls are made off the loop,
-/// and a file system that does not answer proves nothing.
+/// Determines whether the process executes this host's file, if an `exe:` of the configuration needs it. The process
+/// chose the path, and its file system may hang: the calls run off the loop, and a time-out proves nothing.
 pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
     let facts = &peer.facts;
     if !facts.needs_file(&daemon.config()) {
@@ -93,7 +91,7 @@ pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
 /// Whether the process executes this host's file of that path: a container has its own files under
 /// the same names.
 fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
-    // The kernel's answer is enough: a file server is not asked. A failure proves nothing.
+    // The kernel's data is enough, so a file server is not contacted. A failure proves nothing.
     let file = |path: &Path| {
         let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
         Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
@@ -102,8 +100,7 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }
 
-/// Whether the process is in the user and PID namespaces of this one: not in a container, with any
-/// mounts.
+/// Whether the process shares this one's user and PID namespaces, so it is not in a container, whatever its mounts.
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));
@@ -115,7 +112,7 @@ fn is_process_of_host(host: &Host, pid: u32) -> bool {
     })
 }
 
-/// Whether the other end of the connection is closed.
+/// Whether the peer has closed the connection.
 fn has_hung_up(stream: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let polled = poll(&mut fds, PollTimeout::ZERO);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports connections that became no plugin, and plugins that come and go: in the log, the audit log,
-//! `status` and metrics, so that a flood of them costs a bounded number of lines. It refuses nothing.
+//! Reports refused connections, and plugins that connect and disconnect, in the log, the audit log, `status` and
+//! metrics. A flood of them causes a bounded number of lines. It refuses nothing.
 
 use std::rc::Rc;
 
@@ -15,10 +15,10 @@ use crate::daemon::shared::refused::ConnectionLine;
 use crate::log::{Room, WINDOW};
 use crate::plugin::Plugin;
 
-/// How operators see refusals of one kind as one failure, whichever names were tried.
+/// The failure under which operators see all refusals of one kind, regardless of the names tried.
 const REFUSED: &str = "connections were refused under the names of plugins";
 
-/// Reports a registered plugin that may not be the one that it says it is.
+/// Reports a registered plugin that is not allowed to use its claimed identity.
 pub(super) fn report_refused(
     daemon: &Rc<Daemon>,
     plugin: &Plugin,
@@ -32,7 +32,7 @@ pub(super) fn report_refused(
     };
     let line = format!("{id} was refused: {reason}");
     daemon.report.count_failure(&line, REFUSED, "", now());
-    // One that connects again and again has one line.
+    // A repeated connection is reported once.
     if daemon.registry.roster.note_refused(plugin, reason) {
         report(daemon, kind, &id, (&line, reason));
     } else {
@@ -41,8 +41,8 @@ pub(super) fn report_refused(
     }
 }
 
-/// Reports a connection that became no plugin; `id` is what it called itself, if it did. The audit log
-/// has the reason beside the name.
+/// Reports a connection that did not become a plugin; `id` is the identity it claimed, if any. The audit log has the
+/// reason next to the name.
 pub(super) fn report(
     daemon: &Rc<Daemon>,
     kind: ConnectionLine,
@@ -53,7 +53,7 @@ pub(super) fn report(
     if kind == ConnectionLine::Unsynchronized {
         metrics.count_unsynchronized(id);
     } else if kind != ConnectionLine::Contested {
-        // That one is counted as a takeover.
+        // This one is counted as a takeover.
         metrics.count_refused_connection();
     }
     if has_line(daemon, kind, line) {
@@ -88,7 +88,7 @@ pub(super) fn report_plugin(
 ) {
     let is_new = kind == ConnectionLine::Connected;
     let action = if is_new { AuditAction::Connected } else { AuditAction::Disconnected };
-    // The daemon itself starts launched ones, with pauses; those that are configured are few.
+    // The daemon starts launched plugins itself, with pauses; configured ones are few.
     let is_known = is_launched || daemon.config().names_plugin(id);
     if is_known || has_line(daemon, kind, line) {
         info!(plugin = id, "{line}");
@@ -96,7 +96,7 @@ pub(super) fn report_plugin(
     }
 }
 
-/// Whether this one has a line. The first one that has none sees to the line that counts them.
+/// Whether this event gets a line. The first one without a line schedules the line with their count.
 fn has_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
     match daemon.report.connections.room(kind, line, Instant::now()) {
         Room::Line => true,

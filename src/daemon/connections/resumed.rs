@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that were connected to the previous program of this process: they take part at once,
-//! know what they knew, and are not notified of the change. A launched one keeps running.
+//! Plugins that were connected to the previous program of this process: they are resumed at once
+//! with the subjects that they know, and are not notified of the change. Launched ones keep
+//! running.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -14,10 +15,10 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Result};
 use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
 
-/// Registers a plugin again, with the subjects that it knows.
+/// Registers a resumed plugin, with the subjects that it knows.
 ///
 /// # Errors
-/// Fails when its descriptor cannot be used; its connection is closed then.
+/// Fails when its descriptor is unusable; its connection is then closed.
 pub(crate) async fn resume(
     daemon: &Rc<Daemon>,
     saved: SavedPlugin,
@@ -60,7 +61,7 @@ pub(crate) async fn resume(
     Ok(())
 }
 
-/// Ends launched plugins whose files went while the programs changed.
+/// Ends launched plugins whose files were removed during the re-execution.
 pub(crate) async fn end_forgotten(daemon: &Rc<Daemon>) {
     for before in daemon.registry.roster.take_all_launched_before() {
         let LaunchedBefore { connected, .. } = before;

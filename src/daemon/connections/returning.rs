@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that creates wait for after a daemon start (decision D14): plugins that were connected
-//! before, pre-installed ones, and those that the operator names. One that cannot come back is not
-//! waited for.
+//! Determines the plugins for which creates wait after a daemon start (decision D14): previously connected plugins,
+//! pre-installed ones, and those that the operator names; but none that cannot return.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -26,7 +25,7 @@ fn file(daemon: &Daemon) -> std::path::PathBuf {
     daemon.config().run_dir.join("state/plugins.json")
 }
 
-/// Records the connected plugins, each with its process and whether something would restart it.
+/// Records the connected plugins, each with its process and whether a supervisor would restart it.
 pub(crate) fn remember(daemon: &Daemon) {
     let rows = daemon.registry.connected().into_iter().map(|plugin| row(daemon, &plugin));
     let bytes = Value::Array(rows.collect()).to_string();
@@ -41,20 +40,19 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     json!({
         "id": plugin.chained.id(),
         "pid": pid,
-        // Without it any process of that number counts.
+        // Without a start time, any process of that number counts.
         "start": pid.and_then(|pid| pidfd::start_time(&daemon.host, pid).or_absent()?),
         "service": is_service(&cgroup),
         "pod": pod_of(&daemon.records.read(), &cgroup),
     })
 }
 
-/// The reason for plugins from which a reload hides fewer pods.
+/// The reason for disconnecting plugins from which a reload hides fewer pods.
 pub(crate) const SHOWN_MORE: &str =
     "rules no longer hide pods from it: it is to be synchronized with them";
 
-/// Disconnects plugins that a reload shows other pods: they are synchronized with these when
-/// they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
-/// after a daemon start.
+/// Disconnects plugins to which a reload makes more pods visible: a connection has only one Synchronize, so they
+/// receive these pods when they reconnect. Meanwhile creates wait for them, as after a daemon start.
 pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>], why: &str) {
     for plugin in plugins {
         let id = plugin.chained.id();
@@ -68,8 +66,7 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>],
     }
 }
 
-/// Lets creates wait for plugins that a reload adds to those of a daemon start; `before` is the
-/// configuration until now.
+/// Makes creates wait for plugins that a reload adds to those of a daemon start; `before` is the old configuration.
 pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     let config = daemon.config();
     let added: BTreeMap<_, _> = if daemon.is_bystander() {
@@ -83,21 +80,21 @@ pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     daemon.registry.returning.expect_more(added, config.registration_timeout);
 }
 
-/// The plugins that a daemon start waits for by its configuration: pre-installed ones, and those
-/// that the operator names.
+/// The plugins that the configuration makes a daemon start wait for: pre-installed ones, and those that the operator
+/// names.
 fn configured(config: &Config) -> BTreeSet<String> {
     let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
     let launched = files.iter().map(plugin::PluginFile::id);
     launched.chain(config.wait_for.iter().cloned()).collect()
 }
 
-/// Lets creates wait from the start of the daemon on, bounded by the registration time-out.
+/// Makes creates wait from the daemon's start on, up to the registration time-out.
 pub(crate) fn expect_at_start(daemon: &Daemon) {
-    // Nothing is served yet.
+    // No request is served yet.
     expect_remembered(daemon, presence::insist(|| remembered(daemon)));
 }
 
-/// Lets creates wait, like [`expect_at_start`], in a daemon that serves already.
+/// Makes creates wait, like [`expect_at_start`], in a daemon that already serves requests.
 pub(crate) fn expect(daemon: &Daemon) {
     expect_remembered(daemon, remembered(daemon));
 }
@@ -127,7 +124,7 @@ fn expect_remembered(daemon: &Daemon, bytes: std::io::Result<Option<Vec<u8>>>) {
     daemon.registry.returning.expect_all(expected, config.registration_timeout);
 }
 
-/// How creates wait for a plugin that was connected; `None` if it cannot come back.
+/// How creates wait for a previously connected plugin; `None` if it cannot return.
 fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> {
     let number = |key: &str| row[key].as_u64();
     let Some(pid) = number("pid").and_then(|pid| u32::try_from(pid).ok()) else {
@@ -136,7 +133,7 @@ fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> 
     let pod = row["pod"].as_str();
     let has_pod = pod.is_some_and(|pod| daemon.records.read().pod(pod).is_some());
     if has_pod || row["service"] == true {
-        // A kubelet or systemd starts it again.
+        // A kubelet or systemd restarts it.
         return Some(ExpectedPlugin::default());
     }
     let Ok(process) = pidfd::open_same(&daemon.host, pid, number("start")) else {
@@ -150,8 +147,8 @@ fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> 
     Some(ExpectedPlugin::again(process))
 }
 
-/// The pod in which a process runs: by the containers on record, else by the name that kubelet gives
-/// to the pod's cgroup, since a plugin's own pod may have another runtime.
+/// Returns the pod in which a process runs, from the containers on record, else from kubelet's name of the pod's
+/// cgroup, since a plugin's pod may use another runtime.
 pub(super) fn pod_of_process(daemon: &Daemon, pid: Option<i32>) -> Option<String> {
     let pid = pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
     let cgroup = cgroup(daemon, pid);
@@ -159,7 +156,7 @@ pub(super) fn pod_of_process(daemon: &Daemon, pid: Option<i32>) -> Option<String
     recorded.or_else(|| pod_uid(&cgroup).map(ToOwned::to_owned))
 }
 
-/// The pod's UID in a cgroup's path, as kubelet spells it there (systemd's names have `_` for `-`).
+/// The pod's UID in a cgroup's path, in kubelet's spelling (systemd's names have `_` for `-`).
 fn pod_uid(cgroup: &str) -> Option<&str> {
     let mut parts = cgroup.split('/');
     parts.by_ref().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;
@@ -170,7 +167,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
     uids.find(|uid| !uid.is_empty())
 }
 
-/// The cgroup of a process, by the line that every host has: version 2's, or the first.
+/// The cgroup of a process, from the line that every host has: version 2's, or the first.
 pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
@@ -180,13 +177,13 @@ pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
 }
 
-/// Whether systemd would restart it: a system service, not part of a session.
+/// Whether systemd would restart it: it is in a system service, not in a session.
 fn is_service(cgroup: &str) -> bool {
     let last = cgroup.rsplit('/').next().unwrap_or_default();
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")
 }
 
-/// The pod of a process, by a container's id in its cgroup's path.
+/// The pod of a process, found by a container ID in its cgroup's path.
 fn pod_of(store: &Store, cgroup: &str) -> Option<String> {
     let words = cgroup.split(['/', ':']).flat_map(|word| {
         let bare = word.trim_end_matches(".scope");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Slots for connections that have not registered yet (D11). When all are taken, the peer with the
-//! most connections loses one: a plugin registers within milliseconds, and keeps its slot for that
-//! long while others flood the socket.
+//! most connections loses one. A plugin registers within milliseconds, and keeps its slot that long
+//! while others flood the socket.
 //!
-//! A peer is its user, its cgroup and its process, compared in this order and level by level: many
-//! processes, or cgroups that a container has made below its own, are one peer beside all others.
+//! A peer is identified by user, cgroup and process, compared in this order and level by level:
+//! many processes of a container, or child cgroups that it made, count as one peer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 
 use crate::limits;
 
-/// Levels of a cgroup that are compared: a container may nest cgroups below its own.
+/// Levels of a cgroup's path that are compared: a container may nest cgroups.
 const LEVELS: usize = 12;
 
-/// The slots that are taken, the oldest connection first.
+/// The occupied slots, the oldest connection first.
 #[derive(Clone, Default)]
 pub(super) struct Slots(Rc<RefCell<VecDeque<Rc<Slot>>>>);
 
-/// The slot of one connection, given back when it is dropped.
+/// The slot of one connection, released on drop.
 pub(super) struct Taken {
     slots: Slots,
     slot: Rc<Slot>,
@@ -36,13 +36,13 @@ struct Slot {
 }
 
 impl Slots {
-    /// Takes a slot for a process of this user and cgroup. If none is free, another connection is
-    /// closed.
+    /// Takes a slot for a process of this user and cgroup. If none is free, closes another
+    /// connection.
     pub(super) fn take(&self, uid: u32, cgroup: &str, pid: i32) -> Taken {
         let mut peer = vec![uid.to_string()];
         let levels = cgroup.split('/').filter(|part| !part.is_empty()).take(LEVELS);
         peer.extend(levels.map(ToOwned::to_owned));
-        // No cgroup has this name.
+        // Cannot collide with a cgroup's name.
         peer.push(format!("/{pid}"));
         let slot = Rc::new(Slot { peer, pid, is_lost: Cell::new(false), lost: Notify::new() });
         let mut slots = self.0.borrow_mut();
@@ -60,7 +60,7 @@ impl Slots {
 }
 
 impl Taken {
-    /// The process that has it.
+    /// The process of the connection.
     pub(super) fn pid(&self) -> i32 {
         self.slot.pid
     }
@@ -86,7 +86,8 @@ impl Drop for Taken {
 
 /// The oldest connection of the largest group, level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
-    // A process with more than half of them is in the largest group of each level, and soon found.
+    // A process with more than half of the slots is in the largest group of each level, and quickly
+    // found.
     let newest = slots.back()?;
     let is_its = |slot: &Rc<Slot>| slot.pid == newest.pid && slot.peer == newest.peer;
     if slots.iter().filter(|slot| is_its(slot)).count() > slots.len() / 2 {
@@ -98,7 +99,7 @@ fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
         for at in group.iter().copied() {
             parts.entry(slots[at].peer.get(level)).or_default().push(at);
         }
-        // The largest group; of equal ones, that with the oldest connection.
+        // The largest group; among equal ones, the one with the oldest connection.
         let largest = parts.into_values().max_by_key(|part| (part.len(), usize::MAX - part[0]))?;
         let is_a_process = slots[largest[0]].peer.len() <= level + 1;
         if is_a_process {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin connects with the identity of a connected one and takes its place (D41): a rolling
-//! DaemonSet, a restarted pod whose old process lingers, an upgraded file. The newcomer is configured
-//! and synchronized beside the old connection, which takes part until the newcomer has caught up.
+//! A plugin connects with the identity of a connected one and takes its place (D41): a rolling DaemonSet, a restarted
+//! pod whose old process lingers, an upgraded file. The newcomer is configured and synchronized while the old
+//! connection stays in use; it replaces the old one once it has caught up.
 //!
-//! A newcomer that fails before it has the place changes nothing. If two processes fight for one
-//! place, the newcomer is refused. Order and queues are the registry's.
+//! A newcomer that fails earlier changes nothing. If two processes repeatedly replace each other, the newcomer is
+//! refused. The registry handles order and queues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::host::Point;
 use crate::plugin::Plugin;
 
-/// Refusals of one kind are one failure for operators, between any processes.
+/// The failure under which operators see all refusals of one kind, whichever processes caused them.
 const CONTESTED: &str = "several processes connect as one plugin";
 
 /// A newcomer with the identity of a connected plugin, until it has its place.
@@ -31,8 +31,7 @@ pub(super) struct Takeover {
     pid: Option<i32>,
     /// The pod in which it runs.
     pod: Option<String>,
-    /// The newcomer is launched, and so is the other, or the name is its file's: no two processes
-    /// fight there.
+    /// Whether both are launched, or the name belongs to the newcomer's file: no two processes compete then.
     is_upgrade: bool,
     /// `completed`, `failed` or `refused`.
     outcome: Cell<&'static str>,
@@ -71,7 +70,7 @@ impl Takeover {
         Ok(Some(takeover))
     }
 
-    /// Refuses a newcomer that fights with the healthy plugin `old`.
+    /// Refuses a newcomer that competes with the healthy plugin `old`.
     fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
         if self.is_upgrade || old.is_doubtful() {
             return Ok(());
@@ -99,8 +98,8 @@ impl Takeover {
         Err(reason)
     }
 
-    /// Whether it is the restarted container of a pod that another pod's process took over from: a
-    /// plugin that exits when it is replaced is started again until its pod is deleted.
+    /// Whether the newcomer is a restarted container of a pod that another pod's process has replaced: a plugin that
+    /// exits when it is replaced is restarted until its pod is deleted.
     fn comes_back(&self, daemon: &Daemon, old_pid: Option<i32>) -> bool {
         let Some(pod) = self.pod.as_deref() else { return false };
         daemon.registry.takeovers.has_displaced(&self.id, pod)
@@ -113,7 +112,7 @@ impl Takeover {
     }
 }
 
-/// Passes a fault point of a takeover; other connections have none.
+/// Passes a takeover's fault point; does nothing for other connections.
 pub(super) fn pass(
     daemon: &Daemon,
     takeover: Option<&Takeover>,
@@ -125,8 +124,7 @@ pub(super) fn pass(
     }
 }
 
-/// Lets a plugin that has caught up take part, in place of earlier connections with its identity,
-/// which are returned.
+/// Adds a plugin that has caught up to the chain, replacing earlier connections of its identity, which are returned.
 ///
 /// # Errors
 /// Fails with the reason why the earlier connection keeps its place.
@@ -143,7 +141,7 @@ pub(super) fn take_place(
         if connected.chained.has_strikes() {
             return Err("it did not answer an event in time".to_owned());
         }
-        // Others may have taken the place while this one was being synchronized.
+        // Another newcomer may have replaced it while this one was being synchronized.
         takeover.refuse_fight(daemon, old)?;
     }
     let old = daemon.registry.take_place(connected);
@@ -166,8 +164,7 @@ fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
     }
 }
 
-/// Ends a connection whose place was taken: the requests that involve it are answered first, then it
-/// gets Shutdown.
+/// Ends a replaced connection: its requests in flight are answered first, then it receives Shutdown.
 pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
     let passed = daemon.host.point(Point::DaemonTakeoverDone);
     log_failure("ending a plugin whose place was taken", passed);

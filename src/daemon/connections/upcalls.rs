@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UpdateContainers requests, which a plugin sends on its own: answered one after the other. A
-//! plugin that takes another connection's place cannot update before it takes part (D41).
+//! UpdateContainers requests that plugins send unprompted, answered one after the other. A plugin
+//! that replaces another connection cannot update before it has replaced it (D41).
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -16,23 +16,23 @@ use crate::limits;
 use crate::plugin::api::extension::ALL_EXTENSION_EVENTS;
 use crate::plugin::{PluginIdentity, Upcalls, api};
 
-/// The requests of one plugin. They arrive on tasks outside of the thread-bound state, so they are
-/// queued and answered.
+/// The requests of one plugin. They arrive on tasks that cannot use the thread-bound state, so they
+/// are queued.
 struct UpdateRequests {
     requests: tokio::sync::mpsc::Sender<Unsolicited>,
     registered: Arc<OnceLock<PluginIdentity>>,
-    /// Wakes the task that notes what plugins want of each exec.
+    /// Wakes the task that records which plugins handle execs.
     subscribed: Arc<Notify>,
 }
 
-/// One UpdateContainers request on its way to the node.
+/// An unprompted UpdateContainers request.
 struct Unsolicited {
     plugin: String,
     request: api::UpdateContainersRequest,
     reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
 }
 
-/// The plugin that a connection has become, once it is registered.
+/// The plugin of a connection, once it is registered.
 #[derive(Clone, Default)]
 pub(super) struct Registration(Rc<(RefCell<Weak<ConnectedPlugin>>, Notify)>);
 
@@ -49,8 +49,8 @@ impl Registration {
         self.0.0.borrow().upgrade()
     }
 
-    /// Waits until a plugin has registered over the connection and is no longer being synchronized;
-    /// returns whether it takes part. The wait has no bound if no plugin registers.
+    /// Waits until the connection's plugin is synchronized; returns whether it is connected. The
+    /// wait is unbounded if no plugin registers.
     pub(super) async fn takes_part(&self) -> bool {
         let plugin = loop {
             let is_set = self.0.1.notified();
@@ -91,7 +91,7 @@ pub(super) fn upcalls(
                 Err(why) => Err(why),
             };
             let _plugin_is_gone = unsolicited.reply.send(reply);
-            // The next may be there already: other tasks get a turn first.
+            // The next request may be queued already: other tasks get a turn first.
             tokio::task::yield_now().await;
         }
     });
@@ -99,9 +99,9 @@ pub(super) fn upcalls(
     Arc::new(UpdateRequests { requests: sender, registered, subscribed })
 }
 
-/// The plugin that asks, if its updates are carried out now. One that is about to take another
-/// connection's place waits until it has it. It may ask from inside a handler, which must end
-/// before the plugin can take that place: so the answer comes within half of its request time-out.
+/// Returns the requesting plugin if its updates can be applied now. A plugin that is replacing
+/// another connection waits for that. But its request may come from a handler that must return
+/// first, so the response comes within half of its request time-out.
 async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPlugin>, String> {
     let plugin = registration.connected();
     let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;

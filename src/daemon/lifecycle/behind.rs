@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a wrapper behind this one changed: the document as the runtime was given it differs from the
-//! one that the daemon wrote. It goes into the record for `explain`; nothing is restored, and a
-//! wrapper's values are none of the plugins'.
+//! Changes by another wrapper between nri-runc and the runtime: the document that the runtime read differs from the one
+//! that the daemon wrote. They are recorded for `explain`, never reverted, and never attributed to plugins.
 
 use tracing::info;
 
@@ -11,7 +10,7 @@ use crate::limits;
 use crate::spec::differences::{Difference, differences};
 use crate::state::{ChangedMember, Container, Skipped};
 
-/// Removes the temporary files of a creation that succeeded, and notes the members that differ.
+/// Removes the temporary files of a successful creation, and records the members that differ.
 pub(crate) async fn note(daemon: &Daemon, record: &Container) {
     let Some(Rewritten { written, there }) = bundle::drop_temporary(daemon, record).await else {
         return;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container that its engine creates again under the same ID, as a restart by Docker or Podman
-//! does: values that plugins set after the old container's creation hold in the new one too.
+//! Handles containers that the engine creates again under the same ID, as Docker and Podman do on
+//! restart: values that plugins set after the old container's creation also apply to the new one.
 //!
-//! Replies of plugins to the new creation take precedence, values that the engine changed meanwhile
-//! are the engine's (D21), and a disconnected plugin owns nothing. If the old container has such
+//! Replies of plugins to the new creation take precedence, values that the engine has changed since
+//! belong to the engine (D21), and a disconnected plugin owns none. If the old container has such
 //! values, its record outlives the daemon. This module only decides; `updates.rs` applies.
 
 use crate::engine::EngineKind;
@@ -15,10 +15,11 @@ use crate::daemon::resources::in_force::Block;
 use crate::daemon::shared::messages::{self, Classes};
 use crate::daemon::shared::{Daemon, log_failure};
 
-/// The event behind such values, as `explain` shows it.
+/// The event that `explain` shows for such values.
 const EVENT: &str = "restart under the same id";
 
-/// Keeps the plugins' values of a container that is about to be forgotten, if it may be re-created.
+/// Keeps the plugins' values of a container whose record is about to be removed, if it may be
+/// re-created.
 pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     let is_later = record.overlay != record.at_creation || is_moved(record);
     if !record.was_made() {
@@ -32,7 +33,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Values to apply once the container is created; `answered` holds this creation's replies.
+/// Values to apply once the container is created; `answered` holds the responses to this creation.
 pub(crate) fn from_earlier(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -41,7 +42,7 @@ pub(crate) fn from_earlier(
     let store = daemon.records.read();
     let new = store.container(key)?;
     let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
-    // Another bundle means another container that happens to have the same ID.
+    // A different bundle means an unrelated container of the same ID.
     let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.owners.is_empty() {
         return None;

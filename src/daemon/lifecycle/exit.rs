@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon watches init processes until they exit, by descriptor and without polling: first for
-//! the start, where no wrapper reports it, then for the exit.
+//! Watches init processes by descriptor, without polling: first for the start, if no wrapper
+//! reports it, then for the exit.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,10 +40,10 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
     {
         task_exits::follow(&daemon, &record);
     }
-    // Its descriptor stays open until its exit was noted: the next program may take it over.
+    // Its descriptor stays open until the exit is recorded: the next program may take it over.
     daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
-    // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
-    // Reaped processes are checked too: the container may have been started before.
+    // Boxed, except for the wait: futures that call plugins are large, and there may be thousands.
+    // Reaped processes are checked too, because the container may have been started before.
     Box::pin(late_start::until_started(&daemon, &key, incarnation, process.as_ref(), folder)).await;
     let process = match process {
         Some(process) => {
@@ -57,8 +57,8 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
     daemon.watches.init_watches.end(&key, incarnation);
 }
 
-/// Asks for the init process again until the kernel says whether it is there; `None` if another
-/// task has seen the end of the container meanwhile.
+/// Looks for the init process until the kernel reports whether it exists; `None` if another task
+/// has handled the container's end meanwhile.
 async fn find(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -86,7 +86,7 @@ fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
     });
 }
 
-/// Notes a code that comes after StopContainer was sent; RemoveContainer has it.
+/// Records an exit code that arrives after StopContainer was sent, for RemoveContainer.
 async fn note_late_code(daemon: Rc<Daemon>, record: Rc<Container>) {
     let code = exit_status::late_code(async || written_code(&daemon, &record).await).await;
     note_code(&daemon, &record, code);

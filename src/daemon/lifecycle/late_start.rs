@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The start of a container that an OCI hook reported, or that the plain runtime made, and no wrapper
-//! requested: plugins are notified afterwards, and cannot refuse.
+//! The start of a container without a wrapper's request: an OCI hook reported the container, or the plain runtime made
+//! it. Plugins are notified afterwards and cannot refuse.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::daemon::watch::start_watch::StartWatch;
 use crate::plugin::Event;
 use crate::state::{ContainerKey, Lifecycle, PodState};
 
-/// Interval of looks at the container while its state cannot be known.
+/// Interval of checks while the container's state is unknown.
 const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 
 /// Notifies plugins of a container that was started without a request; they cannot refuse.
@@ -43,8 +43,8 @@ pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     notify::notify(daemon, Event::PostStartContainer, key).await;
 }
 
-/// Waits for the start of a container that a hook reported, or that the plain runtime made, until it
-/// starts or its process ends. The start of any other container is reported by the wrapper that requests it.
+/// Waits for the start of a container that a hook reported, or that the plain runtime made, until it starts or its
+/// process ends. For any other container, the wrapper that requests the start reports it.
 ///
 /// `process`: its init process, unless that has been reaped.
 pub(crate) async fn until_started(
@@ -61,7 +61,7 @@ pub(crate) async fn until_started(
     };
     while waits(daemon).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
-        // Without the container's folder, only an event that was already seen there counts.
+        // If the container's folder is gone, only an event that was already seen in it counts.
         let is_there = state_dir::exists(&daemon.host, key);
         let is_started = is_there.and_then(|is_there| {
             folder.has_started(is_there).map(|is_started| (is_there, is_started))
@@ -70,7 +70,7 @@ pub(crate) async fn until_started(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        // The fifo may have been written before it was watched. A `delete` ends the process first.
+        // The fifo may have been written before the watch. A `delete` ends the process first.
         let is_released = is_there
             && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
             && process.is_some_and(|process| !pidfd::has_ended(process));

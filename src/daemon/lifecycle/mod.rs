@@ -2,7 +2,7 @@
 //! A container's life between the verbs: the outcome of a verb (`settle.rs`), its changes of state
 //! (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
 //!
-//! It never refuses: the events that it handles have happened. It imports `bundle`, `shared`,
+//! It never refuses: it handles events that have already happened. It imports `bundle`, `shared`,
 //! `pods`, `resources`, `runtime` and `watch`.
 
 mod behind;

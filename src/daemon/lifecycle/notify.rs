@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon notifies plugins of a container's events, and carries out the updates of other
-//! containers that they reply.
+//! Notifies plugins of a container's events, and applies the updates of other containers in their
+//! replies.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::limits;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// Notifies every plugin that knows the container of an event that has happened.
+/// Notifies every plugin that knows the container of a past event.
 pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey) {
     let Some(notification) = daemon.notification_for_plugins(event, key) else { return };
     let pods = target::KnownPods { daemon, subject: Some(key) };
@@ -23,7 +23,7 @@ pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey
 /// StartContainer; `hint` names the action that a refusal prevents.
 ///
 /// # Errors
-/// Fails with the refusing plugin.
+/// Fails with the name of the plugin that refused.
 pub(crate) async fn ask_to_start(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

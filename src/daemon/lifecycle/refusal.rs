@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime refused a container: the reason, and the plugin whose change caused it.
+//! The runtime refused a container: determines the reason, and the plugin whose change caused it.
 
 use tracing::info;
 
@@ -9,7 +9,7 @@ use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::ContainerKey;
 
-/// Notes the runtime's refusal: in `explain`, and among the failures if a plugin's change caused
+/// Records the runtime's refusal for `explain`, and among the failures if a plugin's change caused
 /// it.
 pub(crate) async fn note_refusal(
     daemon: &Daemon,

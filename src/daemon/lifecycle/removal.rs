@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime has deleted a container: plugins receive the StopContainer and RemoveContainer that
-//! are still due, and the pod ends with its last container. Where the engine keeps the container
+//! The runtime has deleted a container: plugins receive any outstanding StopContainer and
+//! RemoveContainer, and the pod ends with its last container. If the engine keeps the container
 //! (`until_removed.rs`), RemoveContainer waits until it is removed there.
 
 use std::rc::Rc;
@@ -37,7 +37,7 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
         return removed(daemon, key).await;
     }
     if record.is_deleted {
-        // The last daemon may have died before it stopped the pod.
+        // The previous daemon may have died before it stopped the pod.
         return stopping::container_ended(daemon, &record);
     }
     stop::stopped(daemon, key).await;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of a verb, once its runtime process has exited: the state of the runtime decides,
-//! the record follows, the Post events go out (decisions D2, D3, D5). While that state cannot be
-//! read, nothing is decided: it is asked for again.
+//! The outcome of a verb, once its runtime process has exited: it is read from the runtime's state and recorded, and
+//! the Post events are sent (decisions D2, D3, D5). While the state is unreadable, nothing is decided and the read is
+//! retried.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// How much longer a runtime's `start` may run than the process that it started.
+/// Time limit for a runtime's `start` to exit after the process that it started has exited.
 const START_WAIT: Duration = Duration::from_secs(2);
 
 /// Watches a runtime process until it exits, then settles its verb.
@@ -39,7 +39,7 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // At once: other requests may write from here on, whichever holds the turn.
+        // Done at once: from here on other requests may write, whichever of them holds the turn.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
@@ -55,12 +55,11 @@ pub(crate) fn watch(
     });
 }
 
-/// How often an outcome that is not known is asked for before the next verb goes on without it: for
-/// two thirds of a second.
+/// Attempts to learn an unknown outcome before the next verb continues without it: two thirds of a second.
 const ATTEMPTS: usize = 6;
 
-/// Settles the verbs of this lane before another one; the caller holds the lane. That waits a moment
-/// for an outcome that cannot be known at once.
+/// Settles the verbs of this lane before the next one; the caller holds the lane. It waits a moment for an outcome that
+/// is still unknown.
 pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
@@ -73,8 +72,8 @@ pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane:
     }
 }
 
-/// Settles every verb of this lane whose runtime process has exited; the caller holds the lane. One
-/// whose outcome cannot be known stays open, and those behind it.
+/// Settles every verb of this lane whose runtime process has exited; the caller holds the lane. A verb with an unknown
+/// outcome stays open, and so do all later ones.
 pub(crate) async fn settle_exited(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     loop {
         let next = {
@@ -115,7 +114,7 @@ async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) 
     }
     let settled = conclude(daemon, key, &record, pending).await;
     if settled.is_err() && flight.is_some() {
-        // It is asked for again.
+        // The outcome is requested again.
         daemon.records.change_in_memory(key, |record| {
             if record.incarnation == pending.incarnation {
                 record.in_flight = record.in_flight.take().or(flight);
@@ -143,8 +142,8 @@ async fn conclude(
     }
 }
 
-/// A short-lived container may exit before the runtime process that started it: this waits for the
-/// runtime, so that its success is reported first. A runtime that hangs does not delay the exit.
+/// Waits for the runtime process that started a short-lived container, so that its success is reported before the exit.
+/// A hanging runtime does not delay the exit.
 pub(crate) async fn wait_for_start(lane: &Lane) {
     let is_start = |pending: &&Rc<PendingVerb>| pending.verb == Verb::Start;
     let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
@@ -160,7 +159,7 @@ pub(crate) fn is_being_created(daemon: &Daemon, key: &ContainerKey) -> bool {
     pending.iter().any(|pending| pending.verb.creates() && !pidfd::has_ended(&pending.process))
 }
 
-/// `create` succeeded if there is an init process; else the creation is rolled back.
+/// `create` succeeded if an init process exists; else the creation is rolled back.
 async fn settle_create(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -188,7 +187,7 @@ async fn settle_create(
     Ok(())
 }
 
-/// `start` succeeded if no process waits at the fifo any more, even if init has exited since.
+/// `start` succeeded if no process waits at the fifo, even if init has exited since.
 async fn settle_start(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -214,25 +213,25 @@ async fn settle_start(
     Ok(())
 }
 
-/// A call ended that may have been a start, and the container was not started: updates that waited
-/// for it are carried out.
+/// A call that may have been a start ended, and the container is not started: applies the updates that waited for the
+/// start.
 pub(crate) async fn not_started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
         updates::carry_out_deferred(daemon, key).await;
     }
 }
 
-/// A foreground `run` lasts as long as its container: the daemon watches for the start meanwhile.
+/// A foreground `run` lasts as long as its container, so the daemon watches for the start meanwhile.
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
-    // The runtime's state may be gone when the start is seen.
+    // The runtime's state may be gone by the time the start is seen.
     let mut init = None;
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
-        // What cannot be known now is asked for again after a pause.
+        // An unknown state is read again after a pause.
         init = state_dir::init_pid(&daemon.host, key).or_absent().flatten().or(init);
         let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
         if matches!(is_started, Ok(true)) {
-            // The runtime has long read its document.
+            // The runtime has read its document long ago.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
             if running(daemon, key, pending, init).await.is_ok() {
@@ -250,7 +249,7 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
     }
 }
 
-/// The foreground runtime has exited, or a detached one has started its container, or failed.
+/// Settles a `run`: the foreground runtime exited, or a detached one started its container or failed.
 async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
     let init = pending.init_pid(daemon, key).await?;
     let is_there = state_dir::exists(&daemon.host, key)?;
@@ -265,7 +264,7 @@ async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
     if !is_there {
         removal::removed(daemon, key).await;
     } else if let (false, Some(pid)) = (is_started, init) {
-        // The runtime was killed half way: the container exists and was not started.
+        // The runtime was killed halfway: the container exists but was not started.
         state::mark_created(daemon, key, pid)?;
         if let Some(record) = daemon.container(key) {
             behind::note(daemon, &record).await;
@@ -277,7 +276,7 @@ async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
     Ok(())
 }
 
-/// The container was started; the first caller that sees it reports it.
+/// The container was started; the first caller to see it reports it.
 async fn running(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's changes of state: created, running, stopped, removed. Each function changes the
-//! record, writes the audit log with a creation, and sends the event to other programs; its caller
-//! notifies plugins afterwards, so that each event goes out once.
+//! A container's changes of state: created, running, stopped, removed. Each function changes the record, writes the
+//! audit log for a creation, and sends the event to other programs. Its caller notifies plugins afterwards, so that
+//! they receive each event once.
 
 use std::io;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Records that the runtime has created the container, with its init process.
 ///
 /// # Errors
-/// Fails when it cannot be known when that process started; nothing is changed then.
+/// Fails when the start time of that process is unknown; then nothing changes.
 pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io::Result<()> {
     let start = pidfd::start_time(&daemon.host, pid)?;
     daemon.change(key, |record| {
@@ -33,7 +33,7 @@ pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io:
 /// Records that the container's process was started; `init` is its PID, if not known before.
 ///
 /// # Errors
-/// Fails when it cannot be known when `init` started; nothing is changed then.
+/// Fails when the start time of `init` is unknown; then nothing changes.
 pub(crate) fn mark_running(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -59,16 +59,16 @@ pub(crate) fn mark_running(
     Ok(())
 }
 
-/// Writes the plugins' changes to the audit log once they are in force: an earlier entry would also
-/// be there for a container whose creation failed.
+/// Writes the plugins' changes to the audit log once they are in force: earlier, the entry might be about a container
+/// whose creation then fails.
 fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     if let Some(record) = daemon.container(key) {
         daemon.audit_applied(key, &record.changes);
     }
 }
 
-/// Sends an event of a container that had a process; an infrastructure container is its pod's part, and one
-/// that was refused never was.
+/// Sends an event of a container that had a process. Infrastructure containers count as their pods' and refused
+/// containers never existed, so neither has events.
 fn emit(daemon: &Daemon, key: &ContainerKey, event: NodeEvent) {
     let is_it = |record: &Rc<Container>| !record.is_sandbox && record.init_pid.is_some();
     if daemon.container(key).filter(is_it).is_some() {
@@ -87,8 +87,7 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
 /// The exit code of a container that the runtime did not create, as engines report it.
 const NOT_CREATED: i32 = 128;
 
-/// Records that the runtime refused to create the container: its engine has it all the same, and
-/// reports that it exited at once.
+/// Records that the runtime refused to create the container. The engine still has it, and reports an immediate exit.
 pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
     daemon.records.change_in_memory(key, |record| {
         if record.created_at == 0 {
@@ -98,7 +97,7 @@ pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// Records that the container's process has exited; false without a change to record.
+/// Records that the container's process has exited; false if nothing changed.
 pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     let to_stop = || {
         let is_over = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
@@ -124,13 +123,12 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     true
 }
 
-/// The exit code that the engine wrote, if that can be known.
+/// The exit code that the engine wrote, if known.
 pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     daemon.written_exit_code(record).await.or_absent().flatten()
 }
 
-/// The exit code, as recorded or as the engine wrote it since. It is looked for again until the container
-/// is removed.
+/// The exit code, as recorded or since written by the engine. It is looked up until the container is removed.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.exit_code {
         Some(code) => Some(code),
@@ -158,8 +156,8 @@ pub(crate) async fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// Records that the runtime has deleted the container while its engine keeps it; the engine's own
-/// document is no longer needed.
+/// Records that the runtime has deleted the container while its engine keeps it; the engine's document is no longer
+/// needed.
 pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     log_failure("recording a delete", daemon.host.point(Point::DaemonDeleted));
@@ -181,13 +179,13 @@ pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     leave_out(daemon, key);
 }
 
-/// Removes the record of a container that may live on, and is not reported as removed.
+/// Removes the record of a container that may still exist, without reporting a removal.
 pub(crate) fn leave_out(daemon: &Daemon, key: &ContainerKey) {
     daemon.records.forget(key);
     daemon.note_forgotten(key);
 }
 
-/// Sends the events of a container that the runtime made without the daemon, as far as its life has gone.
+/// Sends the past events of a container that the runtime made without the daemon.
 pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
     emit(daemon, &record.key, NodeEvent::new(EventKind::Created));
     if record.state == Lifecycle::Running {
@@ -195,11 +193,11 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Fills in the present state of a container that the runtime made without the daemon. Its times
-/// come from its process, as far as the host has them.
+/// Fills in the current state of a container that the runtime made without the daemon, with times from its process
+/// where the host has them.
 ///
 /// # Errors
-/// Fails when that state cannot be known.
+/// Fails when that state is unknown.
 pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io::Result<()> {
     record.init_pid = Some(pid);
     record.init_start = match state_dir::init_start(&daemon.host, &record.key)? {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Exit codes from containerd's events, where the kernel reports none (before 6.15): each containerd whose
-//! container is watched has one subscription, for as long as it has such containers. It ends and begins
-//! again with containerd, and plugins wait for its events no longer than for other exit codes.
+//! Exit codes from containerd's events, for kernels that report none (before 6.15). The daemon subscribes once to each
+//! containerd, while containers of it are watched, and again after containerd restarts. Plugins wait no longer for
+//! these events than for other exit codes.
 
 use std::rc::Rc;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the runtime has deleted and their engine still keeps: containerd's CRI plugin
-//! keeps a folder of each container and sandbox until it is removed there. The removal of that
-//! folder is their removal, and plugins are notified then.
+//! Containers that the runtime has deleted but their engine still keeps: containerd's CRI plugin
+//! has a folder for each container and sandbox until it removes them. They count as removed, and
+//! plugins are notified, once that folder is removed.
 //!
-//! One watch serves all containers of an engine. Without a watch, the removal counts with the
-//! runtime's `delete`, as it does for every other engine. It never writes to these folders.
+//! One watch serves all containers of an engine. Without a watch, and for every other engine, the
+//! runtime's `delete` counts as the removal. It never writes to these folders.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,20 +29,20 @@ fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
     Some(daemon.host.path(folder))
 }
 
-/// Whether the engine still keeps this container, and its removal will be seen.
+/// Whether the engine still keeps this container and its removal will be seen.
 ///
 /// # Errors
 /// Fails when that cannot be known.
 pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<bool> {
     let Some(folder) = folder(daemon, record) else { return Ok(false) };
-    // Watched before it is looked at: no removal in between is missed.
+    // Watched before the check, so that no removal in between is missed.
     let Some(home) = folder.parent() else { return Ok(false) };
     Ok(daemon.look(&folder, presence::is_dir).await?
         && watch(daemon, home).await
         && daemon.look(&folder, presence::is_dir).await?)
 }
 
-/// Looks again whether the engine keeps a deleted container, after a pause.
+/// Checks again after a pause whether the engine keeps a deleted container.
 pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
     let (daemon, record) = (Rc::clone(daemon), Rc::clone(record));
     tokio::task::spawn_local(async move {
@@ -64,7 +64,7 @@ async fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
     }
     match daemon.watch_folder(home).await {
         Ok(Some(watched)) => {
-            // Another container's removal may have added it meanwhile.
+            // Another container's removal may have added the watch meanwhile.
             if daemon.watches.kept_homes.borrow_mut().insert(home.to_owned()) {
                 tokio::task::spawn_local(follow(Rc::clone(daemon), home.to_owned(), watched));
             }
@@ -89,12 +89,12 @@ async fn follow(daemon: Rc<Daemon>, home: PathBuf, mut watched: WatchedFolder) {
             FolderEvent::Gone => break,
         }
     }
-    // Another folder may be at the path by now: it is watched with the next container.
+    // By now another folder may have the path: it is watched with the next container.
     daemon.watches.kept_homes.borrow_mut().remove(&home);
     gone(&daemon, deleted(&daemon, &home, None));
 }
 
-/// The deleted containers with a folder in `home`, oldest first: of this name, or all.
+/// The deleted containers with a folder in `home`, oldest first: those of this name, or all.
 fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>> {
     let id = name.map(|name| name.to_string_lossy().into_owned());
     let mut records: Vec<Rc<Container>> = {
@@ -115,7 +115,8 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Notifies plugins in a task of the `records` whose containers are gone: plugins may be slow.
+/// Notifies plugins, in a task because they may be slow, of the `records` whose containers are
+/// gone.
 fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
@@ -131,7 +132,7 @@ fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     });
 }
 
-/// Removes a deleted container if its engine no longer keeps it, or in any case.
+/// Removes a deleted container unless its engine still keeps it, or unconditionally.
 async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of an `update`, once its runtime process has exited (D21): its values hold, or the
-//! values in force are written again.
+//! The outcome of an `update`, once its runtime process has exited (D21): its values are in force,
+//! or the previous ones are restored.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,14 +26,15 @@ use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, RepeatedValue};
 use crate::stream::{EventKind, NodeEvent};
 
-/// The time that PostUpdateContainer waits for the runtime that writes the plugins' values again.
+/// Time limit of PostUpdateContainer for the runtime that restores the plugins' values.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
-/// Puts an update's values in force if the runtime, which has exited, took it. A replaced state
-/// file proves that. crun keeps none; there the cgroup files decide. A second call does nothing.
+/// Records an update's values as in force if the exited runtime accepted it, which a replaced state
+/// file proves. crun has no such file, so there the cgroup files decide. A second call does
+/// nothing.
 ///
 /// # Errors
-/// Fails when that cannot be known; another call asks again.
+/// Fails when that is unknown; a later call tries again.
 pub(crate) fn note_taken(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -51,7 +52,7 @@ pub(crate) fn note_taken(
     Ok(())
 }
 
-/// Whether the state file after a verb is not the one `before`; `None` if that one is not known.
+/// Whether the state file differs from `before` after a verb; `None` if `before` is unknown.
 pub(crate) fn is_replaced(
     before: &io::Result<Option<Stamp>>,
     after: Option<Stamp>,
@@ -60,7 +61,7 @@ pub(crate) fn is_replaced(
     Some(after.is_some() && after != *before)
 }
 
-/// Records the result of an update; where its state file does not show it, the cgroup files do.
+/// Records the result of an update, from the cgroup files if no state file shows it.
 pub(crate) fn conclude(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -77,7 +78,7 @@ pub(crate) fn conclude(
     let is_told = proposed.is_told;
     results::of_engines_update(daemon, key, &proposed.answered, is_taken);
     if !is_taken {
-        // runc and crun write file by file, and undo nothing when they fail.
+        // runc and crun write file by file, and revert nothing when they fail.
         let restoring = apply::restore(daemon, record, &tried);
         if record.updating.is_some() {
             daemon.change(key, |record| record.updating = None);
@@ -89,7 +90,7 @@ pub(crate) fn conclude(
     let _until_written = &proposed.writing;
     let news = log_repeated(record, repeated, overlay);
     let message = messages::with_resources(&record.message, overlay, &tried, classes);
-    // kubelet repeats its values every ten seconds: that writes no record.
+    // kubelet repeats its values every ten seconds; repetitions write no record.
     let is_unchanged = (engine, overlay, owners, &message)
         == (&record.engine_resources, &record.overlay, &record.owners, &record.message)
         && changes.iter().all(|change| change.before == change.after)
@@ -118,8 +119,8 @@ pub(crate) fn conclude(
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Logs the values that the engine repeats and that do not come into force, each once: the first,
-/// and the number of others. Returns those that are not on record.
+/// Logs once the values that the engine repeats without their taking effect: the first one, and the
+/// number of others. Returns those that are not on record.
 fn log_repeated(
     record: &Container,
     repeated: &[RepeatedValue],
@@ -151,11 +152,11 @@ fn log_repeated(
     news
 }
 
-/// Notifies the plugins that were asked: of the update that was done, or of the resources that a
-/// failed one left in force (D39).
+/// Notifies the plugins that were asked: of the completed update, or of the resources that remain
+/// in force after a failed one (D39).
 ///
 /// # Errors
-/// Fails when it cannot be known whether the runtime took it.
+/// Fails when it is unknown whether the runtime accepted it.
 pub(crate) async fn settle(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -177,7 +178,7 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// The container's message has the resources that are in force after a failed update.
+/// Sets the container's message to the resources in force after a failed update.
 fn note_left_in_force(daemon: &Daemon, key: &ContainerKey, tried: &Block) {
     let Some(record) = daemon.container(key) else { return };
     let left = partial::left_in_force(daemon, &record, tried);

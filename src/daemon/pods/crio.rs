@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The watch over CRI-O's folders handles the pod events that other modules send.
+//! Watches CRI-O's folders and handles the pod events that other modules send.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use crate::daemon::pods::{crio_added, crio_removed};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::PodNews;
 
-/// Follows every pod that has a folder, and watches for others beside it. Never ends.
+/// Follows every pod that has a folder, and watches for further ones. Never ends.
 pub(crate) async fn watch(daemon: Rc<Daemon>) {
     let Some(mut news) = daemon.watches.crio.news.receive() else { return };
     while let Some(news) = news.recv().await {

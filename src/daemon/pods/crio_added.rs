@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that appear without a call (decision D20): CRI-O without infrastructure containers makes a
-//! pod as a folder with a document, and no runtime runs before its first container. The daemon
-//! watches the folder that holds all of them, and reads one file for each new pod.
+//! Pods that appear without a call (decision D20): without infrastructure containers, CRI-O
+//! represents a pod by a folder with a document, and runs no runtime before the pod's first
+//! container. The daemon watches the parent folder, and reads one file for each new pod.
 //!
-//! The first sign of a pod, this folder or its first container, announces it, and only the first.
+//! A pod is announced once, by its folder or its first container, whichever is seen first.
 //! `crio_removed.rs` handles its end. This module writes nothing and polls nothing.
 
 use std::collections::BTreeSet;
@@ -23,14 +23,13 @@ use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::sources::registered;
 
-/// Where CRI-O keeps the folders by default; with another configuration its first container shows
-/// the place.
+/// CRI-O's default folder; with another configuration the first container shows the folder.
 const HOME: &str = "/run/containers/storage/overlay-containers";
 
-/// The same folders again, below the root that survives a reboot.
+/// The corresponding folders below the root that survives a reboot.
 const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
-/// How long a folder may be without its document: an engine gives up after 4 minutes.
+/// Time limit for a folder without its document: an engine gives up after 4 minutes.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 
 /// The contents of a folder.
@@ -41,9 +40,9 @@ enum PodFolder {
 }
 
 /// Records pods that appeared while no daemon ran: plugins see them when they are synchronized. The
-/// first daemon of a boot takes none over: an older pod may never have a container that nri-runc
-/// runs, so it is announced with the first one. Neither does a daemon with required plugins, which
-/// have to answer RunPodSandbox.
+/// first daemon of a boot records none: nri-runc may never run a container of an older pod, so such
+/// a pod is announced with its first container. A daemon with required plugins records none either,
+/// because these must answer RunPodSandbox.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
     for home in known_homes(daemon) {
         let ids = unknown_pods(daemon, &home).await;
@@ -73,7 +72,7 @@ pub(crate) fn look_out(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Watches the folder of a pod with this document: others may appear beside it.
+/// Watches the parent folder of this pod document: further pods may appear in it.
 pub(crate) fn learn(daemon: &Rc<Daemon>, document: &str) {
     if let Some(home) = home_of(daemon, document) {
         look_out_at(daemon, home);
@@ -87,7 +86,7 @@ fn look_out_at(daemon: &Rc<Daemon>, home: PathBuf) {
     }
 }
 
-/// CRI-O's default folder, and those of pods on record.
+/// CRI-O's default folder, and the folders of pods on record.
 fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     let store = daemon.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
@@ -97,7 +96,7 @@ fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     homes
 }
 
-/// The folder of all pods, from a document `HOME/ID/userdata/config.json`.
+/// The parent folder of all pods, from a document `HOME/ID/userdata/config.json`.
 fn home_of(daemon: &Daemon, document: &str) -> Option<PathBuf> {
     let home = daemon.host.path(document).ancestors().nth(3)?.to_owned();
     (!home.starts_with(daemon.host.path(LASTING_ROOT))).then_some(home)
@@ -116,7 +115,7 @@ async fn follow(daemon: &Rc<Daemon>, home: &Path) {
                 FolderEvent::Unknown => consider_all(daemon, home).await,
                 FolderEvent::Went(_)
                     if !matches!(daemon.look(home, presence::is_dir).await, Ok(false)) => {}
-                // Also if another folder is in its place by now: that one is not watched.
+                // Also if another folder has replaced it: that one is not watched.
                 FolderEvent::Went(_) | FolderEvent::Gone => break,
             }
         }
@@ -133,7 +132,7 @@ async fn appears(daemon: &Daemon, home: &Path) -> Option<WatchedFolder> {
         while matches!(daemon.look(above, presence::is_dir).await, Ok(false)) {
             above = above.parent()?;
         }
-        // Any folder may be removed between two checks: then the loop checks again.
+        // A folder may be removed between two checks: then the loop checks again.
         let Some(mut watched) = daemon.watch_folder(above).await.or_absent()? else { continue };
         let next = home.strip_prefix(above).ok()?.components().next()?;
         if matches!(daemon.look(&above.join(next), presence::is_dir).await, Ok(false)) {
@@ -149,9 +148,9 @@ async fn consider_all(daemon: &Rc<Daemon>, home: &Path) {
     }
 }
 
-/// IDs of folders that belong to no known pod or container.
+/// IDs of folders without a known pod or container.
 async fn unknown_pods(daemon: &Daemon, home: &Path) -> Vec<String> {
-    // Pods that are not found here are announced with their first container.
+    // Pods that are missed here are announced with their first container.
     let names = daemon.names_in(home).await.or_absent().into_iter().flatten();
     let names = names.filter_map(|name| id_of(&name));
     names.filter(|id| !is_known(daemon, id)).collect()
@@ -169,7 +168,7 @@ fn is_known(daemon: &Daemon, id: &str) -> bool {
         || daemon.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
-/// A folder exists. This does not wait for plugins: other folders may appear meanwhile.
+/// Handles a folder that exists, without waiting for plugins: other folders may appear meanwhile.
 async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(daemon, id)) else { return };
     if daemon.watches.crio.arriving.borrow().contains(&id) {
@@ -184,7 +183,7 @@ async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
         return;
     }
     let seen = read_folder(daemon, home, &id).await;
-    // Another look at the folder may have taken it meanwhile.
+    // A concurrent check of the folder may have handled it.
     if matches!(seen, PodFolder::SomethingElse)
         || daemon.watches.crio.arriving.borrow().contains(&id)
     {
@@ -220,7 +219,8 @@ async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
 async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
-    // Until the kernel says so, nothing has gone; a container announces what is missed here.
+    // Only the kernel's report shows that a folder is gone; a container announces a pod that is
+    // missed here.
     let is_missing =
         async |folder: &Path| matches!(daemon.look(folder, presence::is_dir).await, Ok(false));
     if is_missing(&userdata).await {
@@ -270,8 +270,9 @@ async fn read_folder(daemon: &Daemon, home: &Path, id: &str) -> PodFolder {
     }
 }
 
-/// Whether CRI-O calls us for pods of this handler, as far as `install` knows: a pod of another one
-/// has no container that we run. Where CRI-O was configured by hand, every pod may be ours.
+/// Whether CRI-O calls nri-runc for pods of this handler, according to `install`: nri-runc runs no
+/// container of other handlers' pods. If CRI-O was configured manually, any pod may be one of
+/// nri-runc's.
 fn is_for_us(daemon: &Daemon, handler: &str) -> bool {
     let was_registered = &daemon.watches.crio.was_registered;
     let is_recorded = registered::is_called_for(&daemon.host, "crio", handler);

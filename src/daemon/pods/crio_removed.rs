@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that no call ends: CRI-O without infrastructure containers keeps such a pod as a folder
-//! (decision D20). The daemon watches the folder: the pod is stopped when CRI-O has marked it and
-//! its last container has exited, and removed when its document and its last container are gone.
-//! This module only reads, and costs nothing between events.
+//! Pods that end without a runtime call: without infrastructure containers, CRI-O represents a pod
+//! by a folder (decision D20). The daemon watches the folder: the pod is stopped when CRI-O has
+//! marked it and its last container has exited, and removed when its document and its last
+//! container are gone. This module only reads, and costs nothing between events.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,11 +21,11 @@ use crate::daemon::watch::folders::WatchedFolder;
 /// Interval of checks of a pod when the kernel has no inotify watch left.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// The file with which CRI-O marks a stopped pod, and the two roots, one of which has it.
+/// The file with which CRI-O marks a stopped pod, and the two roots where it may be.
 const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
-/// Watches such a pod until its end; for any other pod it does nothing.
+/// Watches such a pod until its end; does nothing for other pods.
 pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return };
@@ -85,7 +85,7 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Continues with a pod whose container has exited, in a task, because the caller still holds the
+/// Checks a pod whose container has exited, in a task, because the caller still holds the
 /// container's turn.
 pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
     if daemon.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
@@ -99,10 +99,11 @@ pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// StopPodSandbox, if the engine has stopped the pod and plugins know every member as exited.
+/// Sends StopPodSandbox if the engine has stopped the pod and plugins know that every member has
+/// exited.
 ///
 /// # Errors
-/// Fails when it cannot be known whether the engine has stopped it.
+/// Fails when it is unknown whether the engine has stopped it.
 async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return Ok(()) };
@@ -120,7 +121,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
         members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
     };
     for (key, _) in members(daemon) {
-        // A task that notifies plugins of this member is done once the lane is free.
+        // Once the lane is free, the task that notifies plugins of this member has finished.
         let lane = daemon.lane(&key);
         drop(lane.turn.lock().await);
     }
@@ -161,7 +162,7 @@ mod tests {
         Daemon::new(config, host, store)
     }
 
-    /// Whether no task follows any pod, within a while.
+    /// Waits and returns whether no task follows any pod.
     async fn no_task_follows(daemon: &Rc<Daemon>) -> bool {
         let mut left = 500;
         while Rc::strong_count(daemon) > 1 && left > 0 {

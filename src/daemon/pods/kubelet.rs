@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a process that wrote a limit of a pod's cgroup is kubelet (decision D57): by its user, its
-//! PID namespace and its program, never by the name that it gives itself.
+//! Whether a process that wrote a limit of a pod's cgroup is kubelet (decision D57): by its user, its PID namespace and
+//! its program, never by its self-chosen name.
 
 use std::path::Path;
 
@@ -17,9 +17,9 @@ const KUBELETS: [&str; 6] = ["kubelet", "hyperkube", "k3s", "rke2", "kubelite", 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitWriter {
     Kubelet,
-    /// systemd, which writes what kubelet asked it for, and the same again at a reload.
+    /// systemd, which writes kubelet's requested values, and again at a reload.
     ServiceManager,
-    /// A plugin, an agent of the node, a person.
+    /// A plugin, a node agent, or a person.
     Other,
     /// It has ended, the kernel does not name it, or it looks like kubelet and is not of this host: in
     /// a PID namespace of its own.
@@ -31,7 +31,7 @@ pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[Strin
     let Some(Writer { pid, process }) = writer else { return LimitWriter::Unknown };
     let is_of_host = procfs::is_of_this_host(host, *pid);
     let program = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).or_absent();
-    // Its number was its own until now only if it has not ended.
+    // Only a process that has not ended proves that the PID was not reused.
     if pidfd::has_ended(process) {
         return LimitWriter::Unknown;
     }
@@ -48,7 +48,7 @@ pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[Strin
 }
 
 fn is_kubelet(program: &Path, configured: &[String]) -> bool {
-    // An upgrade has replaced the file of a kubelet that still runs.
+    // An upgrade has replaced the file of a running kubelet.
     let text = program.to_string_lossy();
     let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
     let name = text.rsplit('/').next().unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a pod: announced once, stopped after its members, removed.
+//! The life of a pod: it is announced once, stopped after its members, and removed.
 //!
 //! An engine with pods makes an infrastructure container for each: its `start` is the pod's
 //! RunPodSandbox, its `delete` the pod's end. Without an engine, every container is its own pod.
@@ -57,8 +57,8 @@ fn put(daemon: &Daemon, pod: Pod) -> Result<()> {
     daemon.records.put_pod(pod).map_err(|error| error.hint("nothing was changed or started"))
 }
 
-/// Records the pod of a sandbox that is being created; it is announced at its start, unless a
-/// folder that promised no sandbox announced it.
+/// Records the pod of a sandbox that is being created; it is announced at its start, unless its folder announced it
+/// earlier.
 pub(crate) fn sandbox_appears(
     daemon: &Daemon,
     description: &Description,
@@ -71,15 +71,15 @@ pub(crate) fn sandbox_appears(
     put(daemon, Pod { state, ..record(daemon, description, Some(container)) })
 }
 
-/// Announces a pod that appeared without a call, unless a container came first.
+/// Announces a pod that appeared without a call, unless one of its containers came first.
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
-    // Before the pod's turn: a container that comes first is not held up twice.
+    // Before the pod's turn, so that a container that comes first does not wait twice.
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    // The engine may have given the pod up meanwhile.
+    // The engine may have abandoned the pod meanwhile.
     let is_given_up = match &pod.lives_with {
         Some(document) => {
             matches!(daemon.look(&daemon.host.path(document), presence::exists).await, Ok(false))
@@ -93,7 +93,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     deliver_run(daemon, &description.pod.id).await
 }
 
-/// Records such a pod before plugins connect; they see it when they are synchronized.
+/// Records a pod that appeared without a call, before plugins connect; they receive it by Synchronize.
 pub(crate) fn adopt_arrived(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, Pod { state: PodState::Ready, ..record(daemon, description, None) })
 }
@@ -122,8 +122,8 @@ pub(crate) async fn announce(
     begin(daemon, &description.pod.id).await
 }
 
-/// Adds annotations: Podman's `kube play` gives the YAML's to the members of a pod, not to its
-/// infrastructure container, so the first member that is described has them.
+/// Adds annotations. Podman's `kube play` puts the YAML's annotations on the members of a pod, not on its
+/// infrastructure container, so they come from the first described member.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
@@ -140,8 +140,8 @@ fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, pod)
 }
 
-/// Records the pod of a container that was made without the daemon, ready if the container runs.
-/// Plugins are not notified; they see it when they are synchronized.
+/// Records the pod of a container that was made without the daemon, ready if the container runs. Plugins receive it by
+/// Synchronize, not as an event.
 pub(crate) fn adopt(
     daemon: &Daemon,
     description: &Description,
@@ -161,8 +161,8 @@ pub(crate) fn adopt(
     }
 }
 
-/// A pod's sandbox was started without the daemon: plugins see the pod when they are synchronized.
-/// If it requires a plugin, RunPodSandbox goes out with the pod's first container instead.
+/// A pod's sandbox was started without the daemon: plugins receive the pod by Synchronize. If it requires a plugin,
+/// RunPodSandbox goes out with the pod's first container instead.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {
@@ -174,7 +174,7 @@ pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     }
 }
 
-/// Whether the plain runtime made its sandbox: nothing that the pod requires can hold it up.
+/// Whether the plain runtime made its sandbox: the pod's required plugins cannot block it.
 fn is_plain(daemon: &Daemon, pod: &Pod) -> bool {
     let sandbox = pod.sandbox.as_ref().and_then(|key| daemon.container(key));
     sandbox.is_some_and(|sandbox| sandbox.by_plain_runtime)
@@ -192,8 +192,8 @@ pub(crate) fn is_ready(daemon: &Daemon, id: &str) -> bool {
     daemon.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready)
 }
 
-/// Notifies the plugins that do not know it of a pod that runs already. `was_ready`: it was on record as
-/// running before, and other programs had its event.
+/// Announces a running pod to the plugins that do not know it. `was_ready`: it was already on record as running, and
+/// other programs received its event.
 pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: bool) {
     let notification = daemon.pod_notification(Event::RunPodSandbox, id);
     if let Some(notification) = notification.filter(|_| is_ready(daemon, id)) {
@@ -225,7 +225,7 @@ pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     begin(daemon, id).await
 }
 
-/// Adds the promises about a pod to its record; it is written with the pod's state.
+/// Adds the promises about a pod to its record; they are written with the pod's state.
 async fn learn_promises(daemon: &Daemon, id: &str) {
     let Some(mut known) = daemon.records.read().pod(id).cloned() else { return };
     promises::add_to_pod(daemon, &mut known).await;
@@ -249,11 +249,11 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
         forget_if_orphan(daemon, id);
         return Err(error);
     }
-    // A pod that was refused before is on record, and watched, since then.
+    // A pod that was refused before is already on record and watched.
     if daemon.records.read().pod(id).is_none_or(|pod| pod.refused.is_empty()) {
         daemon.tell_crio_watch(PodNews::Announced(id.to_owned()));
     }
-    // Before plugins are asked: they may write the limits themselves.
+    // Before plugins are asked, because they may write the limits themselves.
     let limit_watch = resized::watch(daemon, id);
     resized::refresh(daemon, id);
     let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, id) else {
@@ -271,9 +271,9 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Err(error)
 }
 
-/// StopPodSandbox and RemovePodSandbox of a pod that was refused. Where the engine has it all the
-/// same (its folder is there), it stays on record as not announced, so that each create asks again:
-/// the daemon's successor would take an unknown folder over as announced.
+/// Sends StopPodSandbox and RemovePodSandbox of a refused pod. If the engine keeps the pod (its folder exists), it
+/// stays on record as not announced, so that each create asks again; without the record a later daemon would treat the
+/// folder as an announced pod.
 async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
     let lasts = lasts(daemon, id).await;
     if mark_stopped(daemon, id) {
@@ -288,8 +288,8 @@ async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// RunPodSandbox to every plugin. Before the first is asked, the record lists the required ones as
-/// unanswered: a daemon that dies meanwhile leaves no pod that looks answered (D40).
+/// Sends RunPodSandbox to every plugin. Before that, the record lists the required plugins as unanswered, so that no
+/// pod looks answered if the daemon dies meanwhile (D40).
 async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Result<()> {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let requirement = Requirement::of_pod(daemon, &pod);
@@ -334,7 +334,7 @@ fn set_state(daemon: &Daemon, id: &str, state: PodState) -> Result<()> {
     put(daemon, pod).doing(|| format!("recording pod {id}"))
 }
 
-/// Ends the pod if it has neither a sandbox nor a member left.
+/// Ends the pod if it has neither a sandbox nor a member.
 pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -347,7 +347,7 @@ pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// StopPodSandbox, once; with the pod's lane held.
+/// Sends StopPodSandbox, once; the caller holds the pod's lane.
 pub(crate) async fn stop(daemon: &Rc<Daemon>, id: &str) {
     if mark_stopped(daemon, id) {
         daemon.emit_pod(id, NodeEvent::new(EventKind::PodStopped));
@@ -366,7 +366,7 @@ fn mark_stopped(daemon: &Daemon, id: &str) -> bool {
     is_ready
 }
 
-/// StopPodSandbox and RemovePodSandbox, each once.
+/// Sends StopPodSandbox and RemovePodSandbox, each once.
 pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     let Some(state) = daemon.records.read().pod(id).map(|pod| pod.state) else { return };
     stop(daemon, id).await;
@@ -378,15 +378,14 @@ pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     forget(daemon, id);
 }
 
-/// Whether a pod still exists although none of its containers does; true while that cannot be
-/// known.
+/// Whether a pod exists although it has no containers; true while that is unknown.
 async fn lasts(daemon: &Daemon, id: &str) -> bool {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path else { return false };
     daemon.look(&daemon.host.path(path), presence::exists).await.unwrap_or(true)
 }
 
-/// Drops pods whose daemon was killed before they had a container; before any plugin connects.
+/// Drops pods whose daemon was killed before they had a container; runs before any plugin connects.
 pub(crate) async fn drop_orphans(daemon: &Daemon) {
     let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     for id in &ids {
@@ -396,7 +395,7 @@ pub(crate) async fn drop_orphans(daemon: &Daemon) {
     }
 }
 
-/// Drops the record of a pod without containers, without a word to plugins.
+/// Drops the record of a pod without containers, without notifying plugins.
 pub(crate) fn forget_if_orphan(daemon: &Daemon, id: &str) {
     let is_orphan = daemon.records.read().of_pod(id).next().is_none();
     if is_orphan {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods: announced once, stopped after their members, removed (`life.rs`); the plugins that must
-//! have answered for them (`required.rs`); their resizes by kubelet (`resized.rs`); also pods that no
-//! call of a runtime begins or ends: CRI-O's without infrastructure containers. On engines without
-//! pods a pod has the process and the addresses of its container (`own_process.rs`).
+//! Pods: announced once, stopped after their members, removed (`life.rs`); the plugins that must have answered for them
+//! (`required.rs`); their resizes by kubelet (`resized.rs`); and pods that begin and end without a runtime call
+//! (CRI-O's without infrastructure containers). On engines without pods a pod has the process and the addresses of its
+//! container (`own_process.rs`).
 //!
 //! It never changes a container. It imports `shared`, `request` and `watch`.
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod without an infrastructure container, on engines without pods (D47): its process is its
-//! container's, and its addresses come from that process's network namespace, once the runtime has
-//! made it. Engines with pods name both themselves.
+//! A pod without an infrastructure container, on engines without pods (D47): it has its container's
+//! process, and its addresses come from that process's network namespace once the runtime has
+//! created it. Engines with pods report both themselves.
 //!
-//! Nothing fails and no event is sent here.
+//! It never fails and sends no event.
 
 use std::rc::Rc;
 
@@ -12,8 +12,8 @@ use crate::engine::EngineKind;
 use crate::sources;
 use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 
-/// Makes the container's process its pod's if the pod has none, and looks its addresses up while
-/// none are known. An engine may set up the network at any time until the start.
+/// Sets the pod's process to the container's if it has none, and looks up its addresses until they
+/// are known. The engine may set up the network at any time before the start.
 pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some((record, pod)) = take(daemon, key) else { return };
     let Some(init) = record.init_pid else { return };
@@ -23,8 +23,8 @@ pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// Makes the container's process its pod's if the pod has none; the container and the pod that has
-/// its process.
+/// Sets the pod's process to the container's if it has none. Returns the container and the pod that has its
+/// process.
 pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<(Rc<Container>, Pod)> {
     let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
     let init = record.init_pid?;
@@ -32,13 +32,13 @@ pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<(Rc<Container>
     if pod.pid != 0 && pod.pid != init {
         return None;
     }
-    // Not written: the next daemon looks for it again.
+    // Not written to disk: the next daemon looks it up again.
     daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
     Some((record, pod))
 }
 
-/// Looks up the addresses of a pod whose infrastructure container was started, if its engine names
-/// none (Podman).
+/// Looks up the addresses of a pod whose infrastructure container was started, if the engine does
+/// not report them (Podman).
 pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
     let pod = daemon.records.read().pod(id).cloned();
     let Some(pod) = pod.filter(|pod| pod.pid != 0 && !has_pods(pod)) else { return };
@@ -51,8 +51,8 @@ pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// Removes the process of a container that has exited, whose number may soon be another process's.
-/// The pod has the process of its oldest living member from now on, if there is one.
+/// Removes the pod's process when that container has exited, because its PID may be reused. The
+/// oldest living member's process, if any, becomes the pod's.
 pub(crate) fn forget(daemon: &Daemon, record: &Container) {
     let Some(pod) = pod_without_sandbox(daemon, record) else { return };
     if pod.pid == 0 || record.init_pid != Some(pod.pid) {
@@ -74,7 +74,7 @@ fn pod_without_sandbox(daemon: &Daemon, record: &Container) -> Option<Pod> {
     (pod.sandbox.is_none() && !has_pods(pod)).then(|| pod.clone())
 }
 
-/// Whether its engine itself names process and addresses of its pods.
+/// Whether the engine reports process and addresses of its pods.
 fn has_pods(pod: &Pod) -> bool {
     EngineKind::named(&pod.engine).is_none_or(EngineKind::has_pods)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the promises (`[[require]]`) about a container or a pod: asks kubelet, once for a pod, and looks up the
-//! host's device nodes, both only where a promise needs it. `required.rs` refuses by them.
+//! Finds the promises (`[[require]]`) that apply to a container or a pod. It asks kubelet (once for each pod) and looks
+//! up the host's device nodes, each only if a promise needs it. `required.rs` enforces the promises.
 
 use crate::audit::{AuditAction, AuditEntry};
 use crate::config::PromiseSection;
@@ -48,7 +48,7 @@ pub(crate) async fn of_container(daemon: &Daemon, description: &Description) -> 
     about(&sections, &facts)
 }
 
-/// Adds to the record of a pod, before RunPodSandbox, the promises about all of it, and what kubelet allocated.
+/// Adds to a pod's record, before RunPodSandbox, the promises about the whole pod and kubelet's allocations.
 pub(crate) async fn add_to_pod(daemon: &Daemon, pod: &mut Pod) {
     let config = daemon.config();
     pod.promises.clear();
@@ -77,7 +77,7 @@ pub(crate) async fn add_to_pod(daemon: &Daemon, pod: &mut Pod) {
     }
 }
 
-/// The sections that may be about containers of this pod.
+/// The sections that may apply to containers of this pod.
 fn candidates<'c>(sections: &'c [PromiseSection], pod: &RuledPod) -> Vec<&'c PromiseSection> {
     sections.iter().filter(|section| fit_pod(&section.pods, pod).0 != Fit::No).collect()
 }
@@ -110,7 +110,7 @@ async fn ask_kubelet(
     sources::allocations(&daemon.host, &daemon.config().pod_resources, pod).await
 }
 
-/// The paths on the host of the container's device nodes.
+/// The host paths of the container's device nodes.
 async fn nodes(daemon: &Daemon, container: &api::Container) -> Result<Vec<String>, String> {
     let numbers = device_numbers(container);
     if numbers.is_empty() {
@@ -121,8 +121,8 @@ async fn nodes(daemon: &Daemon, container: &api::Container) -> Result<Vec<String
     daemon.off_loop(sources::DEV, look).await.map_err(|error| error.why())
 }
 
-/// Counts the promises about a container that was decided, and notes in the audit log those in audit mode
-/// that would have refused it.
+/// Counts the promises about a decided container, and writes those in audit mode that would have refused it to the
+/// audit log.
 pub(crate) fn note(daemon: &Daemon, key: &ContainerKey, promises: &[Promise]) {
     for promise in promises {
         daemon.report.metrics.plugins().count_promise(&promise.promise, &promise.result);

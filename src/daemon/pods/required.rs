@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Required plugins: which of them must have answered for a pod and for its containers (D14, D40),
-//! whether they are connected, and the wait for absent ones.
+//! Required plugins: which of them must have answered for a pod and its containers (D14, D40), whether they are
+//! connected, and the wait for absent ones.
 //!
-//! A required plugin must have answered RunPodSandbox as well. One that was asked and did not
-//! answer has missed the pod, and so has one that was required and not connected: being
-//! synchronized with the pod later does not make up for it. A plugin that connects after the pod
-//! began, and was not required then, knows it by Synchronize. A plugin from which a rule hides the
-//! pod counts as absent. It only refuses; whether a pod is exempt was decided before.
+//! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
+//! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may
+//! learn of the pod by Synchronize. A plugin from which a rule hides the pod counts as absent. Exemptions are decided
+//! elsewhere, before.
 //!
-//! A promise (`[[require]]`) requires its plugin for the containers that it is about (D52), and for the whole
-//! pod where the pod shows it. It holds also where the engine serves plugins, and no annotation excuses from it.
+//! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if the
+//! pod alone decides that. It also applies where the engine serves plugins, and no annotation exempts from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,7 +33,7 @@ const ENDING_CHECK: Duration = Duration::from_millis(200);
 const WAS_ABSENT: &str = "was not connected at RunPodSandbox";
 const NOT_ASKED: &str = "was not asked at RunPodSandbox";
 
-/// The plugins that one pod, or one container of it, requires.
+/// The plugins that a pod, or one of its containers, requires.
 pub(crate) struct Requirement<'n> {
     daemon: &'n Daemon,
     pod: api::PodSandbox,
@@ -42,8 +41,8 @@ pub(crate) struct Requirement<'n> {
     container: Option<String>,
     ruled: RuledPod,
     is_exempt: bool,
-    /// Whether the default validator's list counts. A pod that a container announces leaves it to
-    /// the container's own validation.
+    /// Whether the default validator's list counts. A pod announced by a container leaves it to that container's
+    /// validation.
     is_validated: bool,
     promises: Vec<Promise>,
 }
@@ -76,8 +75,8 @@ impl<'n> Requirement<'n> {
         Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated, promises }
     }
 
-    /// Waits for required plugins that are not connected: after a daemon start for the expected
-    /// ones (D14), then as long as `[plugin.NAME] wait` allows and the caller waits.
+    /// Waits for required plugins that are not connected: after a daemon start for the expected ones (D14), then up to
+    /// `[plugin.NAME] wait` while the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;
@@ -117,15 +116,15 @@ impl<'n> Requirement<'n> {
         missing.is_ok_and(|missing| missing.is_empty()) && self.unmet(is_present).next().is_none()
     }
 
-    /// Refuses a container when a plugin that the operator requires is missing (D14). The default
-    /// validator judges its own list, and the pod's annotation, after the plugins were asked.
+    /// Refuses a container when a plugin that the operator requires is missing (D14). The default validator checks its
+    /// list and the pod's annotation after the plugins' responses.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         self.require_promised()?;
         let is_present = |name: &str| self.takes_part(name);
         let stand_in = |name: &str| self.daemon.registry.stand_in(name);
         let missing = match self.container {
-            // The validator would take a plugin of that name for the pre-installed one.
+            // The validator would mistake a plugin of that name for the pre-installed one.
             Some(_) => self.missing_by_operator(is_present).and_then(|mut missing| {
                 let named = self.missing(|name| is_present(name) || stand_in(name).is_none())?;
                 missing.extend(named);
@@ -162,7 +161,7 @@ impl<'n> Requirement<'n> {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
-    /// The promises that refuse, as their plugin is missing.
+    /// The promises that refuse because their plugin is missing.
     fn unmet(&self, is_present: impl Fn(&str) -> bool) -> impl Iterator<Item = &Promise> {
         let promises = self.promises.iter().filter(|promise| promise.is_enforced);
         promises.filter(move |promise| !self.is_kept(promise, &is_present))
@@ -172,7 +171,7 @@ impl<'n> Requirement<'n> {
         !self.daemon.is_bystander() && is_present(&promise.plugin)
     }
 
-    /// Refuses where the plugin of a promise is missing.
+    /// Refuses if the plugin of a promise is missing.
     fn require_promised(&self) -> Result<()> {
         let Some(promise) = self.unmet(|name| self.takes_part(name)).next() else { return Ok(()) };
         let (registry, plugin) = (&self.daemon.registry, &promise.plugin);
@@ -201,7 +200,7 @@ impl<'n> Requirement<'n> {
         format!("the promise \"{promise}\" refuses {subject} ({why}): it needs the plugin {plugin}")
     }
 
-    /// Writes into the record of a container what came of the promises about it.
+    /// Records the results of the promises about a container.
     pub(crate) fn settle_promises(&self, record: &mut Container) {
         record.promises.clone_from(&self.promises);
         for promise in &mut record.promises {
@@ -222,8 +221,8 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// Refuses while a protecting part of the configuration cannot be read: its protection is not
-    /// in force. Exempt namespaces are served, so that a node can be repaired.
+    /// Refuses while a protecting part of the configuration is unreadable, because its protection is not in force.
+    /// Exempt namespaces are still served, so that a node can be repaired.
     fn require_sound_configuration(&self) -> Result<()> {
         let Some(why) = self.daemon.config().unreliable() else { return Ok(()) };
         if self.daemon.is_bystander() || self.is_exempt {
@@ -236,7 +235,7 @@ impl<'n> Requirement<'n> {
         Err(Error::new(why).hint(hint))
     }
 
-    /// Refuses when a required plugin was connected but did not answer, under any failure policy.
+    /// Refuses when a required plugin was connected but did not answer, whatever its failure policy.
     pub(crate) fn require_answers(
         &self,
         silent: &[Skipped],
@@ -262,8 +261,8 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// Refuses a container of a pod that a required plugin has missed, although the plugin is back
-    /// (D40). Another rule covers one that is still missing.
+    /// Refuses a container of a pod that a required plugin has missed, although the plugin is back (D40). A plugin that
+    /// is still missing is handled elsewhere.
     pub(crate) fn require_pod_answered(&self) -> Result<()> {
         let mut missed = match self.daemon.records.read().pod(&self.pod.id) {
             Some(pod) => pod.skipped.clone(),
@@ -277,7 +276,7 @@ impl<'n> Requirement<'n> {
         })
     }
 
-    /// The plugins that a container of this pod may need, as long as they have not answered.
+    /// The plugins that a container of this pod may need and that have not answered.
     pub(crate) fn unanswered(&self) -> Vec<Skipped> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
@@ -289,7 +288,7 @@ impl<'n> Requirement<'n> {
         absent.map(|name| skipped(name, WAS_ABSENT)).collect()
     }
 
-    /// The entry of a plugin that `name` (or `NN-name`) means in a requirement.
+    /// The entry of the plugin that a requirement's `name` (or `NN-name`) means.
     fn entry<'s>(&self, silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
         let pre_installed = &self.daemon.registry.pre_installed;
         silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))

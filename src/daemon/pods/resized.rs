@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the
-//! limits of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its
-//! record, and sends UpdatePodSandbox and PostUpdatePodSandbox. The resize has happened before: a
-//! plugin's refusal is reported and undoes nothing. Others write these files too, plugins and agents of
-//! the node: only kubelet's writes count (`kubelet.rs`, decision D57).
+//! Pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's cgroup.
+//! The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
+//! PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal is only reported. Plugins and node
+//! agents write these files too; only kubelet's writes count (`kubelet.rs`, decision D57).
 //!
-//! Between two writes it costs nothing, however many pods there are. It writes no cgroup.
+//! It costs nothing between two writes, for any number of pods. It writes no cgroup.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,16 +28,16 @@ use crate::presence::IfThere;
 use crate::state::{Pod, PodState};
 use crate::stream::{EventKind, NodeEvent};
 
-/// Delay between a write and reading the files: kubelet writes several, one after the other.
+/// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Writes that are no resize, as `check` shows them.
+/// The text of `check` for writes that are not a resize.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by a process that could not be identified, so this is no resize";
 const OVERWRITTEN: &str =
     "limits of a pod were overwritten right after kubelet wrote them, so this is no resize";
 
-/// The limits of the pod's cgroup now; none where the cgroup is not kubelet's.
+/// The current limits of the pod's cgroup; none if the cgroup is not kubelet's.
 pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
     cgroups(daemon, engine, pod).map(|cgroups| read(&cgroups)).unwrap_or_default()
 }
@@ -50,7 +49,7 @@ fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option
     let linux = pod.linux.as_ref()?;
     let path = match (linux.cgroups_path.as_str(), linux.cgroup_parent.as_str()) {
         ("", "") => return None,
-        // Any name in it has this parent.
+        // Any name in the pod's cgroup has this parent.
         ("", parent) if parent.starts_with('/') => format!("{parent}/-"),
         ("", parent) => format!("{parent}:-:-"),
         (path, _) => path.to_owned(),
@@ -69,7 +68,7 @@ fn files(cgroups: &Cgroups) -> &'static [(&'static str, &'static str)] {
 
 fn read(cgroups: &Cgroups) -> PodLimits {
     let text = |(controller, file): &(&str, &str)| {
-        // A file that is just being replaced may be empty; without one the known limit stays.
+        // A file that is being replaced may be empty; the known limit then stays.
         let text = cgroups.text(controller, file).or_absent().flatten();
         let text = text.filter(|text| !text.is_empty())?;
         Some(((*file).to_owned(), text))
@@ -77,14 +76,14 @@ fn read(cgroups: &Cgroups) -> PodLimits {
     files(cgroups).iter().filter_map(text).collect()
 }
 
-/// The watch over the limits of one pod, and what was written since they were taken last.
+/// The watch of one pod's limits, and the writes since the limits were last read.
 pub(crate) struct LimitWatch {
     cgroups: Cgroups,
     _files: Vec<WatchedFile>,
     writes: Rc<Writes>,
 }
 
-/// The limits that were written, by name of the file.
+/// The written limits, by file name.
 #[derive(Default)]
 struct Writes {
     written: RefCell<BTreeMap<&'static str, Written>>,
@@ -97,7 +96,7 @@ enum Written {
     ByKubelet,
     /// By another process.
     ByOther,
-    /// By kubelet, and by another process after it: its value cannot be known.
+    /// By kubelet, and later by another process: kubelet's value is unknown.
     Overwritten,
 }
 
@@ -106,7 +105,7 @@ impl Writes {
         let mut written = self.written.borrow_mut();
         let before = written.get(file).copied();
         let now = match (writer, before) {
-            // It repeats what kubelet asked it for.
+            // It repeats kubelet's value.
             (LimitWriter::ServiceManager, _) => return,
             (LimitWriter::Kubelet, _) => Written::ByKubelet,
             (_, None | Some(Written::ByOther)) => Written::ByOther,
@@ -118,8 +117,8 @@ impl Writes {
     }
 }
 
-/// Watches the limits of a pod; `None` if it has no cgroup of its own, or the kernel names no writers.
-/// What is written from now on is taken by [`follow_with`].
+/// Watches the limits of a pod; `None` if it has no separate cgroup, or the kernel does not report writers.
+/// [`follow_with`] reads later writes.
 pub(crate) fn watch(daemon: &Rc<Daemon>, id: &str) -> Option<LimitWatch> {
     let pod = daemon.records.read().pod(id).cloned()?;
     let engine = EngineKind::named(&pod.engine)?;
@@ -158,8 +157,8 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     follow_with(daemon, id, None);
 }
 
-/// The same with a watch that was begun before RunPodSandbox. Without one, plugins are notified of limits
-/// that changed since they were recorded.
+/// Like [`follow`], with a watch that was begun before RunPodSandbox. Without such a watch, plugins are notified of
+/// limits that differ from the record.
 pub(crate) fn follow_with(daemon: &Rc<Daemon>, id: &str, begun: Option<LimitWatch>) {
     let is_begun = begun.is_some();
     let Some(watch) = begun.or_else(|| watch(daemon, id)) else { return };
@@ -181,7 +180,7 @@ pub(crate) fn follow_with(daemon: &Rc<Daemon>, id: &str, begun: Option<LimitWatc
     });
 }
 
-/// Follows every pod that an earlier daemon recorded, once its plugins are back.
+/// Follows every pod that an earlier daemon recorded, once its plugins have returned.
 pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     if ids.is_empty() {
@@ -196,15 +195,15 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     });
 }
 
-/// Takes the limits that changed since they were recorded, before this watch or while no daemon ran. A
-/// file that another process has written before does not count: nothing tells whose its value is.
+/// Reads the limits that changed since they were recorded, before this watch or while no daemon ran. A file that
+/// another process has also written does not count: the writer of its value is unknown.
 async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = read(&watch.cgroups);
     if pod.limits.is_empty() {
-        // The cgroup is younger than the record.
+        // The cgroup is newer than the record.
         return daemon.note_pod(id, |pod| pod.limits = limits);
     }
     let is_anothers = |file: &str| {
@@ -215,13 +214,13 @@ async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     tell_if_changed(daemon, &pod, limits).await;
 }
 
-/// Takes the limits that kubelet wrote.
+/// Reads the limits that kubelet wrote.
 async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
     let Some(mut pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = read(&watch.cgroups);
-    // Taken after the values were read: a later write is taken next time.
+    // Taken after the values were read: a later write is handled next time.
     let written = watch.writes.written.take();
     let by = |file: &str| written.get(file).copied();
     limits.retain(|file, _| by(file) == Some(Written::ByKubelet));
@@ -239,7 +238,7 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     tell_if_changed(daemon, &pod, limits).await;
 }
 
-/// Refreshes the limits of a pod to announce: a change until then is not a resize.
+/// Updates the limits of a pod before it is announced: changes until then are not resizes.
 pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let Some(engine) = EngineKind::named(&pod.engine) else { return };
@@ -249,7 +248,7 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     if limits == pod.limits {
         return;
     }
-    // A cgroup that is younger than the record still has the engine's values.
+    // A cgroup that is newer than the record still has the engine's values.
     let known = !pod.limits.is_empty();
     let resources = resized(&message, &pod.limits, &limits).filter(|_| known);
     daemon.note_pod(id, |pod| {
@@ -260,12 +259,12 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     });
 }
 
-/// UpdatePodSandbox and PostUpdatePodSandbox, if these limits are not those on record, with the pod's lane
-/// held. The record changes first: no resize is reported twice if the daemon dies meanwhile.
+/// UpdatePodSandbox and PostUpdatePodSandbox, if these limits differ from the record; the caller holds the pod's lane.
+/// The record changes first, so that a resize is not reported twice if the daemon dies meanwhile.
 async fn tell_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
     let id = pod.id.as_str();
     let mut limits = pod.limits.clone();
-    // A cgroup that is being removed has no values left.
+    // A cgroup that is being removed has no values.
     limits.extend(written);
     if pod.state != PodState::Ready || limits == pod.limits {
         return;

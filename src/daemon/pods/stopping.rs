@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! StopPodSandbox of a pod with an infrastructure container: as soon as that one is about to end,
-//! or has ended (D37), so that plugins find the pod's network namespace. A member that still runs
-//! delays it: its StopContainer comes first.
+//! Sends StopPodSandbox of a pod with an infrastructure container as soon as that container is
+//! about to end, or has ended (D37), while the pod's network namespace exists. A member that still
+//! runs delays it: its StopContainer comes first.
 
 use std::rc::Rc;
 
@@ -9,26 +9,26 @@ use crate::daemon::pods::life;
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// StopPodSandbox, once, if this infrastructure container is its pod's and no member runs. The
-/// caller must not hold the lane of a member.
+/// Sends StopPodSandbox, once, if this is its pod's infrastructure container and no member runs.
+/// The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
     for key in members(daemon, id).into_iter().map(|(key, _)| key) {
-        // A task that notifies plugins of this member is done once the lane is free.
+        // Once the lane is free, the task that notifies plugins of this member has finished.
         let lane = daemon.lane(&key);
         drop(lane.turn.lock().await);
         daemon.lanes.release(&key, lane);
     }
     let lane = daemon.pod_lane(id);
     let turn = lane.turn.lock().await;
-    // Another one may have taken its place meanwhile.
+    // Another container may have replaced it meanwhile.
     let is_same = sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
     if is_same && members(daemon, id).iter().all(|(_, state)| has_ended(*state)) {
         life::stop(daemon, id).await;
     }
     drop(turn);
     drop(lane);
-    // A pod whose creation failed is forgotten by now.
+    // A pod whose creation failed is no longer on record.
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
 }
 

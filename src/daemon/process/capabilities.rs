@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drops the capabilities that the daemon does not need: it keeps those of the list below, in its
-//! permitted and effective sets. The bounding set stays as it is, so that the programs that it
-//! starts (plugins, the runtime's `update`) are root as they would be without it.
-//! Reference: capabilities(7), "Transformation of capabilities during execve()".
+//! Drops the capabilities that the daemon does not need: it keeps the listed ones in its permitted
+//! and effective sets. The bounding set is unchanged, so that the programs it starts (plugins, the
+//! runtime's `update`) have root's usual capabilities. Reference: capabilities(7), "Transformation
+//! of capabilities during execve()".
 
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
@@ -10,7 +10,7 @@ use rustix::thread::{
 };
 use tracing::debug;
 
-/// The capabilities that the daemon keeps, each for a reason.
+/// The capabilities that the daemon keeps, with reasons.
 const KEPT: &[CapabilitySet] = &[
     CapabilitySet::CHOWN,            // the group of the plugin socket
     CapabilitySet::DAC_OVERRIDE,     // bundles, records and cgroups of other users
@@ -26,8 +26,8 @@ const KEPT: &[CapabilitySet] = &[
     CapabilitySet::SYS_RESOURCE,     // its own limits
 ];
 
-/// Gives up the capabilities that the daemon does not need. Sets belong to a thread: call it before
-/// there is a second one. After a failure the daemon serves all the same.
+/// Drops the capabilities that the daemon does not need. The sets belong to a thread, so call it
+/// before there is a second one. If it fails, the daemon still serves.
 pub(crate) fn give_up() {
     if let Err(error) = drop_all_but(kept()) {
         debug!("capabilities are kept: {error}");
@@ -39,7 +39,7 @@ fn kept() -> CapabilitySet {
 }
 
 fn drop_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
-    // Without root's capabilities at execve(2), the started programs would lack them as well.
+    // Without root's capabilities at execve(2), the started programs would lack them too.
     let bits = capabilities_secure_bits()?;
     if bits.contains(CapabilitiesSecureBits::NO_ROOT) {
         return Ok(());
@@ -57,7 +57,7 @@ fn drop_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The sets of a process as `/proc` shows them.
+    /// The sets of a process, as `/proc` shows them.
     fn shown(status: &str, name: &str) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()
@@ -69,9 +69,10 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "what a started program has is the question")]
-    fn what_is_given_up_comes_back_to_a_started_program_alone() {
+    fn only_started_programs_regain_dropped_capabilities() {
         let is_root = nix::unistd::geteuid().is_root();
-        // In a new thread: each thread has its sets, and the test's other threads keep theirs.
+        // In a new thread: each thread has separate sets, and the other tests' threads must keep
+        // theirs.
         let (before, after, child) = std::thread::spawn(|| {
             let own = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let before = own();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon drops the attributes that it inherited from the wrapper that started it (decision
 //! D10): CRI-O starts conmon under taskset, conmon may be in the pod's cgroup, an engine may have
-//! blocked signals. An attribute that would impair the daemon and cannot be dropped refuses its
-//! start, with the reason: such a daemon would fail every container for as long as it lives.
+//! blocked signals. If an attribute would impair the daemon and cannot be dropped, the start is
+//! refused with the reason, because such a daemon would fail every container.
 
 use std::io::Write;
 
@@ -32,7 +32,7 @@ pub(crate) fn shake_off(host: &Host) {
     leave_cgroup(host);
 }
 
-/// Limits that would sooner or later end or impair the daemon, and the least value needed.
+/// Limits that would eventually end or impair the daemon, and the minimum each needs.
 const LIMITS: [(Resource, &str, u64); 6] = [
     // A descriptor for each container, and some more.
     (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
@@ -51,7 +51,7 @@ const DESCRIPTORS: u64 = 1 << 20;
 /// limits are raised too where the kernel allows; the hard limits of a service manager are kept.
 ///
 /// # Errors
-/// Fails when a limit is too low to work with and cannot be raised.
+/// Fails when a limit is too low for the daemon and cannot be raised.
 pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     for (resource, name, least) in LIMITS {
         let limit = getrlimit(resource)?;
@@ -83,12 +83,12 @@ fn lift(
 /// Resets the priorities to those of an ordinary process.
 ///
 /// # Errors
-/// Fails if one cannot be reset: a daemon without CPU time would look hung to its callers.
+/// Fails if one cannot be reset: a daemon without CPU time would seem to hang.
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;
-    // System calls: musl's functions for the scheduling policy do nothing, and its structure of
-    // parameters is not the kernel's, which is this one number.
+    // Uses system calls: musl's functions for the scheduling policy do nothing, and its parameter
+    // structure differs from the kernel's, which is this one number.
     let priority: libc::c_int = 0;
     // SAFETY: a plain system call about this very process; the pointer is to a live value.
     unsafe {
@@ -119,7 +119,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
             stays("the scheduling policy", policy)
         }
         (_, nice, _) if nice > 0 => stays("the nice value", nice.into()),
-        // 2 is best effort, what an ordinary process has without a class.
+        // 2 is best effort, the default of ordinary processes.
         (.., class) if class > 2 => stays("the I/O scheduling class", class),
         _ => Ok(()),
     }
@@ -128,7 +128,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
 /// Refuses no_new_privs: neither this process nor the plugins that it starts could lose it.
 ///
 /// # Errors
-/// Fails where it is set.
+/// Fails if it is set.
 pub(crate) fn refuse_no_new_privs() -> Result<()> {
     if !nix::sys::prctl::get_no_new_privs().unwrap_or(false) {
         return Ok(());
@@ -158,8 +158,8 @@ pub(crate) fn ignore_broken_pipes() {
     let _stays = unsafe { sigaction(Signal::SIGPIPE, &ignore) };
 }
 
-/// Moves to the root of every cgroup hierarchy: a pod's cgroup must be empty when it is removed,
-/// and its limits must not apply to the daemon.
+/// Moves to the root of every cgroup hierarchy: a pod's cgroup must be empty for its removal, and
+/// its limits must not apply to the daemon.
 fn leave_cgroup(host: &Host) {
     let own = files::read_kernel(&host.path("/proc/self/cgroup")).or_absent().unwrap_or_default();
     for line in own.lines() {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_low_is_named_with_what_is_needed() {
+    fn a_limit_that_is_too_low_is_named_with_the_needed_one() {
         let why = |least| lift("RLIMIT_X", (5, 5), 5, least, |_| false).unwrap_err().to_string();
         assert!(why(10).starts_with("RLIMIT_X is 5, the daemon needs 10 or more"), "{}", why(10));
         assert!(why(RLIM_INFINITY).contains("needs none"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's state on its way to the program that takes its place in the same process: a memory
-//! file with a head that reveals truncated and foreign content, and descriptors by number, which
-//! stay open over execve(2). It does not interpret the state.
+//! Passes the daemon's state to the program that replaces it in the same process: a memory file
+//! whose header reveals truncated or foreign content, and descriptors by number, which stay open
+//! across execve(2). It does not interpret the state.
 
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -17,14 +17,14 @@ use crate::fnv::fnv128;
 use crate::limits;
 use crate::presence::{self, IfThere};
 
-/// The form of the state. It changes only when a program that knows the last form would misread it:
-/// new members of the document need no new number.
+/// The version of the state's form. It changes only when a program that knows the old form would
+/// misread the new one: new members need no new number.
 pub(crate) const STATE_VERSION: u32 = 1;
 
-/// The forms that this program can continue with.
+/// The versions that this program can continue from.
 pub(crate) const STATE_VERSIONS: [u32; 1] = [STATE_VERSION];
 
-/// Marks the beginning of a state.
+/// The first bytes of a state.
 const MAGIC: &[u8; 16] = b"nri-runc reexec\n";
 
 const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
@@ -32,7 +32,7 @@ const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 /// Writes a state of this version into a memory file.
 ///
 /// # Errors
-/// Fails when the kernel has no memory for it, or the next program would not read it.
+/// Fails when the kernel lacks memory for it, or the next program could not read it.
 pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     let doing = || "keeping the state for the next program";
     if u64::try_from(document.len()).unwrap_or(u64::MAX) > limits::HANDOVER {
@@ -51,11 +51,11 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the state that the previous program left in the descriptor of this number, which is
-/// closed. Other descriptors are not touched.
+/// Reads the state that the previous program left in the descriptor of this number, and closes the
+/// descriptor. Others are not touched.
 ///
 /// # Errors
-/// Fails on a file that holds no state, not the whole of it, or one of an unknown version.
+/// Fails on a file without a state, an incomplete state, or one of an unknown version.
 pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let mut file = std::fs::File::from(own(number)?);
     let doing = || "reading the state of the program before";
@@ -95,13 +95,13 @@ pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Descriptors that the next program gets; dropping this takes them back, for then it was not
+/// Descriptors for the next program; dropping this takes them back, because the program was not
 /// executed.
 #[derive(Debug)]
 pub(crate) struct PassedOn(Vec<RawFd>);
 
 impl PassedOn {
-    /// Passes these on.
+    /// Passes these descriptors on.
     ///
     /// # Errors
     /// Fails when one is not open.
@@ -131,7 +131,7 @@ fn set_passed_on(number: RawFd, is_passed_on: bool) -> std::io::Result<()> {
 }
 
 /// Closes every descriptor but the first three and the service manager's socket: the state that
-/// lists them cannot be used, and a plugin or wrapper at the other end must not wait for ever.
+/// lists them is unusable, and their peers (plugins, wrappers) must not wait forever.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 pub(crate) fn close_inherited() {
     let kept = number_from_service_manager();

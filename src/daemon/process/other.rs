@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Another daemon of this installation whose run directory is no longer the configured one:
-//! `run_dir` was changed, or another file system was mounted over it. Plugins are connected to that
-//! one, so a second daemon would serve containers without them and is not started beside it.
+//! Finds another daemon of this installation whose run directory is no longer the configured one, because `run_dir` was
+//! changed or a file system was mounted over it. Plugins are connected to that daemon, so a second one would serve
+//! containers without them and is not started.
 //!
-//! A process is known as a daemon by the lock that it holds, and only where the host's root runs it: a
-//! process of a container may have any name, file and lock. Nothing here signals it.
+//! Only a process of the host's root that holds the lock counts as a daemon: a process of a container may have any
+//! name, file and lock. It signals no process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,19 @@ use crate::plugin::socket::listener_at;
 use crate::presence::{self, IfThere};
 use crate::procfs;
 
-/// The time that the other daemon has to restore a run directory that was removed, or mounted over.
+/// Time limit for the other daemon to restore a run directory that was removed or mounted over.
 const RESTORE_WAIT: Duration = Duration::from_secs(3);
 
-/// Interval of looks at it meanwhile.
+/// Interval of checks meanwhile.
 const RESTORE_CHECK: Duration = Duration::from_millis(20);
 
 /// A daemon with another run directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OtherDaemon {
     pub(crate) pid: u32,
-    /// Its run directory, by the path at which it opened it.
+    /// Its run directory, by the path with which it opened it.
     pub(crate) run_dir: PathBuf,
-    /// Whether it runs this program with this configuration; else it only serves the same plugin
-    /// socket.
+    /// Whether it runs this program with this configuration; else it only serves the same plugin socket.
     pub(crate) is_ours: bool,
 }
 
@@ -59,12 +58,12 @@ impl OtherDaemon {
 /// Refuses to start a daemon beside another one that serves the plugins.
 ///
 /// # Errors
-/// Names that daemon.
+/// Fails with a line that names that daemon.
 pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     let (config, deadline) = (&loaded.config, Instant::now() + RESTORE_WAIT);
     loop {
         let Some(other) = find(config, loaded.only.as_deref()) else { return Ok(()) };
-        // If it restores this very directory, it serves there soon: then its lock decides.
+        // If it restores this directory, it soon serves there: then its lock decides.
         if other.run_dir != config.run_dir || Instant::now() > deadline {
             let carried = match other.is_ours {
                 true => carry_protecting_plugins(&other, config),
@@ -77,8 +76,8 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// The plugins that protect containers by their own declaration are in the other's run directory; the
-/// wrapper that decides without a daemon looks in this one. A list that cannot be read protects too.
+/// Copies the list of self-declared protecting plugins from the other daemon's run directory, because a wrapper without
+/// a daemon reads the list in this one. An unreadable list protects too.
 fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> {
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
     let lines = |config: &Config| {
@@ -108,16 +107,16 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> 
     Ok(())
 }
 
-/// The daemon of this installation, or the one that serves the same plugins, if it has another run
-/// directory than `config`; `only` is the configuration file that was named.
+/// The daemon of this installation, or one that serves the same plugins, if its run directory differs from `config`'s;
+/// `only` is the configuration file named on the command line.
 pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> {
     let host = Host::default();
     let own = std::process::id();
     let processes = std::fs::read_dir("/proc").or_absent().into_iter().flatten().flatten();
     let daemons = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
-        // First: a command line is read from the process's own memory, and a container's process
-        // can make its reader wait.
+        // Checked first: reading a command line reads the process's memory, and a container's process can make its
+        // reader wait.
         if !is_of_this_host(pid) {
             return None;
         }
@@ -132,7 +131,7 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     if let Some(other) = ours.into_iter().next() {
         return Some(other);
     }
-    // An engine that listens there logs each connection: it is asked only if it may be a daemon.
+    // An engine that listens on the socket would log each connection: it is contacted only if it may be a daemon.
     if others.is_empty() || config.disable_connections {
         return None;
     }
@@ -140,18 +139,18 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     others.into_iter().find(|other| i32::try_from(other.pid) == Ok(listener))
 }
 
-/// The folder of a process in `/proc`.
+/// The `/proc` folder of a process.
 fn folder_of(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Whether root runs the process, in the PID and user namespace of this one.
+/// Whether root runs the process in this one's PID and user namespaces.
 fn is_of_this_host(pid: u32) -> bool {
     let owner = std::fs::metadata(folder_of(pid)).or_absent().map(|meta| meta.uid());
     owner == Some(0) && shares(pid, "ns/pid") && shares(pid, "ns/user")
 }
 
-/// Whether this entry of its folder in `/proc` is the same file as that of this process.
+/// Whether this entry of its `/proc` folder is the same file as this process's.
 fn shares(pid: u32, entry: &str) -> bool {
     let place = |process: &Path| {
         let meta = std::fs::metadata(process.join(entry)).or_absent()?;
@@ -160,10 +159,10 @@ fn shares(pid: u32, entry: &str) -> bool {
     place(&folder_of(pid)).is_some_and(|theirs| place(Path::new("/proc/self")) == Some(theirs))
 }
 
-/// The run directory of the daemon `pid`, if its lock is another file than the one in ours.
+/// The run directory of the daemon `pid`, if its lock file differs from this configuration's.
 fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     let process = folder_of(pid);
-    // A lock of ours that cannot be looked at must not count as another daemon's.
+    // A lock of this configuration that cannot be examined must not count as another daemon's.
     let ours = std::fs::metadata(config.daemon_lock()).if_there().ok()?;
     let place = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
     for entry in std::fs::read_dir(process.join("fd")).or_absent()?.flatten() {
@@ -181,20 +180,19 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     None
 }
 
-/// Whether it runs the program of this path: the same file, or, after an upgrade, one of the same mount
-/// namespace.
+/// Whether it runs the program of this path: the same file, or after an upgrade a file in the same mount namespace.
 fn is_same_program(pid: u32) -> bool {
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
         // An upgrade has replaced the file.
         Some(path.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
     };
-    // The link's text first: the file may be on a file server, and the kernel alone has the text.
+    // The link's text is enough and comes from the kernel, while the file may be on a file server.
     program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
         && (shares(pid, "ns/mnt") || shares(pid, "exe"))
 }
 
-/// The only configuration file that the daemon reads, if `--config` or the like named one.
+/// The only configuration file that the daemon reads, if `--config` or an equivalent named one.
 fn file_of(host: &Host, pid: u32) -> Option<PathBuf> {
     let words = procfs::command_line(host, pid).or_absent().unwrap_or_default();
     let after = words.iter().position(|word| word == b"--config").and_then(|at| words.get(at + 1));
@@ -214,12 +212,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_no_daemon_is_not_found() {
+    fn a_process_that_is_not_a_daemon_is_not_found() {
         let temp = tempfile::tempdir().unwrap();
         let run_dir = temp.path().join("run");
         let socket_path = temp.path().join("nri.sock");
         let config = Config { run_dir, socket_path, ..Config::default() };
-        // Its lock is open, and held, in a process whose command line is another.
+        // Its lock is open and held in a process with another command line.
         let _lock = crate::daemon::process::sockets::lock(&config).unwrap();
         assert_eq!(find(&config, Some(&temp.path().join("config.toml"))), None);
         let own = std::process::id();
@@ -231,7 +229,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "processes of this test alone")]
     #[expect(clippy::print_stderr, reason = "a skipped test says why")]
-    fn a_process_of_another_user_or_namespace_is_no_daemon_here() {
+    fn a_process_of_another_user_or_namespace_does_not_count() {
         use std::os::unix::process::CommandExt;
         use std::process::Command;
         if !nix::unistd::geteuid().is_root() {

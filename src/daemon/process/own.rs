@@ -9,22 +9,22 @@ use crate::daemon::process::requests::{ReexecRequest, ReloadRequest, Requests};
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::process::subreaper::StandIn;
 
-/// Counts work under way.
+/// Counts work in progress.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Activity(Rc<Cell<usize>>);
 
-/// Work under way, until it is dropped.
+/// Work in progress until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ActiveWork(Activity);
 
 impl Activity {
-    /// Work begins.
+    /// Counts new work.
     pub(crate) fn begin(&self) -> ActiveWork {
         self.0.set(self.0.get() + 1);
         ActiveWork(self.clone())
     }
 
-    /// Whether nothing is under way.
+    /// Whether no work is in progress.
     pub(crate) fn is_none(&self) -> bool {
         self.0.get() == 0
     }
@@ -45,14 +45,15 @@ pub(crate) struct OwnProcess {
     pub(crate) reexecs: Requests<ReexecRequest>,
     /// Tasks whose work no lane shows.
     pub(crate) activity: Activity,
-    /// The process that stands between this one and a subreaper.
+    /// The process between this one and a subreaper.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
-    /// Set while the daemon ends: it starts no further process.
+    /// Whether the daemon is ending: it then starts no further process.
     pub(crate) is_ending: Cell<bool>,
 }
 
 impl OwnProcess {
-    /// A container has ended, or its creation failed: its monitor must not wait for the daemon.
+    /// A container has ended or its creation failed: lets its monitor exit without waiting for the
+    /// daemon.
     pub(crate) fn release_monitor(&self) {
         if let Some(stand_in) = &*self.stand_in.borrow() {
             stand_in.wake();

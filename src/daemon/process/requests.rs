@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of an operator to the daemon as a whole. The connection that receives a request does
-//! not know what carries it out: it waits for the answer.
+//! Requests of an operator to the daemon as a whole. The connection that receives a request only
+//! waits for the response; it does not know which part executes it.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -18,7 +18,7 @@ pub(crate) struct Request<T> {
     pub(crate) answer: oneshot::Sender<Result<Value>>,
 }
 
-/// A request to read the configuration again.
+/// A request to reload the configuration.
 #[derive(Debug)]
 pub(crate) struct ReloadRequest {
     /// Only report the changes.
@@ -47,7 +47,7 @@ impl<T> Default for Requests<T> {
 }
 
 impl<T> Requests<T> {
-    /// Makes a request and waits for its outcome.
+    /// Sends a request and waits for its outcome.
     ///
     /// # Errors
     /// Fails when nothing was changed, with the reason.
@@ -58,7 +58,7 @@ impl<T> Requests<T> {
         outcome.await.map_err(|_ended| ending())?
     }
 
-    /// The receiving end; none the second time.
+    /// The receiving end; `None` on a second call.
     pub(crate) fn receive(&self) -> Option<UnboundedReceiver<Request<T>>> {
         self.receiver.borrow_mut().take()
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages to the service manager that runs the daemon, as sd_notify(3) sends them: ready,
-//! reloading, alive. Without a service manager nothing is sent. A service manager that does not read
-//! delays nothing (D53): its message waits for it, and is replaced by a later one of the same kind.
+//! Messages to the service manager that runs the daemon, as sd_notify(3) sends them: ready, reloading, alive. Without a
+//! service manager nothing is sent. One that does not read delays nothing (D53): its message is kept, and a later one
+//! of the same kind replaces it.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -14,18 +14,18 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::warn;
 
-/// Interval at which a failed message is sent again.
+/// Interval at which a failed message is retried.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The watchdog's message; a missed one is made up by the next.
+/// The watchdog's message; the next one makes up for a missed one.
 const ALIVE: &str = "WATCHDOG=1\n";
 
 thread_local! {
-    /// The last message that was not taken: the newest state is the one that counts.
+    /// The last unsent message: only the newest state counts.
     static UNSENT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Signals that a message waits.
+/// Signals that a message is waiting.
 static AGAIN: Notify = Notify::const_new();
 
 /// Reports that the daemon is ready, also after a reload.
@@ -33,8 +33,8 @@ pub(crate) fn report_ready() {
     report("READY=1\n");
 }
 
-/// Reports that the daemon reads its configuration again, or executes another program: it is not
-/// ready meanwhile, and its process continues.
+/// Reports that the daemon reads its configuration again, or executes another program: meanwhile it is not ready, but
+/// its process continues.
 pub(crate) fn report_reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", crate::clock::monotonic() / 1000));
 }
@@ -61,7 +61,7 @@ pub(crate) async fn keep_informed() {
     tokio::join!(beats, again);
 }
 
-/// The time that the daemon may be silent, if the watchdog is meant for this process.
+/// The watchdog's interval, if the watchdog is meant for this process.
 fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -93,7 +93,7 @@ fn report_to(name: &OsStr, message: &str) {
     }
 }
 
-/// Sends to the socket `name`. One that begins with `@` is abstract and not a path.
+/// Sends to the socket `name`; a leading `@` means an abstract socket.
 fn send(name: &OsStr, message: &str) -> std::io::Result<()> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The signals that end the daemon, have it read its configuration again, or have it become the
-//! program that lies at its path.
+//! The signals that end the daemon, make it reload its configuration, or make it execute the
+//! program at its path.
 
 use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,7 +10,7 @@ use crate::error::{Context, Result};
 /// Every signal that the daemon waits for.
 const AWAITED: [Number; 4] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGUSR2];
 
-/// The signals, from their registration on: before, they would end the process.
+/// The awaited signals, once registered; before that they would end the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// SIGHUP.
@@ -29,10 +29,10 @@ pub(crate) struct Ends {
 }
 
 impl Signals {
-    /// Waits for all signals from now on; those since [`block`] arrive at once.
+    /// Waits for all signals from now on; signals since [`block`] arrive at once.
     ///
     /// # Errors
-    /// Fails when they cannot be waited for.
+    /// Fails when the kernel refuses to register them.
     pub(crate) fn new() -> Result<Self> {
         let wait = |kind| signal(kind).doing(|| "waiting for signals");
         let signals = Self {
@@ -49,7 +49,7 @@ impl Signals {
 }
 
 impl Ends {
-    /// Waits for the next of them.
+    /// Waits for the next signal.
     pub(crate) async fn wait(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -62,12 +62,12 @@ fn awaited() -> SigSet {
     AWAITED.into_iter().collect()
 }
 
-/// Signals that are kept for the program that is executed next; dropping this delivers them, for
-/// then it was not executed.
+/// Signals kept for the next program; dropping this delivers them, because the program was not
+/// executed.
 #[derive(Debug)]
 pub(crate) struct BlockedSignals(());
 
-/// Keeps the awaited signals for the program that is executed next: handlers end with this one.
+/// Keeps the awaited signals for the next program: signal handlers end with this one.
 ///
 /// # Errors
 /// Fails when the kernel refuses.

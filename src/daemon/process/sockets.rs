@@ -15,13 +15,13 @@ use crate::files::make_private_dir;
 use crate::plugin::socket::{Bound, SocketFile, bind, listener_at};
 use crate::presence::IfThere;
 
-/// The lock of the one daemon; held as long as its process lives.
+/// The daemon's lock, held as long as its process lives.
 pub(crate) type DaemonLock = Flock<std::fs::File>;
 
-/// The time that a second daemon waits for one that serves, which may be about to end.
+/// Time that a second daemon waits for a running one, which may be about to end.
 const HANDOVER: Duration = Duration::from_millis(500);
 
-/// The time that a killed daemon has to end: the kernel takes its memory down first.
+/// Time for a killed daemon to end: the kernel frees its memory first.
 const ENDING_WAIT: Duration = Duration::from_secs(3);
 
 /// Interval of attempts to take the lock meanwhile.
@@ -30,7 +30,7 @@ const LOCK_CHECK: Duration = Duration::from_millis(10);
 /// Makes the run directory and takes the daemon's lock.
 ///
 /// # Errors
-/// Fails when another daemon lives, or others may write to the run directory.
+/// Fails when another daemon runs, or others may write to the run directory.
 pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     let mut file = lock_file(config)?;
     let begun = Instant::now();
@@ -49,7 +49,7 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     }
 }
 
-/// Takes the lock in one attempt, for the event loop, which does not wait.
+/// Takes the lock in one attempt, for the event loop, which must not block.
 ///
 /// # Errors
 /// As [`lock`].
@@ -69,7 +69,7 @@ fn held(config: &Config) -> Error {
     Error::new(why).hint("nri-runc nri check names it")
 }
 
-/// Whether a daemon holds the lock; asking for it does not take it.
+/// Whether a daemon holds the lock; this does not take it.
 pub(crate) fn is_locked(config: &Config) -> bool {
     let Some(file) = files::open_own(&config.daemon_lock()).or_absent() else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
@@ -80,11 +80,12 @@ pub(crate) fn is_locked(config: &Config) -> bool {
 pub(crate) struct WrapperSocket {
     /// The socket to which wrappers connect.
     pub(crate) listener: UnixListener,
-    /// Its file; none if the service manager owns the socket and listens on without the daemon.
+    /// Its file; none if the service manager owns the socket and keeps listening without the
+    /// daemon.
     pub(crate) file: Option<SocketFile>,
 }
 
-/// The socket for wrappers: handed over by the service manager, or bound anew.
+/// The socket for wrappers: passed by the service manager, or bound anew.
 ///
 /// # Errors
 /// Fails when it cannot be bound.
@@ -98,14 +99,14 @@ pub(crate) fn wrapper_socket(config: &Config) -> Result<WrapperSocket> {
 /// Binds the socket for wrappers anew.
 ///
 /// # Errors
-/// Fails when the folder refuses.
+/// Fails when the file cannot be created.
 pub(crate) fn bound(config: &Config) -> Result<WrapperSocket> {
     // The daemon's lock is held, so no other process listens here.
     let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
     Ok(WrapperSocket { listener, file: Some(file) })
 }
 
-/// The listener as the event loop uses it.
+/// Converts the listener for the event loop.
 ///
 /// # Errors
 /// Fails when it cannot be registered.
@@ -114,8 +115,8 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
-/// The number of the socket's descriptor, if the service manager handed one over. It stays the same
-/// when the daemon executes another program.
+/// The number of the socket's descriptor, if the service manager passed one. It stays the same when
+/// the daemon executes another program.
 pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     let pid = std::env::var("LISTEN_PID").ok()?;
     let count = std::env::var("LISTEN_FDS").ok()?;
@@ -128,7 +129,7 @@ fn from_service_manager() -> Option<UnixListener> {
     let number = number_from_service_manager()?;
     // SAFETY: sd_listen_fds(3): with its two variables this process owns the descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    // It comes without CLOEXEC: no child may listen in the daemon's place.
+    // It comes without CLOEXEC, but a child must not keep listening in the daemon's place.
     let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     Some(UnixListener::from(fd))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration files and the program with which this daemon runs. It reads the files anew for
-//! a reload, and reports how they differ from those in force; `reload.rs` of the daemon decides
-//! what is applied.
+//! The configuration files and the program of this daemon. For a reload it reads the files again,
+//! and reports how they differ from those in force; the daemon's `reload.rs` decides what is
+//! applied.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::daemon::process::handover::STATE_VERSION;
 use crate::presence::IfThere;
 use crate::runtime;
 
-/// A file that was changed less than this before it was read may change again with the same time
-/// stamp: clocks of file systems are coarse.
+/// A file read within this time after its modification may change again with the same timestamp:
+/// file system clocks are coarse.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// The files and the program with which this daemon runs.
+/// The files and the program of this daemon.
 pub(crate) struct StartedWith {
     at_start: Files,
     /// The files of the last reload.
@@ -31,7 +31,7 @@ pub(crate) struct StartedWith {
     is_supervised: bool,
 }
 
-/// The files as they were read, and each one's state then.
+/// The files as read, and the state of each at that time.
 struct KnownFiles {
     loaded: Rc<Loaded>,
     stamps: Vec<Option<FileStamp>>,
@@ -50,12 +50,12 @@ impl StartedWith {
         }
     }
 
-    /// The form of the state that the next program gets (`handover.rs`).
+    /// The version of the state that the next program receives (`handover.rs`).
     pub(crate) fn state_version(&self) -> u32 {
         self.state_version
     }
 
-    /// The only file to read, if one was named.
+    /// The only file to read, if the command line named one.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }
@@ -65,7 +65,7 @@ impl StartedWith {
         runtime::verify(config::load(self.only.as_deref()))
     }
 
-    /// The current files, for frequent checks: they are opened only where they may have changed
+    /// Returns the current files, for frequent checks: opens them only if they may have changed
     /// since the last time, or have an error.
     pub(crate) fn present(&self) -> Rc<Loaded> {
         let mut known = self.known.borrow_mut();
@@ -91,7 +91,7 @@ impl StartedWith {
         changed
     }
 
-    /// Puts these files in force, but for values that need a restart.
+    /// Puts these files in force, except for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
     }
@@ -108,7 +108,7 @@ impl StartedWith {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
-        // Each call reads these keys from the files: the daemon is not behind.
+        // Every call reads these keys from the files, so they are always in force.
         changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         ConfigurationInForce {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's parent. The daemon is an orphan of the wrapper that starts it, and conmon adopts
-//! orphans (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has exited, conmon adopts no
-//! more and waits until it has no child left: with the daemon among them it would stay, with its
-//! container's name on its command line, for as long as the daemon lives.
+//! The daemon's parent. A wrapper starts the daemon as an orphan, and conmon adopts orphans
+//! (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has exited, conmon stops adopting
+//! and waits for its remaining children: with the daemon among them it would stay, with its
+//! container's name on its command line, as long as the daemon lives.
 //!
-//! So a small process stands in between: conmon's child, and the daemon's parent. It exits as soon
-//! as conmon no longer adopts orphans, and init becomes the daemon's parent. Which process adopts
-//! an orphan can only be tried; the stand-in tries it when a container has exited. It knows no
-//! engine, and does not exist where init is the daemon's parent from the start.
+//! So a small process is placed between them, conmon's child and the daemon's parent: the stand-in.
+//! It exits as soon as conmon stops adopting orphans, and init becomes the daemon's parent. Only an
+//! experiment shows which process adopts orphans, and the stand-in makes one when a container has
+//! exited. It works with any engine, and is not started if init is the daemon's parent anyway.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -21,11 +21,11 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, write};
 
-/// The pauses before each try after a container's exit, in milliseconds: conmon has to read the
-/// container's output, and to note its exit code.
+/// Pauses before the experiments after a container's exit, in milliseconds: conmon first reads the
+/// container's output and writes its exit code.
 const PAUSES: [u64; 10] = [0, 5, 10, 20, 40, 80, 160, 320, 640, 1280];
 
-/// The longest time between tries, in milliseconds: for exits that the daemon did not see.
+/// The longest time between experiments, in milliseconds, for exits that the daemon did not see.
 const AT_LEAST_EVERY: u16 = 60_000;
 
 /// The daemon's end of the pipe to its stand-in.
@@ -40,20 +40,20 @@ impl StandIn {
         Self { wake }
     }
 
-    /// The number of the descriptor to it.
+    /// The descriptor number of the pipe to it.
     pub(crate) fn number(&self) -> RawFd {
         self.wake.as_raw_fd()
     }
 
-    /// A container has exited: its monitor may be waiting for its children now.
+    /// Reports that a container has exited: its monitor may now be waiting for its children.
     pub(crate) fn wake(&self) {
-        // Full: it is awake already. No reader: it has exited.
+        // If the pipe is full, it is already awake; if there is no reader, it has exited.
         let _either_way = write(&self.wake, b"E");
     }
 }
 
-/// Forks a process between this one and its parent; the caller continues as its child. It must have
-/// one thread. `None`: the parent is init, or the fork fails.
+/// Forks a process between this one and its parent; the caller continues as its child. This process
+/// must have one thread. Returns `None` if the parent is init or the fork fails.
 #[expect(unsafe_code, reason = "fork")]
 pub(crate) fn stand_aside() -> Option<StandIn> {
     let elder = getppid();
@@ -73,7 +73,7 @@ pub(crate) fn stand_aside() -> Option<StandIn> {
     }
 }
 
-/// Closes all other descriptors: their readers wait for the daemon's end, not for this process's.
+/// Closes all other descriptors: their readers wait for the daemon's end, not this process's.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
@@ -84,7 +84,7 @@ fn keep_only(descriptor: &OwnedFd) {
         }
     }
     if std::fs::read_dir("/proc/self/fd").or_absent().is_some_and(|open| open.count() > 5) {
-        // Linux before 5.9 lacks close_range: one by one.
+        // Linux before 5.9 has no close_range, so close them one by one.
         for other in (3..1024).filter(|other| *other != number.cast_signed()) {
             // SAFETY: as above.
             let _was_not_open = unsafe { nix::libc::close(other) };
@@ -114,7 +114,7 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     }
 }
 
-/// Makes an orphan and checks which process adopts it; if that fails, the elder counts.
+/// Makes an orphan and checks which process adopts it; if that fails, assumes the elder.
 #[expect(unsafe_code, reason = "fork")]
 fn takes_orphans(elder: Pid) -> bool {
     let Ok((answer, report)) = pipe2(OFlag::O_CLOEXEC) else { return true };

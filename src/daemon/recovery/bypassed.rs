@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each
-//! left a note with its request. The daemon records each container that was made so and still
-//! exists, so that plugins see it when they are synchronized and receive its events from then on.
+//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each left a note with its
+//! request. The daemon records the containers that were made this way and still exist, so that plugins receive them by
+//! Synchronize, and their later events.
 //!
-//! No plugin is asked about such a call and no change is made: the runtime has long run.
+//! No plugin is asked about such a call and nothing is changed: the runtime has already run.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -42,10 +42,10 @@ use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
 use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
 
-/// How long a runtime's `start` or `delete` is followed; after that its PID may be another process's.
+/// Time for which a runtime's `start` or `delete` is followed; after it the PID may have been reused.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
-/// How often plugins' notification is tried again: for a minute.
+/// Attempts to notify plugins, over a minute.
 const ANNOUNCEMENTS: usize = 20;
 
 /// The note of a wrapper that bypassed the daemon.
@@ -63,15 +63,15 @@ struct BypassNote {
 }
 
 impl BypassNote {
-    /// The request; `None` when it cannot be decoded.
+    /// Decodes the request; `None` if that fails.
     fn call(&self) -> Option<VerbRequest> {
         let question = WrapperRequest::decode(self.question.0.get(4..).unwrap_or_default()).ok()?;
         VerbRequest::new(ReceivedQuestion::alone(question))
     }
 }
 
-/// Takes over all calls that bypassed the daemon, oldest first; before any plugin registers. What
-/// cannot be read now is taken over later, like those that come then.
+/// Takes over all calls that bypassed the daemon, oldest first, before any plugin registers. Unreadable notes are taken
+/// over later, like new ones.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if let Err(error) = adopt_all(daemon).await {
         warn!("a call that bypassed the daemon is not taken over yet: {error}");
@@ -79,7 +79,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
 }
 
 async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
-    // The containers without a note are searched for once plugins can connect.
+    // The search for containers without a note starts once plugins can connect.
     dropped::note(daemon);
     let mut taken = refusals::take_up(daemon);
     for path in notes(daemon)? {
@@ -88,10 +88,10 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     taken
 }
 
-/// Takes over calls that bypass the daemon from now on: of wrappers that got no answer from it, or
-/// from its predecessor.
+/// Takes over calls that bypass the daemon from now on: of wrappers that received no response from it or its
+/// predecessor.
 pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
-    // Made at once: the run directory is not complete without them.
+    // The folders are made at once: the run directory is not complete without them.
     let mut watched = watch_both(daemon).or_absent();
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
@@ -109,7 +109,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
             }
             is_logged = false;
             let Some([bypassed, refused]) = &mut watched else {
-                // The kernel has no watch left, or the folders cannot be made.
+                // The kernel has no watch left, or the folders cannot be created.
                 tokio::time::sleep(backoff.next()).await;
                 continue;
             };
@@ -149,7 +149,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
         };
         let lane = daemon.lane(&call.key);
         let _turn = lane.turn.lock().await;
-        // One that has to wait does not hold up the others.
+        // A note that must wait does not delay the others.
         taken = taken.and(take_up(daemon, &path, Some(&call.key)).await);
     }
     taken
@@ -159,7 +159,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
 /// Returns whether there was one.
 ///
 /// # Errors
-/// Fails when that cannot be known now.
+/// Fails when that is unknown.
 pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<bool> {
     let (mut has_any, mut read) = (false, Ok(()));
     for path in notes(daemon)? {
@@ -175,7 +175,7 @@ pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Resul
             has_any = true;
         }
     }
-    // One that cannot be read may be about this container.
+    // An unreadable note may be about this container.
     if has_any { Ok(true) } else { read.map(|()| false) }
 }
 
@@ -194,14 +194,14 @@ fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
     notes::notes_in(&folder(daemon))
 }
 
-/// Takes up one note, unless another task was faster. `key`: plugins may be registered already.
+/// Takes over one note, unless another task was faster. `key`: plugins may already be registered.
 async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
     let Some(note) = notes::read(path)? else { return Ok(()) };
     take_over(daemon, &note).await?;
-    // Not before: a daemon that dies meanwhile must find the note again. Nor later: what it says is on
-    // record now.
+    // Not earlier, because a daemon that dies meanwhile must find the note again; not later, because its content is now
+    // on record.
     let _taken = std::fs::remove_file(path);
-    // Of a start, plugins are notified once its runtime is done.
+    // Plugins are notified of a start once its runtime has exited.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
         announce_or_repeat(daemon, key).await;
     }
@@ -221,8 +221,7 @@ async fn take_over(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     Ok(())
 }
 
-/// Notifies plugins as [`announce`] does, again later while the container's state cannot be known; the
-/// caller holds its lane.
+/// Notifies plugins like [`announce`], and retries while the container's state is unknown; the caller holds its lane.
 pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Err(error) = announce(daemon, key).await else { return };
     let Some(record) = daemon.container(key) else { return };
@@ -247,7 +246,7 @@ pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) 
     });
 }
 
-/// Notifies plugins that are registered already, as of any new container; their replies come too
+/// Announces the container to the plugins that are registered already, like any new container; their replies come too
 /// late to be applied. Then watches the container.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
@@ -298,13 +297,12 @@ async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     Ok(())
 }
 
-/// An update bypassed the daemon: the engine's values are recorded, and the values that plugins own
-/// are written again.
+/// Handles an update that bypassed the daemon: records the engine's values, and restores the values that plugins own.
 fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let runtime = call.question().runtime.to_string_lossy().into_owned();
     let request = requested(call, bytes, &runtime).unwrap_or_default();
-    // A note that would be too long goes without them.
+    // A note that would be too long omits them.
     let reason = "values that the engine set by an update without the daemon are not known";
     let unknown = Skipped { plugin: String::new(), reason: reason.to_owned() };
     let unknown = request.is_none().then_some(unknown);
@@ -315,7 +313,7 @@ fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
         }
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
         let (engine, none) = (&record.engine_resources, Map::new());
-        // What the request leaves unset stays as the engine said it before.
+        // Members that the request leaves unset keep the engine's earlier values.
         record.engine_resources = overlay::merge_update(engine, &none, &request, false).engine;
         let in_force = in_force(record);
         let (message, overlay) = (&record.message, &record.overlay);
@@ -328,8 +326,7 @@ fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     });
 }
 
-/// The runtime may still work on a `delete` that bypassed the daemon: when it exits, the container
-/// is gone or it is not.
+/// Follows a `delete` that bypassed the daemon while its runtime runs: afterwards the container is either gone or not.
 fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let pid = call.question().pid;
     if matches!(pidfd::open(pid), Ok(None)) {
@@ -373,7 +370,7 @@ async fn ended(daemon: &Daemon, key: &ContainerKey, pid: u32) {
     }
 }
 
-/// Writes the plugins' values again: an update that bypassed the daemon may have undone them.
+/// Restores the plugins' values: an update that bypassed the daemon may have overwritten them.
 async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
     if !daemon.container(key).as_deref().is_some_and(is_owned) {
@@ -391,12 +388,12 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
     daemon.change(key, |record| limits::keep_ends(&mut record.skipped, skipped));
 }
 
-/// Records the container that the runtime made, if it made it and it still exists.
+/// Records the container if the runtime made it and it still exists.
 async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let init = state_dir::init_pid(&daemon.host, &call.key)?;
     let old = daemon.container(&call.key);
     let is_taken = |old: &Container| {
-        // The predecessor of this daemon may have recorded this very call before it died.
+        // The previous daemon may have recorded this call before it died.
         init.is_some() && old.init_pid == init && old.made_by != call.question().pid
     };
     if old.as_deref().is_some_and(is_taken) {
@@ -441,14 +438,14 @@ fn document_dir(call: &VerbRequest) -> PathBuf {
     }
 }
 
-/// A recorded container was started without the daemon, or its runtime still works on that.
+/// Handles the start of a recorded container that bypassed the daemon, whether finished or in progress.
 fn started(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let key = &call.key;
     let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.state != Lifecycle::Created || !state_dir::exists(&daemon.host, key)? {
         return Ok(());
     }
-    // Where plugins are registered, they are notified of it, in the container's own turn.
+    // Registered plugins are notified in the container's turn.
     let is_live = !daemon.registry.connected().is_empty();
     if is_live || catch_up::process_of(daemon, key, call.question().pid)?.is_some() {
         follow_start(daemon, call, record.incarnation);
@@ -462,8 +459,8 @@ fn started(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if record.is_sandbox { life::started_without_daemon(daemon, &record.pod) } else { Ok(()) }
 }
 
-/// The runtime still works on a `start` that bypassed the daemon: when it exits, the container is
-/// started or it is not. Plugins are notified of it then.
+/// Follows a `start` that bypassed the daemon while its runtime runs: afterwards the container is either started or
+/// not, and plugins are notified.
 fn follow_start(daemon: &Rc<Daemon>, call: &VerbRequest, incarnation: u64) {
     let (daemon, key, pid) = (Rc::clone(daemon), call.key.clone(), call.question().pid);
     tokio::task::spawn_local(async move {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! After a restart: compares the records of an earlier daemon with the state of the runtime.
 //!
-//! First, before any plugin registers, the daemon corrects every record: it rolls back creations
-//! that failed, and records containers that were created, started or updated meanwhile. So plugins
-//! are synchronized with the present state. Then, once the plugins that were connected are back
-//! (D14), bounded, it notifies them of exits in order, and watches the living containers again.
+//! First, before any plugin registers, the daemon corrects every record: it rolls back creations that failed, and
+//! records containers that were created, started or updated meanwhile. So plugins are synchronized with the current
+//! state. Then, once the previously connected plugins are back (D14) or a time limit has passed, it notifies them of
+//! exits in order, and watches the living containers again.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,8 +34,7 @@ use crate::presence::{Backoff, IfThere};
 use crate::procfs;
 use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
-/// Corrects every record; before any plugin registers. What it cannot know of a container is asked
-/// for again by [`recover`], whose records these are.
+/// Corrects every record, before any plugin registers. Containers whose state is unknown are left to [`recover`].
 pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
     let records = in_order(daemon);
     if !records.is_empty() {
@@ -65,8 +64,7 @@ pub(super) fn in_order(daemon: &Daemon) -> Vec<Rc<Container>> {
     records
 }
 
-/// Notifies plugins of exits, and watches the living containers. `unknown`: these were not corrected
-/// yet.
+/// Notifies plugins of exits, and watches the living containers. `unknown`: records that are not corrected yet.
 pub(crate) fn recover(daemon: &Rc<Daemon>, unknown: &[ContainerKey]) {
     let records = in_order(daemon);
     let records = records.into_iter().map(|record| {
@@ -84,7 +82,7 @@ pub(crate) fn recover(daemon: &Rc<Daemon>, unknown: &[ContainerKey]) {
     });
 }
 
-/// Asks for a container's state until it is known.
+/// Reads a container's state until it is known.
 async fn ask_again(daemon: Rc<Daemon>, record: Rc<Container>) {
     let mut backoff = Backoff::default();
     loop {
@@ -100,7 +98,7 @@ async fn recover_one(daemon: &Rc<Daemon>, record: &Container, is_known: bool) ->
     let lane = daemon.lane(&record.key);
     let turn = lane.turn.lock().await;
     let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
-    // It may have been created again since this daemon started.
+    // The container may have been created again since this daemon started.
     let recovered = match daemon.container(&record.key).filter(is_same) {
         None => Ok(()),
         Some(now) if is_known => finish_or_watch(daemon, &now).await,
@@ -139,14 +137,14 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
 /// Records the outcome of runtime processes that exited while no daemon ran.
 ///
 /// # Errors
-/// Fails when that outcome cannot be known now.
+/// Fails when that outcome is unknown.
 pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     resume_update(daemon, key).await?;
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let works = under_way(daemon, &record).await?;
     let is_under_way = !works.is_empty();
     for pending in works {
-        // A foreground `run` works for as long as its container lives.
+        // A foreground `run` lasts as long as its container.
         settle::watch(daemon, key, &daemon.lane(key), Rc::new(pending));
     }
     if record.state == Lifecycle::Creating {
@@ -154,7 +152,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
             return Ok(());
         }
         let mut init = state_dir::init_pid(&daemon.host, key)?;
-        // A pid file alone may be an earlier container's.
+        // A PID file alone may belong to an earlier container.
         if let Some(file) = &record.pid_file
             && init.is_none()
             && state_dir::exists(&daemon.host, key)?
@@ -190,8 +188,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
     Ok(())
 }
 
-/// The pod of a container that an earlier daemon knew, or none, has the container's process, unless
-/// that has exited since.
+/// Sets the process of a pod without one to this container's, unless that has exited since.
 pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     if exit_status::has_exited(&daemon.host, &record) {
@@ -204,7 +201,7 @@ pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// The verbs of this container whose runtime process still runs.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
     let flight = record.in_flight.as_ref();
     let flight =
@@ -223,23 +220,23 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
 /// The process of this PID, if it still works for this container.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
     let Some(process) = pidfd::open(pid)? else { return Ok(None) };
-    // Read after opening: from here on the descriptor cannot mean another process.
+    // Read after opening, because from here on the descriptor cannot mean another process.
     let is_same = names(&daemon.host, &process, pid, &key.id)?;
     Ok(is_same.then_some(process))
 }
 
 /// Whether the command line of a process names this container.
 fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
-    // A container's process that has the number now could make the reader wait.
+    // A container's process that has reused the PID could make the reader wait.
     if !procfs::is_of_this_host(host, pid) {
         return Ok(false);
     }
     let words = procfs::command_line(host, pid)?;
-    // A wrapper becomes the runtime as soon as it has its answer or has left its note: in the middle
-    // of execve(2) a process has a program and no command line.
+    // A wrapper becomes the runtime once it has its response or has left its note, and during execve(2) a process has a
+    // program but no command line.
     if words.is_empty() && procfs::has_program(host, pid)? && !pidfd::has_ended(process) {
         let unknown = Err(std::io::Error::from(rustix::io::Errno::AGAIN));
         return unknown
@@ -273,7 +270,7 @@ async fn pending(
             let (daemon, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
-        // Whether it is written yet or not, the runtime's state has the same PID.
+        // Whether the file is written yet or not, the runtime's state has the same PID.
         pid_file_before,
         pid_file,
         bundle: RefCell::new(bundle),
@@ -281,8 +278,7 @@ async fn pending(
     }
 }
 
-/// Resumes an update that was under way when the last daemon died; no plugin was synchronized
-/// since.
+/// Resumes an update that was in progress when the last daemon died; no plugin was synchronized since.
 async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let Some(pid) = record.updating.as_ref().map(|updating| updating.pid) else { return Ok(()) };
@@ -291,7 +287,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         return Ok(()); // It was resumed, and another verb of the container could not be.
     }
     let writing = Arc::clone(&lane.writing).lock_owned().await;
-    // Read again: it may have been concluded meanwhile.
+    // Read again, because it may have been concluded meanwhile.
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let updating = record.updating.clone().filter(|updating| updating.pid == pid);
     let Some(updating) = updating else { return Ok(()) };
@@ -300,7 +296,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let classes = Classes { blockio, rdt };
     let repeated = Vec::new();
     let is_told = false;
-    // The plugins that answered are not known any more.
+    // It is unknown which plugins answered.
     let answered = BTreeMap::new();
     let proposed = ProposedUpdate {
         engine,
@@ -314,7 +310,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         writing,
     };
     let before = state_before.map(|(inode, seconds, nanos)| Some(Stamp(inode, seconds, nanos)));
-    // Without one, the files decide.
+    // Without a stamp the files decide.
     let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());
     match process_of(daemon, key, pid)? {
         Some(process) => {
@@ -337,12 +333,12 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The answer about this process, whose command line would be this one.
+    /// Whether a process of this command line names the container `c1`.
     fn names_c1(command_line: &str, has_program: bool) -> Result<bool> {
         names_c1_in(command_line, has_program, "pid:[1]")
     }
 
-    /// The same for a process of this PID namespace; the daemon's is `pid:[1]`.
+    /// Like [`names_c1`], for a process of this PID namespace; the daemon's is `pid:[1]`.
     fn names_c1_in(command_line: &str, has_program: bool, namespace: &str) -> Result<bool> {
         let (temp, pid) = (tempfile::tempdir().unwrap(), std::process::id());
         let dir = temp.path().join(format!("proc/{pid}"));

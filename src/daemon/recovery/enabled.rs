@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! After `nri-runc nri enable`, or a reload that ends `nri.disable`: finds out what wrappers, which wrote
-//! nothing meanwhile (decision D7), have done to containers. Containers that were deleted are removed,
-//! those that were started are running, and those that were created are recorded as far as the
-//! runtimes' state shows them (`rediscover.rs`).
+//! Catches up after `nri-runc nri enable`, or a reload that ends `nri.disable`: wrappers wrote no notes meanwhile
+//! (decision D7). Deleted containers are removed, started ones are marked running, and new ones are recorded as far as
+//! the runtimes' state shows them (`rediscover.rs`).
 //!
-//! A file in the run directory says that this is due, so that it is not forgotten when no daemon runs
-//! at that moment. The same is due where wrappers left more notes than are kept (`bypassed.rs`): the
-//! file has the reason then. No plugin is asked and no container changed.
+//! A file in the run directory requests this, so that it is not lost when no daemon runs at that moment. Dropped notes
+//! (`dropped.rs`) request it too, and the file then has the reason. No plugin is asked and no container changed.
 
 use std::rc::Rc;
 
@@ -28,7 +26,7 @@ use crate::state::{Container, Lifecycle, PodState, Skipped};
 const WHY: &str = "created while plugins were disabled";
 const ENABLED: &str = "plugins are enabled again";
 
-/// Notes that plugins are disabled, or catches up if they are no longer.
+/// Records that plugins are disabled, or catches up if they no longer are.
 pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     let (config, file) = (daemon.config(), daemon.config().was_disabled_file());
     if config.is_disabled() {
@@ -46,7 +44,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         daemon.registry.wait_for_returning().await;
         let mut is_all = look_at_all(&daemon, &why, true).await;
-        // The daemon's end does not wait for what cannot be known.
+        // The daemon's end does not wait for unknown states.
         drop(active);
         let mut backoff = Backoff::default();
         while !is_all && !daemon.config().is_disabled() && !daemon.process.is_ending.get() {
@@ -65,8 +63,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     });
 }
 
-/// Looks at all containers; returns whether all of them could be known. Only the first time it logs
-/// which could not.
+/// Checks all containers; returns whether all states were known. Logs unknown ones only the first time.
 async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     let mut is_all = true;
     for record in catch_up::in_order(daemon) {
@@ -83,7 +80,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
         let key = found.key().clone();
         let lane = daemon.lane(&key);
         let turn = lane.turn.lock().await;
-        // One that has exited needs no plugin any more.
+        // An exited container no longer needs a plugin.
         if !found.has_exited() && daemon.container(&key).is_none() {
             if found.record(daemon) {
                 bypassed::announce_or_repeat(daemon, &key).await;
@@ -111,7 +108,7 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
     let key = &record.key;
     settle::settle_exited(daemon, key, lane).await;
     let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
-    // A runtime that still works is watched, and what comes of it is known then.
+    // A `start` that is still running is watched until its outcome is known.
     if let Some(now) = now.filter(|now| !now.is_deleted && lane.pending.borrow().is_empty()) {
         if is_another(daemon, &now)? {
             removal::removed(daemon, key).await;
@@ -141,7 +138,7 @@ fn is_started(daemon: &Daemon, record: &Container) -> Result<bool> {
         && !state_dir::waits_for_start(&daemon.host, &record.key)?)
 }
 
-/// Whether the runtime's state is of a later container of this ID.
+/// Whether the runtime's state belongs to a later container of this ID.
 fn is_another(daemon: &Daemon, record: &Container) -> Result<bool> {
     let there = state_dir::init_pid(&daemon.host, &record.key)?;
     Ok(there.is_some() && record.init_pid.is_some() && there != record.init_pid)

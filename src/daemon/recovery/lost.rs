@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records without a container: an engine that crashed, or failed to call the runtime, gives a
-//! container up without a `delete`. Once its bundle and the runtime's state of it are both gone, it is
-//! removed, with the events that are still due; so is a pod whose last container went unseen.
+//! Records without a container: an engine that crashed, or failed to call the runtime, abandons a container without a
+//! `delete`. Once its bundle and the runtime's state are both gone, the record is removed and plugins receive the
+//! outstanding events; so is a pod whose last container vanished unseen.
 //!
-//! Gone means that the kernel reports absence: a folder that cannot be read may be there. Two looks
-//! a while apart have to find it gone, so that a creation or a removal under way is never mistaken
-//! for it. An operator drops other records with `nri-runc nri forget`.
+//! Gone means that the kernel reports absence: an unreadable folder may exist. Two checks some time apart must find it
+//! gone, so that a creation or removal in progress is not mistaken for it. An operator drops other records with
+//! `nri-runc nri forget`.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -21,21 +21,21 @@ use crate::error::{Error, Result};
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// Records to look at before other tasks have their turn: two system calls each.
+/// Records checked before other tasks have their turn: two system calls each.
 const AT_ONCE: usize = 64;
 
-/// The note for the operator about a record that was dropped.
+/// The operator's note about a dropped record.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, no plugin receives its events \
                        any more";
 
-/// The records whose container or pod was gone at the last look.
+/// The records whose container or pod was gone at the last check.
 #[derive(Debug, Default)]
 pub(crate) struct SeenGone {
     containers: HashSet<(ContainerKey, u64)>,
     pods: HashSet<String>,
 }
 
-/// Looks for records without a container from now on. Never ends.
+/// Checks periodically for records without a container. Never ends.
 pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     let mut seen = SeenGone::default();
     loop {
@@ -44,7 +44,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     }
 }
 
-/// Removes the records that are gone and were gone the last time.
+/// Removes the records whose container is gone now and was gone at the last check.
 async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
     let records = daemon.records.read().all_shared();
     let mut gone = SeenGone::default();
@@ -72,8 +72,8 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
     *seen = gone;
 }
 
-/// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A
-/// deleted one that its engine keeps is watched.
+/// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A deleted
+/// container that its engine keeps is watched elsewhere.
 async fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
     presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
         && !is_alive(daemon, record)
@@ -91,7 +91,7 @@ fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
     pods.map(|pod| pod.id.clone()).collect()
 }
 
-/// Removes a container that is gone, unless another one has its ID by now.
+/// Removes a container that is gone, unless another one now has its ID.
 async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     let key = &record.key;
     let lane = daemon.lane(key);
@@ -109,8 +109,8 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     daemon.lanes.release(key, lane);
 }
 
-/// Drops the record of a container, or of a pod with its containers, for an operator: with the
-/// events that are still due. `is_forced`: although the runtime still has it.
+/// Drops the record of a container, or of a pod with its containers, for an operator; plugins receive the outstanding
+/// events. `is_forced`: even if the runtime still has it.
 ///
 /// # Errors
 /// Fails when no record or several match, or while the container exists.
@@ -146,7 +146,7 @@ pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -
     if let Some(id) = pod {
         let lane = daemon.pod_lane(&id);
         let turn = lane.turn.lock().await;
-        // A container may have joined it meanwhile, and keeps its pod.
+        // A container may have joined the pod meanwhile; the pod then stays.
         let is_left = |container: &Container| container.state != Lifecycle::Removed;
         let is_empty = !daemon.records.read().of_pod(&id).any(is_left);
         if is_empty {
@@ -159,19 +159,19 @@ pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -
     Ok(json!({"containers": forgotten, "pods": pods, "warning": WARNING}))
 }
 
-/// The one container or pod of this ID, or prefix of an ID: a pod's ID, and the containers whose
-/// records go, members before their sandbox.
+/// Finds the one container or pod of this ID or ID prefix: returns the pod's ID, and the containers whose records are
+/// removed, members before their sandbox.
 fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
     let store = daemon.records.read();
     let pods = store.pods().map(|pod| (pod.id.clone(), None));
-    // A sandbox goes with its pod.
+    // A sandbox is removed with its pod.
     let containers = store.all_shared().into_iter().filter(|known| !known.is_sandbox);
     let containers = containers.map(|known| (known.key.id.clone(), Some(known)));
     let mut meant: Vec<(String, Option<Rc<Container>>)> = pods.chain(containers).collect();
     meant.retain(|(id, _)| !wanted.is_empty() && id.starts_with(wanted));
     let has_exact = meant.iter().any(|(id, _)| id == wanted);
     meant.retain(|(id, _)| !has_exact || id == wanted);
-    // A container without a pod has a pod for itself, of the same ID: they go together.
+    // A container without a pod has a pod of the same ID: they are removed together.
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {
@@ -237,7 +237,7 @@ mod tests {
             self.0.path().join(above).join(id)
         }
 
-        /// A daemon that knows these containers, which run as this process, or as none.
+        /// A daemon that knows these containers, whose process is this one, or none.
         fn daemon(&self, ids: &[&str], init: Option<u32>) -> Rc<Daemon> {
             let config = Config { run_dir: self.0.path().join("run"), ..Config::default() };
             let host = config.host();
@@ -271,7 +271,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// Returns how many containers and pods are on record after this many looks.
+    /// Returns how many containers and pods are on record after this many checks.
     async fn known_after(looks: usize, daemon: &Rc<Daemon>) -> (usize, usize) {
         let mut seen = SeenGone::default();
         for _look in 0..looks {

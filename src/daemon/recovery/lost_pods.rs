@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods without a record whose containers have theirs: the record was damaged and set aside, or the daemon
-//! was killed after somebody had deleted a part of the run directory. The pod is described anew from its
-//! containers' bundles; no plugin is notified of it a second time.
+//! Restores missing records of pods whose containers have records: the pod's record was damaged and set aside, or part
+//! of the run directory was deleted before the daemon was killed. The pod is described again from its containers'
+//! bundles; no plugin is notified of it a second time.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ pub(crate) async fn restore(daemon: &Rc<Daemon>) {
         let store = daemon.records.read();
         store.containers().filter(|one| store.pod(&one.pod).is_none()).cloned().collect()
     };
-    // Infrastructure containers first: with them a pod's record is complete.
+    // Infrastructure containers first: they have all data for a pod's record.
     containers.sort_by_key(|container| (!container.is_sandbox, container.created_at));
     for container in containers {
         let (pod, id) = (&container.pod, &container.key.id);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events that happened without this daemon: records of its predecessor (`catch_up.rs`), wrappers
-//! that found no daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped
-//! (`rediscover.rs`), records of pods that are lost (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without
-//! a call (`lost.rs`), containers that the plain runtime made (`node_scope.rs`).
+//! Handles events that happened without this daemon: records of its predecessor (`catch_up.rs`), wrappers that found no
+//! daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped (`rediscover.rs`), records of pods that are
+//! lost (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without a call
+//! (`lost.rs`), containers that the plain runtime made (`node_scope.rs`).
 //!
-//! It never asks a plugin about an event that has happened. It imports the rooms of a container's
-//! life, not the verbs.
+//! It never asks a plugin about a past event. It imports the modules of a container's life, not the verbs.
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;

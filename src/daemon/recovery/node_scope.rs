@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the plain runtime made, before the installation or for another handler: with
-//! `[nri] scope = "node"` plugins see them too (D65). They are found in the runtimes' state directories,
-//! which are watched, and described from their bundle and the engine's records as any other; they take part
-//! in Synchronize, updates and evictions, and plugins receive their end. No plugin receives CreateContainer
-//! of one: nothing could be adjusted any longer. A connected plugin learns of it by PostCreateContainer.
+//! Containers that the plain runtime made, before the installation or for another handler: with `[nri] scope = "node"`
+//! plugins receive them too (D65). The daemon finds them in the runtimes' state directories, which it watches, and
+//! describes them from their bundles and the engines' records like any other. They are part of Synchronize, updates and
+//! evictions, and plugins receive their end. No plugin receives their CreateContainer, because it is too late to adjust
+//! them; connected plugins receive PostCreateContainer.
 //!
-//! It never changes such a container, and never waits on the loop for a file that an engine placed.
+//! It never changes such a container, and never blocks the loop on a file that an engine placed.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -32,13 +32,14 @@ use crate::plugin::Event;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// What is noted of each.
+/// The note on each such container.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
-/// What a call off the loop is about: all state directories, which one file system holds.
+/// The name under which calls off the loop on all state directories are counted: one file system holds these.
 const ROOTS: &str = "the runtimes' state directories";
 
-/// The time that a daemon's start spends on these containers: wrappers wait. The others follow while it serves.
+/// Time limit of a daemon's start for these containers, because wrappers wait. The remaining ones follow while it
+/// serves.
 const START_WAIT: Duration = Duration::from_secs(3);
 
 fn is_wanted(daemon: &Daemon) -> bool {
@@ -56,8 +57,8 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Brings the records in line with a changed scope, and returns whether any was added or dropped:
-/// plugins have to be synchronized anew then.
+/// Updates the records after a change of scope, and returns whether any was added or dropped: then plugins must be
+/// synchronized again.
 pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     if !is_wanted(daemon) {
         return leave_out(daemon).await;
@@ -74,8 +75,7 @@ pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     is_any
 }
 
-/// Follows the state directories for as long as these containers are wanted; returns at once where
-/// another task does.
+/// Follows the state directories while these containers are wanted; returns at once if another task does.
 pub(crate) async fn follow(daemon: Rc<Daemon>) {
     if daemon.watches.node_scope.is_followed.replace(true) {
         return;
@@ -93,12 +93,12 @@ pub(crate) async fn follow(daemon: Rc<Daemon>) {
     daemon.watches.node_scope.is_followed.set(false);
 }
 
-/// Has the directories looked at again: a reload, or a directory that came or is gone.
+/// Requests a check of the directories: after a reload, or when a directory appeared or vanished.
 pub(crate) fn look_again(daemon: &Daemon) {
     daemon.watches.node_scope.again.notify_one();
 }
 
-/// Watches the state directories that are not watched yet, and the folders in which they appear.
+/// Watches the state directories that are not watched yet, and their parent folders.
 async fn watch_roots(daemon: &Rc<Daemon>) {
     let config = Config::clone(&daemon.config());
     let list = move || {
@@ -130,13 +130,13 @@ async fn watch_roots(daemon: &Rc<Daemon>) {
                 });
             }
             Ok(None) => {}
-            // It is looked at from time to time.
+            // The directory is checked periodically instead.
             Err(error) => debug!("{} is not watched: {error}", folder.display()),
         }
     }
 }
 
-/// Waits for new state directories, such as of another namespace.
+/// Waits for new state directories, such as those of another namespace.
 async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
     while is_wanted(daemon) && watched.next().await != FolderEvent::Gone {
         look_again(daemon);
@@ -146,16 +146,16 @@ async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
 /// A new folder, until its container is known.
 #[derive(Default)]
 struct Arrival {
-    /// Counts folders: another one may come under this name while an earlier one is looked at.
+    /// Counts folders: another one of this name may appear while an earlier one is checked.
     number: u64,
     backoff: Backoff,
     looks: u32,
-    /// `None` while it is looked at.
+    /// `None` while it is being checked.
     due: Option<Instant>,
 }
 
-/// The new folders of a state directory, and the looks at them that are under way: a bundle or an engine that
-/// does not answer holds up its own container only.
+/// The new folders of a state directory, and the checks of them in progress: a bundle or engine that does not respond
+/// delays only its container.
 #[derive(Default)]
 struct Arrivals {
     number: u64,
@@ -173,7 +173,7 @@ impl Arrivals {
         }
     }
 
-    /// When the next look begins, unless too many are under way.
+    /// When the next check begins, unless too many are in progress.
     fn next(&self) -> Option<Instant> {
         let has_room = self.looks.len() < limits::ARRIVALS_LOOKED_AT;
         self.folders.values().filter_map(|arrival| arrival.due).min().filter(|_| has_room)
@@ -233,12 +233,12 @@ async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolde
             () = pause, if next.is_some() => arrivals.look_at_due(daemon, root),
         }
     }
-    // What a look has found is recorded whole.
+    // A check's result is recorded as a whole.
     arrivals.looks.detach_all();
 }
 
-/// Whether a container of this root and ID is on record as our own, as it is before its runtime makes the
-/// folder. One of the plain runtime may be an earlier container of that ID.
+/// Whether a container of nri-runc with this root and ID is on record, which happens before its runtime makes the
+/// folder. A record of the plain runtime's may be of an earlier container.
 fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     let key = ContainerKey {
         root: root.to_string_lossy().into_owned(),
@@ -247,7 +247,7 @@ fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     daemon.container(&key).is_some_and(|record| !record.by_plain_runtime)
 }
 
-/// Looks at a new folder; returns whether there is nothing more to learn of it.
+/// Checks a new folder; returns whether the check is complete.
 async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     let Some(id) = name.to_str().map(ToOwned::to_owned) else { return true };
     let (place, path, one) = (root.to_string_lossy().into_owned(), root.to_owned(), id.clone());
@@ -277,7 +277,7 @@ async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     }
 }
 
-/// How connected plugins learn of a container.
+/// How connected plugins receive a container.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notified {
     /// They are synchronized afterwards.
@@ -291,7 +291,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
     let was_ready = life::is_ready(daemon, &found.record.pod);
-    // A reload may have narrowed the scope since it was looked for.
+    // A reload may have narrowed the scope since the search.
     if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
         catch_up::learn_process(daemon, &key).await;
         if notified == Notified::ByEvent {
@@ -306,8 +306,8 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     daemon.lanes.release(&key, lane);
 }
 
-/// Notifies plugins of a container as far as its life has gone, and watches it. `was_ready`: its pod was on
-/// record as running before.
+/// Notifies plugins of a container's past events, and watches it. `was_ready`: its pod was already on record as
+/// running.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     let Some(record) = daemon.container(key) else { return };
     life::announce_plain(daemon, &record.pod, was_ready).await;
@@ -324,16 +324,16 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     daemon.watch_init(&record);
 }
 
-/// Looks at all state directories, for what no event reported.
+/// Checks all state directories, for changes that no event reported.
 async fn look_at_all(daemon: &Rc<Daemon>) {
-    // Before: an earlier container of an ID hides the present one.
+    // Done first: an earlier container of an ID hides the current one.
     remove_gone(daemon, None).await;
     for found in find(daemon, None).await {
         take(daemon, found, Notified::ByEvent).await;
     }
 }
 
-/// The containers of the plain runtime that are not on record; some of them, if the time ends before.
+/// The containers of the plain runtime that are not on record, or as many as are found in time.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,
@@ -364,7 +364,7 @@ async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredCo
     all
 }
 
-/// The folders of the state directories that are no container's on record.
+/// The folders of the state directories that belong to no container on record.
 async fn unknown_folders(daemon: &Rc<Daemon>) -> Result<Vec<ContainerKey>> {
     let config = Config::clone(&daemon.config());
     let list = move || rediscover::list(&rediscover::roots(&config)?, limits::RUNTIME_FOLDERS);
@@ -387,8 +387,8 @@ fn has_all(daemon: &Daemon) -> bool {
     plain(daemon).len() >= limits::PLAIN_CONTAINERS
 }
 
-/// Removes the containers, of this ID or all, whose runtime has deleted them. Returns false if the folder of
-/// one may be another container's by now, whose runtime has not written the state yet.
+/// Removes the containers, of this ID or all, whose runtime has deleted them. Returns false if a folder may already
+/// belong to another container whose runtime has not written its state.
 async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
     let mut known = plain(daemon);
     known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));
@@ -415,8 +415,8 @@ async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
     is_settled
 }
 
-/// Whether the folder is another container's, made under the ID of one that has ended, as a restart by Docker
-/// or Podman does; `None` if that cannot be known yet.
+/// Whether the folder belongs to another container, made under the ID of one that has ended, as on a restart by Docker
+/// or Podman; `None` if that is still unknown.
 async fn is_replaced(daemon: &Rc<Daemon>, record: &Container) -> Option<bool> {
     let has_ended =
         record.state == Lifecycle::Stopped || exit_status::has_exited(&daemon.host, record);
@@ -431,7 +431,7 @@ async fn is_replaced(daemon: &Rc<Daemon>, record: &Container) -> Option<bool> {
     Some(record.init_pid != Some(pid) || is_later)
 }
 
-/// Drops the records without a word to plugins; returns whether there was one.
+/// Drops the records without notifying plugins; returns whether there were any.
 async fn leave_out(daemon: &Rc<Daemon>) -> bool {
     let all = plain(daemon);
     for record in &all {
@@ -448,10 +448,10 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
     !all.is_empty()
 }
 
-/// The number of containers of the plain runtime that plugins do not see, for `check`.
+/// The number of containers of the plain runtime that plugins do not receive, for `check`.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<usize> {
     let (unknown, host) = (unknown_folders(daemon).await?, daemon.host.clone());
     let count = move || {

@@ -13,7 +13,7 @@ use crate::files;
 use crate::limits;
 use crate::presence::{self, IfThere, MayPass};
 
-/// Bytes in a note, which are written as base64.
+/// Bytes in a note, encoded as base64.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "WrittenBytes")]
 pub(crate) struct NoteBytes(pub(crate) Vec<u8>);
@@ -22,7 +22,7 @@ pub(crate) struct NoteBytes(pub(crate) Vec<u8>);
 #[serde(untagged)]
 enum WrittenBytes {
     Text(Blob),
-    /// In the notes of earlier versions, whose wrappers may have been the last to run.
+    /// The form in notes of earlier versions, whose wrappers may have run last.
     Numbers(Vec<u8>),
 }
 
@@ -37,7 +37,7 @@ impl From<WrittenBytes> for NoteBytes {
 /// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
 ///
 /// # Errors
-/// Fails when they cannot all be known.
+/// Fails when the list may be incomplete.
 pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = presence::entries(folder).doing(|| format!("reading {}", folder.display()))?;
     // Their names begin with the time.
@@ -68,7 +68,7 @@ fn remove_leftover(path: &Path) {
 /// Reads a note; `None` if it is unusable (set aside with a warning) or another task took it.
 ///
 /// # Errors
-/// Fails when it cannot be read now: it stays.
+/// Fails when it is unreadable now: it stays.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let bytes = match files::read_own(path, limits::OWN_FILE).if_there() {
         Err(error) if !error.may_pass() => {

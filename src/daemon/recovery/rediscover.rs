@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers whose records are gone, because the run directory was wiped: the daemon finds them
-//! again in the runtimes' own state directories, as far as these go. The plugins' changes to them
-//! are lost, and so is the engine's own document where it was patched.
+//! Containers whose records are gone, because the run directory was wiped: the daemon finds them in the runtimes' state
+//! directories, as far as these show them. The plugins' changes are lost, and so is the engine's original of a patched
+//! document.
 //!
-//! A container that was made without nri-runc looks the same, and its later verbs never reach the
-//! daemon. So only those count whose engine names nri-runc as their runtime, or whose state
-//! directory the operator assigns to nri-runc (`runtime_roots`). Once a daemon of this boot has
-//! stamped the run directory, none is searched for any more. No plugin is asked and no container
-//! changed.
+//! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
+//! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
+//! (`runtime_roots`). The search ends once a daemon of this boot has stamped the run directory. No plugin is asked and
+//! no container changed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -41,18 +40,18 @@ use crate::daemon::watch::pidfd;
 /// The containers that a search is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Those whose engine calls nri-runc.
+    /// Containers whose engine calls nri-runc.
     Ours,
-    /// Those that the plain runtime made, and whose process lives (D65).
+    /// Living containers that the plain runtime made (D65).
     Plain,
 }
 
-/// The outcome of a look at a container's state directory.
+/// The outcome of checking a container's state directory.
 pub(super) enum Look {
     Found(Box<RediscoveredContainer>),
-    /// The runtime has not written what there is to know yet.
+    /// The runtime has not written its state yet.
     NotYet,
-    /// It is not a container, or not one of those that the search is for.
+    /// It is not a container, or not one that the search is for.
     NotMeant,
 }
 
@@ -67,7 +66,7 @@ const ROOTS: [&str; 6] = [
     "/run/youki",
 ];
 
-/// A container that was found again.
+/// A rediscovered container.
 pub(super) struct RediscoveredContainer {
     pub(super) description: Description,
     pub(super) record: Container,
@@ -94,7 +93,7 @@ impl RediscoveredContainer {
     }
 }
 
-/// What is noted of a container whose record was lost with the run directory.
+/// The note on a container whose record was lost with the run directory.
 const LOST: &str = "recovered from the runtime's state after the run directory was deleted: earlier plugin \
                     changes are unknown";
 
@@ -114,9 +113,8 @@ pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds containers without a record, infrastructure containers first: with them a pod's record is
-/// complete; and whether all of them could be known. `why`: what is noted of each. `is_first`: what
-/// cannot be known is logged.
+/// Finds containers without a record, infrastructure containers first, because they have all data for a pod's record.
+/// Also returns whether all states were known. `why`: the note on each. `is_first`: unknown states are logged.
 pub(super) async fn find(
     daemon: &Rc<Daemon>,
     why: &str,
@@ -144,7 +142,7 @@ pub(super) async fn find(
     (all, is_all)
 }
 
-/// Puts infrastructure containers first: with them a pod's record is complete.
+/// Puts infrastructure containers first: they have all data for a pod's record.
 pub(super) fn sort(all: &mut [RediscoveredContainer]) {
     all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
 }
@@ -159,11 +157,11 @@ fn put(
     daemon.records.put(record)
 }
 
-/// Every unknown container in the runtimes' state directories, once; and whether the operator
-/// assigned its directory to nri-runc.
+/// Every unknown container in the runtimes' state directories, once, and whether the operator assigned its directory to
+/// nri-runc.
 ///
 /// # Errors
-/// Fails when they cannot all be known.
+/// Fails when the list may be incomplete.
 fn candidates(daemon: &Daemon) -> Result<Vec<(ContainerKey, bool)>> {
     let mut found = Vec::new();
     for folder in list(&roots(&daemon.config())?, usize::MAX)? {
@@ -188,10 +186,10 @@ pub(super) struct ContainerFolder {
     file: (u64, u64),
 }
 
-/// The runtimes' state directories that exist. The file system may be a file server's.
+/// The existing state directories of the runtimes. The file system may be a file server's.
 ///
 /// # Errors
-/// Fails when they cannot all be known.
+/// Fails when the list may be incomplete.
 pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     let host = config.host();
     let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
@@ -204,13 +202,13 @@ pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     Ok(all)
 }
 
-/// Device and inode of a folder, which has several paths where /var/run is a link; else its path.
+/// Device and inode of a folder, which has several paths if /var/run is a link; else its path.
 fn file_of(path: &Path) -> (u64, u64, PathBuf) {
     let of = |found: std::fs::Metadata| (found.dev(), found.ino(), PathBuf::new());
     std::fs::metadata(path).map_or_else(|_| (0, 0, path.to_owned()), of)
 }
 
-/// The folders in which state directories appear: of a namespace of containerd, of Docker.
+/// The folders in which state directories appear: for a namespace of containerd, or for Docker.
 pub(super) fn above_roots(config: &Config) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for pattern in usual(config) {
@@ -228,11 +226,10 @@ fn usual(config: &Config) -> Vec<String> {
     }
 }
 
-/// Every folder in the state directories, once, and at most `limit` of them. The file system may be a
-/// file server's.
+/// Every folder in the state directories, once, up to `limit`. The file system may be a file server's.
 ///
 /// # Errors
-/// Fails when they cannot all be known.
+/// Fails when the list may be incomplete.
 pub(super) fn list(roots: &[RuntimeRoot], limit: usize) -> Result<Vec<ContainerFolder>> {
     let (mut all, mut once) = (Vec::new(), HashSet::new());
     for RuntimeRoot { path, is_ours } in roots {
@@ -251,7 +248,7 @@ pub(super) fn list(roots: &[RuntimeRoot], limit: usize) -> Result<Vec<ContainerF
 /// The folder of this ID, if there is one.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>> {
     let key = ContainerKey { root: root.display().to_string(), id };
     let meta = std::fs::symlink_metadata(root.join(&key.id)).if_there()?;
@@ -259,7 +256,7 @@ pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>>
     Ok(meta.map(|meta| ContainerFolder { key, is_ours: false, file: (meta.dev(), meta.ino()) }))
 }
 
-/// Whether the process that the runtime recorded lives; false where that cannot be known.
+/// Whether the process that the runtime recorded lives; false if that is unknown.
 pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
     let state = RuntimeState::read(&state_dir::folder(host, key)).or_absent().flatten();
     let process = state
@@ -270,7 +267,7 @@ pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
 /// Whether a container on record has this folder.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(super) fn is_on_record(daemon: &Daemon, folder: &ContainerFolder) -> Result<bool> {
     is_known(daemon, &folder.key.id, folder.file)
 }
@@ -319,11 +316,11 @@ fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Looks at a container's state directory. `is_ours`: the operator assigned it to nri-runc. `why`: what
-/// is noted of the container.
+/// Checks a container's state directory. `is_ours`: the operator assigned it to nri-runc. `why`: the note on the
+/// container.
 ///
 /// # Errors
-/// Fails when it cannot be known or described.
+/// Fails when its state is unknown or it cannot be described.
 pub(super) async fn look_at(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -340,7 +337,7 @@ pub(super) async fn look_at(
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
     if init.is_none() && (wanted == Wanted::Plain || !left.is_of_this_boot(&daemon.host)) {
-        // One that exited without plugins needs none. The state directory may be on a disk.
+        // A container that exited without plugins needs none. The state directory may be on a disk.
         return Ok(if left.pid.is_none() { Look::NotYet } else { Look::NotMeant });
     }
     let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();
@@ -392,7 +389,7 @@ fn calls_our_hook(host: &Host, document: &[u8]) -> bool {
     hooks.filter_map(|hook| hook["path"].as_str()).any(|path| is_us(host, path))
 }
 
-/// A call that would have made it.
+/// The call that would have created it.
 fn call(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -419,7 +416,7 @@ fn call(
     call.ok_or_else(|| Error::new("no command line can name it"))
 }
 
-/// The runtime of this kind, as configured for some instance, else as installed, else the default one.
+/// The runtime of this kind: as configured for an instance, else as installed, else the default one.
 fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     let config = &daemon.config();
     let named = config.instances.values().chain(&config.runtime);
@@ -432,7 +429,7 @@ fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     };
     let mut all =
         named.chain(usual.as_ref().ok().cloned()).chain(std::iter::once_with(of_kind).flatten());
-    // One that cannot be looked at is as good as there: it is the configured one.
+    // A program that cannot be examined counts as present, because it is the configured one.
     let is_meant = |path: &PathBuf| {
         RuntimeKind::of_program(path) == left.runtime && presence::exists(path).unwrap_or(true)
     };
@@ -444,8 +441,8 @@ fn variables(host: &Host, pid: u32) -> Result<Vec<(String, OsString)>> {
     Ok(crate::procfs::variables(host, pid, &ENGINE_VARIABLES)?)
 }
 
-/// Whether its engine calls nri-runc for it. conmon has the program on its command line;
-/// containerd's shim notes it in the bundle, the empty text being the default.
+/// Whether its engine calls nri-runc for it. conmon has the program on its command line; containerd's shim writes it to
+/// the bundle, with empty text for the default.
 fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
     if let Some(program) = monitored(parent, &["-r", "--runtime"]) {
         return Ok(is_us(host, &program));
@@ -467,7 +464,7 @@ fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
     Ok(program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name })))
 }
 
-/// The argument of conmon after one of these flags.
+/// conmon's argument after one of these flags.
 fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     let mut words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let program = words.next()?;
@@ -478,11 +475,11 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     words.next().map(std::borrow::Cow::into_owned)
 }
 
-/// The state directory as conmon's command line spells it, if it is the same directory.
+/// The state directory as spelled on conmon's command line, if it is the same directory.
 fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
-    // The spelling alone is at stake.
+    // Only the spelling is in question.
     let file =
         |path: &str| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
     let same = file(&key.root)?;

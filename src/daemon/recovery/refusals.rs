@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Calls that wrappers refused while the daemon was down or silent: each left a record in
-//! `RUN_DIR/refused/`. The daemon logs it, counts it among the failures of `status` and shows it in
-//! `explain` of the container, as it does with its own refusals.
+//! `RUN_DIR/refused/`. The daemon logs them, counts them among the failures of `status` and shows
+//! them in the container's `explain`, like its own refusals.
 
 use serde::Deserialize;
 use tracing::{error, warn};
@@ -34,10 +34,10 @@ struct RefusalNote {
     question: NoteBytes,
 }
 
-/// Takes up all records, oldest first.
+/// Takes over all records, oldest first.
 ///
 /// # Errors
-/// Fails when one cannot be read now: it stays, and the others are taken up.
+/// Fails when one is unreadable now: it stays, and the others are taken over.
 pub(crate) fn take_up(daemon: &Daemon) -> Result<()> {
     let notes = notes::notes_in(&daemon.config().run_dir.join(REFUSED_DIR))?;
     if notes.len() >= REFUSAL_NOTES {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon becomes the program that now lies at its path, in the same process (D42): sockets,
-//! plugin connections, launched plugins and watched processes stay, and the next program continues
-//! with the state that this one leaves in a memory file.
+//! The daemon executes the program that now lies at its path, in the same process (D42). Sockets, plugin connections,
+//! launched plugins and watched processes stay, and the next program continues from the state that this one leaves in a
+//! memory file.
 //!
-//! The daemon first asks the other program whether it can continue, leaves the further requests of
-//! plugins unread, and finishes those that it has read. Then it holds new requests of wrappers and
-//! new connections of plugins, finishes the requests in flight, and once it is idle it writes the
-//! state and executes the program, in one step: no other task runs in between. Until that step
-//! nothing has changed, and a failure leaves the daemon as it was.
+//! The daemon first asks the other program whether it can continue, stops reading requests of plugins, and finishes
+//! those that it has read. Then it holds new requests of wrappers and new connections of plugins, and finishes the
+//! requests in flight. Once idle, it writes the state and executes the program in one step, in which no other task
+//! runs. Until that step nothing has changed, and a failure leaves the daemon as it was.
 //!
-//! It never ends the connection of a plugin that takes part; one that registers or is synchronized for too
-//! long has to connect again. No wrapper waits for what plugins ask for on their own, and nothing
-//! is waited for without a bound. It imports `shared`,
+//! It never ends the connection of a synchronized plugin; one that takes too long to register or be synchronized must
+//! reconnect. No wrapper waits for unprompted requests of plugins, and every wait is bounded. It imports `shared`,
 //! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
 
 mod program;
@@ -45,33 +43,32 @@ use program::Program;
 
 pub(crate) use program::abilities;
 
-/// The time that connecting plugins have to become synchronized; new requests are served meanwhile.
+/// Time limit for connecting plugins to be synchronized; new requests are served meanwhile.
 const PLUGINS_WAIT: Duration = Duration::from_secs(10);
 
-/// The time that requests in flight have, those of plugins and those of wrappers.
+/// Time limit for requests in flight, of plugins and of wrappers.
 const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 
-/// The time, while new requests are held, that plugins have to register and to be synchronized; then their
-/// connections end.
+/// Time limit, while new requests are held, for plugins to register and be synchronized; then their connections end.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
-/// The time that new requests are held where only plugins' own requests are unfinished, and the time between
-/// two attempts: a plugin, which chooses their length, must not hold the node's containers.
+/// Time for which new requests are held if only unprompted plugin requests are unfinished, and the pause between two
+/// attempts: a plugin chooses their length, and must not block the node's containers.
 const HOLD: Duration = Duration::from_secs(2);
 const BREATH: Duration = Duration::from_secs(1);
 
-/// The time that the last lines of the audit log have.
+/// Time limit for the last lines of the audit log.
 const AUDIT_WAIT: Duration = Duration::from_millis(200);
 
 /// Interval of checks whether the daemon is idle.
 const QUIET_CHECK: Duration = Duration::from_millis(1);
 
-/// The file that explains missing heartbeats to wrappers; removed if the program could not be
-/// executed. The next program removes it when it accepts wrappers.
+/// The file that explains missing heartbeats to wrappers. It is removed if the program could not be executed; otherwise
+/// the next program removes it when it accepts wrappers.
 struct UnderWay(PathBuf);
 
 impl UnderWay {
-    /// Writes the file; without it wrappers wait as long as for a daemon that hangs.
+    /// Writes the file; without it wrappers wait as long as for a hanging daemon.
     fn begin(path: PathBuf) -> Self {
         let begun = clock::monotonic().to_string();
         log_failure("telling wrappers of it", crate::files::replace(&path, begun.as_bytes()));
@@ -89,7 +86,7 @@ fn late() -> Error {
     Error::new(format!("requests in flight took longer than {} s", REQUESTS_WAIT.as_secs()))
 }
 
-/// The parts of the daemon to hand over.
+/// The parts of the daemon that it passes on.
 pub(crate) struct Reexec<'d> {
     pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
@@ -100,7 +97,7 @@ pub(crate) struct Reexec<'d> {
 }
 
 impl Reexec<'_> {
-    /// Becomes another program at each request and signal. Returns only if requests end.
+    /// Executes another program at each request and signal. Returns only if requests end.
     pub(crate) async fn serve(&self, mut signalled: Signal) {
         let Some(mut requests) = self.daemon.process.reexecs.receive() else { return };
         loop {
@@ -115,7 +112,7 @@ impl Reexec<'_> {
             };
             let error = self.become_program(all_callers).await;
             self.daemon.report.metrics.count_reexec("failed");
-            let why = format!("the daemon goes on as it is: {error}");
+            let why = format!("the daemon continues unchanged: {error}");
             warn!("{why}");
             for request in asked {
                 let _caller_is_gone = request.answer.send(Err(Error::new(&why)));
@@ -123,7 +120,7 @@ impl Reexec<'_> {
         }
     }
 
-    /// Becomes the program that lies at the daemon's path; returns why it could not.
+    /// Executes the program at the daemon's path; returns only the reason why it could not.
     async fn become_program(&self, all_callers: impl FnOnce() -> Vec<RawFd>) -> Error {
         let program = match self.prepare().await {
             Ok(program) => program,
@@ -160,7 +157,7 @@ impl Reexec<'_> {
         error
     }
 
-    /// Holds new requests of wrappers and connections of plugins, or serves them again.
+    /// Holds new requests of wrappers and connections of plugins, or resumes serving them.
     fn hold(&self, is_held: bool) {
         self.daemon.registry.roster.hold_connections(is_held);
         if is_held {
@@ -170,8 +167,8 @@ impl Reexec<'_> {
         }
     }
 
-    /// Leaves further requests of plugins unread, and waits until those that were read are answered. Nothing
-    /// else waits meanwhile.
+    /// Stops reading requests of plugins, and waits until those already read are answered. Nothing else waits
+    /// meanwhile.
     async fn until_plugins_have_answers(&self, until: Instant) -> Result<()> {
         loop {
             self.pause_plugins(true);
@@ -181,15 +178,14 @@ impl Reexec<'_> {
             if Instant::now() >= until {
                 let (id, most) = (asks.chained.id(), REQUESTS_WAIT.as_secs());
                 return Err(Error::new(format!(
-                    "updates that {id} asked for took longer than {most} s"
+                    "updates requested by {id} took longer than {most} s"
                 )));
             }
             tokio::time::sleep(QUIET_CHECK).await;
         }
     }
 
-    /// Checks that the other program, and its configuration, can be used; waits for plugins that
-    /// are connecting.
+    /// Checks that the other program and its configuration are usable; waits for plugins that are connecting.
     async fn prepare(&self) -> Result<Program> {
         self.check_configuration()?;
         let program = Program::find(self.started_with)?;
@@ -206,8 +202,8 @@ impl Reexec<'_> {
         Ok(program)
     }
 
-    /// Fails while a launched plugin is being synchronized: it takes as long as `sync_timeout` allows, and is
-    /// not cut. Requests must not be held for it.
+    /// Fails while a launched plugin is being synchronized: `sync_timeout` limits that, and it is not interrupted.
+    /// Requests must not be held for it.
     fn check_launched(&self) -> Result<()> {
         let connected = self.daemon.registry.connected();
         let late = connected.iter().find(|one| one.chained.launched && one.is_synchronizing());
@@ -217,8 +213,8 @@ impl Reexec<'_> {
         })
     }
 
-    /// A program that starts with an error in its configuration would refuse creates, and one with
-    /// another run directory would find nothing.
+    /// Checks the configuration: a program with an error in it would refuse creates, and one with another run directory
+    /// would find no records.
     fn check_configuration(&self) -> Result<()> {
         let loaded = self.started_with.read();
         if let Some(problem) = loaded.refusal() {
@@ -234,20 +230,20 @@ impl Reexec<'_> {
         Ok(())
     }
 
-    /// Holds back the requests of plugins, or serves them again: a plugin that sends one after the other would
-    /// never be idle. The next program reads them.
+    /// Pauses or resumes reading plugins' requests: a plugin that sends them continuously would never be idle. The next
+    /// program reads them.
     fn pause_plugins(&self, is_paused: bool) {
         for plugin in self.daemon.registry.connected().iter() {
             plugin.chained.plugin.pause_requests(is_paused);
         }
     }
 
-    /// Waits for a moment when the daemon is idle and no caller is connected; false if only requests of
-    /// plugins have kept it from that for too long.
+    /// Waits until the daemon is idle and no caller is connected; false if only requests of plugins kept it busy for
+    /// too long.
     async fn until_quiet(&self) -> bool {
         let begun = Instant::now();
         loop {
-            // Any of them may have connected just now.
+            // A plugin may have connected just now.
             self.pause_plugins(true);
             if begun.elapsed() >= HANDSHAKE_WAIT {
                 self.cut_unsettled();
@@ -255,12 +251,12 @@ impl Reexec<'_> {
             if quiet::is_quiet(self.daemon, self.drain) {
                 // The callers come back, and wait in the socket's queue.
                 self.drain.send_back().await;
-                // Its thread ends with this program.
+                // The audit log's thread ends with this program.
                 self.daemon.report.audit.flush(AUDIT_WAIT).await;
                 if quiet::is_quiet(self.daemon, self.drain) {
                     return true;
                 }
-                // They would wait without a heartbeat as long as the daemon is busy.
+                // In the queue they would receive no heartbeat while the daemon is busy.
                 self.drain.accept_again();
             }
             if begun.elapsed() >= HOLD && self.drain.is_idle() {
@@ -270,12 +266,12 @@ impl Reexec<'_> {
         }
     }
 
-    /// Ends the connections of plugins that have not registered or are not synchronized yet: made anew again
-    /// and again, they would hold every request.
+    /// Ends the connections of plugins that have not registered or are not synchronized: repeated connections would
+    /// hold every request.
     fn cut_unsettled(&self) {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();
-        // A launched one would be stopped; see `check_launched`.
+        // A launched plugin would be stopped; see `check_launched`.
         let others = connected.iter().filter(|plugin| !plugin.chained.launched);
         for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
             let why = "the daemon becomes another program, and it was not synchronized in time";
@@ -283,7 +279,7 @@ impl Reexec<'_> {
         }
     }
 
-    /// Writes the state and executes the program: returns only if that fails.
+    /// Writes the state and executes the program; returns only if that fails.
     fn execute(&self, program: &Program, callers: Vec<RawFd>, held_at: u64) -> Result<()> {
         self.daemon.host.point(Point::DaemonReexecHeld)?;
         let waited = Duration::from_nanos(clock::monotonic().saturating_sub(held_at));

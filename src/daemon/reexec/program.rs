@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that now lies at the daemon's path: whether it can continue with this daemon's
-//! state, and executing it.
+//! The program that now lies at the daemon's path: checks whether it can continue from this
+//! daemon's state, and executes it.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::RawFd;
@@ -18,7 +18,7 @@ use crate::error::{Context, Error, Result, quoted};
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The time that a program has to name the states it can continue with.
+/// Time limit for a program to list the states from which it can continue.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
 
 /// The program at the daemon's path.
@@ -27,7 +27,7 @@ pub(super) struct Program {
     state_version: u32,
 }
 
-/// The version and states that this program reports to the daemon it may follow.
+/// The version and states that this program reports to the daemon that it may replace.
 pub(crate) fn abilities() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "states": STATE_VERSIONS})
 }
@@ -48,7 +48,7 @@ impl Program {
         &self.path
     }
 
-    /// Asks the program whether it can continue with the state that this daemon leaves.
+    /// Asks the program whether it can continue from this daemon's state.
     ///
     /// # Errors
     /// Fails when it does not confirm that in time.
@@ -67,7 +67,7 @@ impl Program {
             return Ok(());
         }
         let version = quoted(answer["version"].as_str().unwrap_or("?"));
-        let why = format!("{path} (version {version}) cannot go on with this daemon's state");
+        let why = format!("{path} (version {version}) cannot continue from this daemon's state");
         Err(Error::new(why).hint("restart the daemon"))
     }
 
@@ -90,7 +90,8 @@ impl Program {
         Ok(answer)
     }
 
-    /// Executes the program with the state in this descriptor; returns why that failed.
+    /// Executes the program with the state in this descriptor; returns only the reason for a
+    /// failure.
     pub(super) fn execute(&self, state: RawFd, is_foreground: bool, file: Option<&Path>) -> Error {
         let words = ["nri-runc", "nri", "daemon", "--state-fd"].map(str::to_owned);
         let mut words = words.to_vec();

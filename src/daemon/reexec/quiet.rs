@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon is idle. All unfinished work is a request, holds a lane, waits for a plugin,
-//! or is a child of this process: at a moment without any of these the records and the plugins'
-//! connections are the whole state.
+//! Whether the daemon is idle. Unfinished work is a request, holds a lane, waits for a plugin, or
+//! is a child of this process; when there is none, the records and the plugins' connections are the
+//! complete state.
 
 use std::io;
 use std::path::Path;
@@ -40,10 +40,10 @@ pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
             .any(|plugin| plugin.state() != PluginState::Synchronized)
 }
 
-/// Whether this process has other children: a runtime that the daemon has started, or a plugin that
-/// is starting or ending.
+/// Whether this process has other children: a runtime that the daemon started, or a plugin that is
+/// starting or ending.
 fn has_other_children(daemon: &Daemon) -> bool {
-    // While that cannot be known, there may be some.
+    // Unknown counts as having some.
     let Ok(children) = children() else { return true };
     let plugins: Vec<i32> = daemon
         .registry

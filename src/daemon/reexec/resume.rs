@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resumes the previous program's work: its descriptors, the plugins, the watched processes. A
-//! state that cannot be used is dropped with all its descriptors: then this is an ordinary start of
-//! the daemon, as after a crash.
+//! Resumes the previous program's work: its descriptors, the plugins, the watched processes. An
+//! unusable state is dropped with all its descriptors: then the daemon starts as after a crash.
 
 use std::collections::HashSet;
 use std::os::fd::RawFd;
@@ -31,7 +30,7 @@ use crate::daemon::reexec::saved::{SavedConnection, SavedDaemon, SavedInit};
 use crate::daemon::server::http::SavedMetrics;
 use crate::daemon::shared::{Daemon, log_failure};
 
-/// The time that a caller has to read the answer.
+/// Time limit for a caller to read the response.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 /// The state left by the previous program.
@@ -52,7 +51,7 @@ impl Predecessor {
     /// Reads the state in this descriptor.
     ///
     /// # Errors
-    /// Fails when it cannot be used; every descriptor but the first three is closed then.
+    /// Fails when it is unusable; every descriptor but the first three is then closed.
     pub(crate) fn read(number: RawFd, config: &Config) -> Result<Self> {
         let read = Self::read_state(number, config);
         if read.is_err() {
@@ -75,7 +74,7 @@ impl Predecessor {
         Ok(Self { saved, lock, stand_in: stand_in.map(StandIn::resume) })
     }
 
-    /// The socket for wrappers, with everything that waits in its queue.
+    /// The socket for wrappers, with its queue.
     ///
     /// # Errors
     /// Fails when its descriptor was not kept.
@@ -120,25 +119,25 @@ pub(crate) async fn resume(
         let went_on = resumed::resume(daemon, plugin, counts, known, launched).await;
         log_failure("a plugin was disconnected", went_on);
     }
-    // The configuration may have changed with the program.
+    // The configuration may have changed together with the program.
     admission::disconnect_unfit(daemon, &daemon.config());
     log_failure("going on with the plugin socket", socket::resume(daemon, &plugin_socket));
     admission::remember_who_is_here(daemon);
     (Waiting { callers, held_at, before: version }, metrics)
 }
 
-/// The state, without the parts taken out of it.
+/// The state without the parts that were taken out of it.
 pub(crate) struct SavedState(SavedDaemon);
 
 impl Predecessor {
-    /// Takes it apart.
+    /// Splits the state.
     pub(crate) fn into_parts(self) -> (SavedState, DaemonLock, Option<StandIn>) {
         (SavedState(self.saved), self.lock, self.stand_in)
     }
 }
 
-/// Follows foreground runs of the records again, and the watched processes. Exits that happened
-/// meanwhile are events like any other.
+/// Follows foreground runs of the records and the watched processes again. Exits that happened
+/// meanwhile are handled like any others.
 pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's state as the next program reads it. Records are on disk; this is what only memory
-//! has: descriptors by number, the plugins' connections, and the subjects that each plugin knows. A
-//! version skips unknown members, and uses defaults for missing ones.
+//! The daemon's state as the next program reads it. Records are on disk; this holds what is only in
+//! memory: descriptors by number, the plugins' connections, and the subjects that each plugin
+//! knows. A version skips unknown members, and uses defaults for missing ones.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -39,12 +39,12 @@ pub(super) struct SavedDaemon {
     /// Pods and containers that plugins know.
     pub(super) subjects: Vec<Subject>,
     pub(super) inits: Vec<SavedInit>,
-    /// Connections of operators who wait for the next program.
+    /// Connections of operators that wait for the next program.
     #[serde(default)]
     pub(super) callers: Vec<RawFd>,
     #[serde(default)]
     pub(super) uptime_seconds: u64,
-    /// How long plugins that protected execs may still return, in milliseconds.
+    /// How long plugins that protected execs may still take to return, in milliseconds.
     #[serde(default)]
     pub(super) execs_expected: u64,
     /// Events for other programs.
@@ -56,7 +56,7 @@ pub(super) struct SavedDaemon {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SavedWrapperSocket {
     pub(super) descriptor: RawFd,
-    /// Whether its file is the daemon's, and not the service manager's.
+    /// Whether the daemon, not the service manager, owns its file.
     pub(super) has_file: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct SavedWrapperSocket {
 pub(super) struct SavedConnection {
     pub(super) plugin: SavedPlugin,
     pub(super) counts: SavedCounts,
-    /// The subjects that it knows, by their places in the list.
+    /// The subjects that it knows, as positions in the list.
     pub(super) known: Vec<u32>,
     /// The file of a launched plugin, and its number of starts.
     #[serde(default)]
@@ -77,7 +77,7 @@ pub(super) struct SavedConnection {
 pub(super) struct SavedInit {
     pub(super) key: ContainerKey,
     pub(super) incarnation: u64,
-    /// None if it has been reaped.
+    /// `None` if it has been reaped.
     pub(super) process: Option<RawFd>,
 }
 
@@ -98,7 +98,7 @@ impl SavedDaemon {
 }
 
 impl Reexec<'_> {
-    /// The state at this moment; `callers` are connections that the next program answers on.
+    /// Captures the state; `callers` are connections on which the next program answers.
     pub(super) fn save(&self, callers: Vec<RawFd>, held_at: u64) -> SavedDaemon {
         let daemon = self.daemon;
         let (mut subjects, mut places) = (Vec::new(), HashMap::new());

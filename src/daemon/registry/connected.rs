@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One registered plugin: whether it is synchronized, the pods and containers that it knows, the
-//! events that are queued until it is synchronized, and the requests that still involve it.
+//! events queued until it is synchronized, and its requests in flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -18,8 +18,8 @@ use crate::state::ContainerKey;
 
 use super::peer::PluginPeer;
 
-/// The pod or container of an event. Plugins know a container by its ID alone; the daemon keys what
-/// each plugin knows by root and ID, so that containers of one ID are not confused.
+/// The pod or container of an event. Plugins identify a container by its ID alone; the daemon uses
+/// root and ID, so that containers of the same ID are not confused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Subject {
     Pod(String),
@@ -56,28 +56,28 @@ enum Phase {
 /// A registered plugin.
 pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
-    /// The process that connected; none for a plugin that the daemon launched.
+    /// The process that connected; `None` for a plugin that the daemon launched.
     pub(crate) peer: Option<PluginPeer>,
-    /// Numbers the connections of this daemon.
+    /// The number of this connection among those of the daemon.
     pub(super) arrival: u64,
-    /// The process of the connection whose place it takes, if another connection with its identity
-    /// was there when it registered (D41). `Some(None)` where the kernel shows no process.
+    /// The process of the connection that it replaces, if one of the same identity existed when it
+    /// registered (D41). `Some(None)` if the kernel shows no process.
     replaces: Option<Option<i32>>,
     phase: Cell<Phase>,
     /// Wakes tasks that wait for its next phase.
     phase_changed: Notify,
-    /// Requests under way that involve it.
+    /// Requests in flight that involve it.
     requests: Cell<usize>,
     /// Wakes tasks that wait for the last of these requests.
     requests_ended: Notify,
-    /// Events that it receives once it is synchronized.
+    /// Events queued until it is synchronized.
     backlog: RefCell<Backlog>,
     /// The pods and containers that it knows.
     known: RefCell<HashSet<Subject>>,
 }
 
 impl ConnectedPlugin {
-    /// A plugin that knows `snapshot` from the Synchronize that it is about to get.
+    /// Creates a plugin that knows `snapshot` from the Synchronize that it is about to receive.
     pub(super) fn new(
         chained: ChainedPlugin,
         arrival: u64,
@@ -98,18 +98,18 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Sets the process that connected from outside.
+    /// Sets the external process that connected.
     pub(super) fn of(self, peer: Option<PluginPeer>) -> Self {
         Self { peer, ..self }
     }
 
-    /// Marks it as taking part already.
+    /// Marks it as synchronized already.
     pub(super) fn resumed(self) -> Self {
         self.phase.set(Phase::Synchronized);
         self
     }
 
-    /// Its state; `registering` and `configuring` come before it is connected (`roster.rs`).
+    /// Its state; `registering` and `configuring` come before this (`roster.rs`).
     pub(crate) fn state(&self) -> PluginState {
         match self.phase.get() {
             _ if self.chained.plugin.is_gone() => PluginState::Gone,
@@ -119,7 +119,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Whether it replaces another connection with its identity, or would have (D41).
+    /// Whether it replaces another connection of its identity, or was about to (D41).
     pub(crate) fn is_successor(&self) -> bool {
         self.replaces.is_some()
     }
@@ -129,7 +129,7 @@ impl ConnectedPlugin {
         self.replaces.flatten()
     }
 
-    /// Whether it has a strike or is gone: nothing protects its place from a newcomer then (D41).
+    /// Whether it has a strike or is gone: a newcomer may then replace it (D41).
     pub(crate) fn is_doubtful(&self) -> bool {
         self.chained.has_strikes() || self.is_gone()
     }
@@ -139,17 +139,17 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Gone || self.chained.plugin.is_gone()
     }
 
-    /// Whether its connection broke while it took part, and it was not removed yet.
+    /// Whether its connection broke after it was synchronized, and it was not removed yet.
     pub(super) fn is_lost(&self) -> bool {
         self.phase.get() == Phase::Synchronized && self.chained.plugin.is_gone()
     }
 
-    /// Whether it is still being synchronized, its queued events included.
+    /// Whether it is still being synchronized or receiving its queued events.
     pub(crate) fn is_synchronizing(&self) -> bool {
         self.phase.get() == Phase::Synchronizing && !self.chained.plugin.is_gone()
     }
 
-    /// Whether requests and events go to it at once.
+    /// Whether it receives requests and events at once.
     pub(crate) fn is_synchronized(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
     }
@@ -164,24 +164,25 @@ impl ConnectedPlugin {
         self.known.borrow().contains(subject)
     }
 
-    /// Makes it forget this pod or container, so that it receives no more of its events.
+    /// Removes this pod or container from those it knows, so that it receives no further events
+    /// about it.
     pub(super) fn forget(&self, subject: &Subject) {
         self.known.borrow_mut().remove(subject);
     }
 
-    /// It was removed from the registry.
+    /// Marks it as removed from the registry.
     pub(super) fn mark_gone(&self) {
         self.phase.set(Phase::Gone);
         self.phase_changed.notify_waiters();
     }
 
-    /// Requests and events go to it at once from here on.
+    /// Marks it as synchronized: from here on it receives requests and events at once.
     pub(super) fn mark_synchronized(&self) {
         self.phase.set(Phase::Synchronized);
         self.phase_changed.notify_waiters();
     }
 
-    /// Waits until it is no longer being synchronized; returns whether it takes part.
+    /// Waits until it is no longer being synchronized; returns whether it is synchronized.
     pub(crate) async fn takes_part(&self) -> bool {
         loop {
             let changed = self.phase_changed.notified();
@@ -195,7 +196,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Waits until it is in no request.
+    /// Waits until no request involves it.
     pub(crate) async fn requests_ended(&self) {
         loop {
             let ended = self.requests_ended.notified();
@@ -206,14 +207,14 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Notes a request that involves it, until the value is dropped.
+    /// Counts a request that involves it until the value is dropped.
     pub(super) fn begin_request(self: &Rc<Self>) -> RequestUnderWay {
         self.requests.set(self.requests.get() + 1);
         RequestUnderWay(Rc::clone(self))
     }
 
-    /// Records that this event makes its subject known or forgotten; returns whether to notify the
-    /// plugin now. While it is being synchronized, the event is queued in its backlog.
+    /// Records whether the plugin knows the event's subject from now on; returns whether to notify
+    /// the plugin now. While it is being synchronized, the event is queued instead.
     pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
         let mut known = self.known.borrow_mut();
@@ -235,8 +236,8 @@ impl ConnectedPlugin {
         !is_synchronizing
     }
 
-    /// Queues an event until the plugin is synchronized. A plugin that takes events more slowly
-    /// than they happen would never catch up: it is disconnected.
+    /// Queues an event until the plugin is synchronized. A plugin that handles events more slowly
+    /// than they happen would never catch up, so it is disconnected.
     fn queue(&self, notification: &Notification) {
         let pushed = self.backlog.borrow_mut().push(notification.clone());
         if let Err(why) = pushed {
@@ -256,13 +257,13 @@ impl ConnectedPlugin {
     }
 
     /// Sends the queued events until none is left. No other task runs between that moment and the
-    /// caller's next step, in which the plugin begins to take part.
+    /// caller's next step, which marks the plugin synchronized.
     pub(crate) async fn catch_up(&self) {
         loop {
             let next = self.backlog.borrow_mut().pop();
             let Some(notification) = next else { break };
-            // CreateContainer cannot change anything any longer; the plugin is notified of the
-            // container all the same, and its reply is not applied.
+            // It is too late to change anything by CreateContainer; the plugin receives it
+            // nevertheless, and its reply is not applied.
             let alone = [Rc::clone(&self.chained)];
             for failure in chain::notify_all(&alone, &notification).await {
                 info!("{failure} (ignored: the event came before the plugin was synchronized)");
@@ -271,7 +272,7 @@ impl ConnectedPlugin {
     }
 }
 
-/// A request that involves a plugin, until this is dropped.
+/// A request that involves a plugin, counted until this is dropped.
 pub(super) struct RequestUnderWay(Rc<ConnectedPlugin>);
 
 impl Drop for RequestUnderWay {
@@ -287,13 +288,13 @@ impl Drop for RequestUnderWay {
 /// Events that are queued until a plugin is synchronized, in order.
 #[derive(Default)]
 struct Backlog {
-    /// Each with its bytes.
+    /// Each with its length in bytes.
     events: VecDeque<(Notification, usize)>,
     bytes: usize,
 }
 
 impl Backlog {
-    /// Adds an event. All are dropped, with the reason, if there are too many or too long ones.
+    /// Adds an event. If there are too many or too long ones, drops all and keeps the reason.
     fn push(&mut self, next: Notification) -> Result<(), String> {
         let size = usize::try_from(next.size()).unwrap_or(usize::MAX);
         let (count, bytes) = (self.events.len(), self.bytes.saturating_add(size));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which plugins subscribed to events of the extension, and what they want of each `exec`. It asks no plugin.
+//! Which plugins subscribed to events of the extension, and how they handle each `exec`. It sends nothing to plugins.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,28 +13,28 @@ use super::Registry;
 use super::connected::{ConnectedPlugin, Subject};
 use super::subscribers::Subscribers;
 
-/// What plugins want of each exec.
+/// How the plugins together handle each exec.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PluginExecs {
-    /// To be asked.
+    /// At least one must be asked.
     pub(crate) asks: bool,
-    /// To refuse it by not answering.
+    /// At least one refuses the exec by its absence.
     pub(crate) protects: bool,
-    /// To be notified.
+    /// At least one is notified.
     pub(crate) notes: bool,
 }
 
-/// Plugins of execs that were there before this program.
+/// Plugins for execs that were connected before this program started.
 #[derive(Debug, Default)]
 pub(crate) struct FormerExecs {
-    /// Those of the previous program of this process are not registered again yet.
+    /// Whether the previous program's plugins are not registered again yet.
     pub(crate) are_resumed: Cell<bool>,
-    /// Until when plugins that protected execs may return after a restart.
+    /// Deadline for plugins that protected execs to return after a restart.
     expected: Cell<Option<Instant>>,
 }
 
 impl FormerExecs {
-    /// Plugins that protected execs are away, and may return within this time.
+    /// Records that plugins that protected execs are away, and may return within this time.
     pub(crate) fn expect(&self, within: Duration) {
         self.expected.set(Instant::now().checked_add(within));
     }
@@ -44,7 +44,7 @@ impl FormerExecs {
         !self.left().is_zero()
     }
 
-    /// How long they may still return.
+    /// Remaining time for them to return.
     pub(crate) fn left(&self) -> Duration {
         let until = self.expected.get();
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
@@ -62,7 +62,7 @@ impl Registry {
         connected.iter().filter(takes).collect()
     }
 
-    /// What the plugins that take part want of each exec.
+    /// How the synchronized plugins together handle each exec.
     pub(crate) fn exec_interest(&self) -> PluginExecs {
         let is_expected = self.returning.execs.are_expected();
         let mut wanted = PluginExecs { asks: is_expected, protects: is_expected, notes: false };

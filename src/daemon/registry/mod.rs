@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The registered plugins: which plugin receives which event, in which order, and which pods and
-//! containers each knows. How plugins are asked is `chain`'s.
+//! containers each knows. `chain` sends the requests.
 //!
-//! Invariant: each plugin sees each pod and container exactly once, by Synchronize or by event.
-//! No event waits for a plugin that is still being synchronized: the events are queued for it and
-//! sent afterwards.
+//! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.
+//! No event waits for a plugin that is still being synchronized: events are queued for it and sent
+//! afterwards.
 //!
 //! It never accepts a connection and changes no record. It imports `watch`.
 
@@ -53,7 +53,7 @@ pub(crate) use takeovers::{process_name, taken_over_by};
 /// The NRI version that the daemon speaks.
 pub(crate) const NRI_VERSION: &str = "v0.12.5";
 
-/// The plugins that were skipped in one request, and why.
+/// The plugins that one request skipped, and why.
 #[derive(Default)]
 pub(crate) struct Skips(pub(crate) RefCell<Vec<Skipped>>);
 
@@ -70,10 +70,10 @@ pub(crate) struct Registry {
     /// Replaced plugins that still answer earlier requests.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     arrivals: Cell<u64>,
-    /// The time that creates wait for the successor of a plugin that is gone.
+    /// Time for which creates wait for the successor of a disconnected plugin.
     successor_wait: Cell<Duration>,
-    /// Pods and containers of whose removal plugins are being notified: a plugin that connects now
-    /// would not receive it.
+    /// Pods and containers whose removal plugins are receiving: a plugin that connects now would
+    /// not receive it.
     ending: RefCell<HashSet<Subject>>,
     /// The recent takeovers of plugins' places.
     pub(crate) takeovers: Takeovers,
@@ -83,7 +83,7 @@ pub(crate) struct Registry {
     pub(crate) recorders: Recorders,
     /// The state of the socket to which plugins connect.
     pub(crate) socket: PluginSocket,
-    /// Plugins that creates wait for.
+    /// Plugins for which creates wait.
     pub(crate) returning: ReturningPlugins,
     /// Identities that belong to files.
     pub(crate) pre_installed: PreInstalled,
@@ -96,7 +96,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(config: &Config) -> Self {
         let pre_installed = PreInstalled::default();
-        // While it cannot be known, each name may be a file's.
+        // While that is unknown, any name may belong to a file.
         let _looked_at_again = pre_installed.look(config);
         Self {
             connected: RefCell::default(),
@@ -116,7 +116,7 @@ impl Registry {
         }
     }
 
-    /// The operator's default validator, as the configuration in force has it.
+    /// The operator's default validator, from the configuration in force.
     pub(crate) fn builtin(&self) -> Rc<DefaultValidator> {
         Rc::clone(&self.builtin.borrow())
     }
@@ -170,7 +170,7 @@ impl Registry {
         synchronized.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
-    /// Every connection that is to be shut down when the daemon ends.
+    /// Every connection to shut down when the daemon ends.
     pub(crate) fn all_connections(&self) -> Vec<Rc<ConnectedPlugin>> {
         let mut all = self.connected();
         all.extend(self.replaced.borrow().iter().cloned());
@@ -182,40 +182,40 @@ impl Registry {
         !self.replaced.borrow().is_empty()
     }
 
-    /// The number of plugins; one that is being replaced and its successor count as one.
+    /// The number of plugins; a plugin and its successor count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
         let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
         ids.len()
     }
 
-    /// The plugin `NN-name`, unless it is gone; while another connection is about to take its
-    /// place, the one that has it.
+    /// Finds the connected plugin `NN-name`; while another connection is about to replace it, the
+    /// current one.
     pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
         connected.iter().find(|plugin| plugin.chained.id() == id && !plugin.is_gone()).cloned()
     }
 
-    /// The earlier connection that has the place of `plugin` and takes part.
+    /// The earlier, synchronized connection that `plugin` is about to replace.
     pub(crate) fn predecessor(&self, plugin: &ConnectedPlugin) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
         let old = connected.iter().find(|old| is_predecessor(old, plugin) && old.is_synchronized());
         old.cloned()
     }
 
-    /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
-    /// that are gone (D41); returns the missing ones, at once if none is expected.
+    /// Waits up to a limit for the expected plugins (D14) and for successors of disconnected
+    /// plugins (D41); returns the missing ones, at once if none is expected.
     pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
         self.expect_successors();
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Plugins that took part before this daemon, or that the operator names, and are missing.
+    /// Missing plugins that were connected before this daemon, or that the operator names.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
 
-    /// Expects each plugin that is gone while its successor is being configured or synchronized.
+    /// Expects each disconnected plugin whose successor is being configured or synchronized.
     fn expect_successors(&self) {
         let lost: Vec<String> = {
             let connected = self.connected.borrow();
@@ -225,8 +225,8 @@ impl Registry {
         lost.iter().for_each(|id| self.note_lost(id));
     }
 
-    /// The connection of `id` is gone: if a successor is about to take its place, creates wait for
-    /// that one.
+    /// Records that the connection of `id` is gone: creates wait for its successor, if one is
+    /// connecting.
     fn note_lost(&self, id: &str) {
         if self.has_successor(id) && !self.returning.expects(id) {
             self.returning.expect_successor(id, self.successor_wait.get());
@@ -242,8 +242,8 @@ impl Registry {
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
 
-    /// A connection of `id` failed: creates no longer wait for it, unless another one of `id` is
-    /// under way.
+    /// Records that a connection of `id` failed: creates no longer wait for it, unless another one
+    /// of `id` is connecting.
     pub(crate) fn note_failed(&self, id: &str) {
         if !self.has_successor(id) {
             self.returning.drop_successor(id);
@@ -255,7 +255,7 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
-    /// The plugins that are connected or have been lately, each as `NN-name`.
+    /// The plugins that are or recently were connected, each as `NN-name`.
     pub(crate) fn known_plugins(&self) -> Vec<String> {
         self.rows().iter().map(PluginRow::id).collect()
     }
@@ -270,9 +270,9 @@ impl Registry {
         self.roster.output(wanted, &ids)
     }
 
-    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to get. Events
-    /// reach it from here on, queued until it has caught up. A connection with the same identity
-    /// keeps its place until then.
+    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to receive. Later
+    /// events are queued until it has caught up. A connection of the same identity stays in use
+    /// until then.
     pub(crate) fn add(
         &self,
         chained: ChainedPlugin,
@@ -286,8 +286,8 @@ impl Registry {
         )
     }
 
-    /// Adds a plugin that takes part already and knows `known`: another program of this process has
-    /// synchronized it.
+    /// Adds a plugin that the previous program of this process synchronized, and that knows
+    /// `known`.
     pub(crate) fn resume(
         &self,
         chained: ChainedPlugin,
@@ -306,23 +306,23 @@ impl Registry {
     fn insert(&self, plugin: ConnectedPlugin) -> Rc<ConnectedPlugin> {
         let plugin = Rc::new(plugin);
         let mut connected = self.connected.borrow_mut();
-        // Plugins may share an index. Keep them in connection order, so a host behaves the same
-        // twice. NRI: the reference sorts by index only, and not stably.
+        // Plugins of the same index stay in connection order, so that the order is reproducible.
+        // NRI: the reference sorts by index only, and not stably.
         let index = plugin.chained.plugin.index();
         let at = connected.partition_point(|other| other.chained.plugin.index() <= index);
         connected.insert(at, Rc::clone(&plugin));
         plugin
     }
 
-    /// Lets a plugin that has caught up take part, in the place of all earlier connections with its
-    /// identity; returns these. They receive no further request or event.
+    /// Adds a plugin that has caught up to the chain, in place of all earlier connections of its
+    /// identity, which are returned. They receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let mut connected = self.connected.borrow_mut();
         let is_old = |other: &Rc<ConnectedPlugin>| is_predecessor(other, plugin);
         let Some(at) = connected.iter().position(is_old) else { return Vec::new() };
         let old: Vec<_> = connected.iter().filter(|other| is_old(other)).cloned().collect();
-        // At the same place, so that the order of plugins with one index stays.
+        // At the same position, so that the order of plugins with the same index stays.
         connected.retain(|other| !is_old(other) && !Rc::ptr_eq(other, plugin));
         connected.insert(at, Rc::clone(plugin));
         drop(connected);
@@ -348,8 +348,8 @@ impl Registry {
         }
     }
 
-    /// Records that the event makes its subject known or forgotten, and returns the plugins to be
-    /// notified now; for plugins still being synchronized the event is queued.
+    /// Records which plugins know the event's subject from now on, and returns those to notify now;
+    /// for plugins that are still being synchronized the event is queued.
     pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
@@ -357,7 +357,8 @@ impl Registry {
             self.ending.borrow_mut().insert(subject.clone());
         }
         let connected = self.connected.borrow();
-        // Hiding applies only to these: a plugin receives later events of what it knows.
+        // Hiding applies only to start events: a plugin receives the later events of every subject
+        // that it knows.
         let rules = self.rules();
         let pod =
             (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
@@ -370,23 +371,23 @@ impl Registry {
             .collect()
     }
 
-    /// Whether the plugins to be notified of its removal were chosen, and it is still on record.
+    /// Whether the plugins for its removal event were chosen and it is still on record.
     pub(crate) fn is_ending(&self, subject: &Subject) -> bool {
         self.ending.borrow().contains(subject)
     }
 
-    /// Notes that the subject is no longer on record.
+    /// Records that the subject is no longer on record.
     pub(crate) fn note_ended(&self, subject: &Subject) {
         self.ending.borrow_mut().remove(subject);
     }
 
-    /// Every synchronized plugin, for a request that may involve each of them.
+    /// Every synchronized plugin, for a request that may involve all of them.
     pub(crate) fn participants(&self) -> Subscribers {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// Makes plugins forget a beginning that failed before they were asked: they must not receive
-    /// its rollback.
+    /// Makes plugins forget a failed RunPodSandbox or CreateContainer that they had not received
+    /// yet: they must not receive its rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -400,7 +401,8 @@ impl Registry {
         }
     }
 
-    /// Makes plugins that were too busy for this beginning forget it, with its later events.
+    /// Makes plugins that were too busy for this start event forget its subject, so that they
+    /// receive no later events of it.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -412,8 +414,8 @@ impl Registry {
         self.forget_unasked(&plugins, notification);
     }
 
-    /// Notifies every subscriber in turn; the first failure ends it. The first value has the
-    /// plugins that were skipped.
+    /// Notifies every subscriber in turn until one refuses. The first value lists the skipped
+    /// plugins.
     pub(crate) async fn notify_until_refused(
         &self,
         notification: &Notification,
@@ -437,7 +439,7 @@ impl Registry {
         chain::notify_all(&self.subscribers(notification), notification).await
     }
 
-    /// Notifies plugins that do not know a subject which began without the daemon.
+    /// Notifies plugins that do not know a subject that began without the daemon.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);
         let connected = self.connected();
@@ -445,7 +447,7 @@ impl Registry {
         let knows = |chained: &Rc<ChainedPlugin>| {
             knowing.iter().any(|plugin| Rc::ptr_eq(&plugin.chained, chained))
         };
-        // A plugin that knows it from its snapshot must not find it in its backlog either.
+        // A plugin that knows it from its snapshot must not receive it from its backlog too.
         let backlogs: Vec<usize> = knowing.iter().map(|plugin| plugin.backlog()).collect();
         let mut subscribers = self.subscribers(notification);
         subscribers.retain(|chained| !knows(chained));
@@ -457,8 +459,8 @@ impl Registry {
         }
     }
 
-    /// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns
-    /// the updates of other containers that they ask for.
+    /// Notifies every subscriber in turn, regardless of replies, of a past event. Returns the
+    /// updates of other containers that they request.
     pub(crate) async fn notify_all(
         &self,
         notification: &Notification,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by
-//! its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A reload may
-//! change each answer, so it is kept with the plugin. Other modules collect the facts.
+//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by its origin
+//! (`[plugin.NAME] from`, D44), and because no plugin file has its name (D55). The facts stay with the plugin, because
+//! a reload may change the result. Other modules collect them.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -14,12 +14,12 @@ use crate::glob;
 
 use super::pre_installed::PreInstalled;
 
-/// The process that connected, as far as it can be proven.
+/// The connecting process, as far as it is proven.
 #[derive(Debug)]
 pub(crate) struct PluginPeer {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// None if the process cannot be held.
+    /// `None` if no descriptor holds the process.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) facts: PeerFacts,
 }
@@ -27,34 +27,34 @@ pub(crate) struct PluginPeer {
 /// Facts about the process, from the kernel and from the records of pods.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct PeerFacts {
-    /// The file that it executes, as it sees that path.
+    /// Path of the file that it executes, as the process sees it.
     pub(crate) program: String,
     /// Whether it is in the user and PID namespaces of the daemon.
     pub(crate) is_on_host: bool,
-    /// Whether its program is this host's file of that path; `None` if no `exe:` needed the answer yet.
+    /// Whether its program is this host's file of that path; `None` until an `exe:` needs it.
     pub(crate) is_hosts_file: Cell<Option<bool>>,
     /// Whether it runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
-    /// Namespace and name of the pod in which it runs, where only the engine can have written them.
+    /// Namespace and name of its pod, if only the engine can have written them.
     pub(crate) pod: Option<(String, String)>,
 }
 
-/// The setting that keeps a process from being a plugin.
+/// The setting that prevents a process from being a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NotAdmitted {
     /// `nri.allowed_uids`.
     User,
     /// `[plugin.NAME] from`.
     Origin,
-    /// The name is a file's.
+    /// The name belongs to a plugin file.
     File,
 }
 
 impl PluginPeer {
-    /// Whether it may be the plugin `index-name`; else the setting that forbids it, and the line.
+    /// Whether it may be the plugin `index-name`.
     ///
     /// # Errors
-    /// Fails with these two.
+    /// Fails with the setting that forbids it, and the line.
     pub(crate) fn check(
         &self,
         config: &Config,
@@ -75,12 +75,12 @@ impl PluginPeer {
         Ok(())
     }
 
-    /// Whether it has one of these origins; else the reason, in one clause.
+    /// Whether it has one of these origins; else the reason, as a clause.
     fn fits_any(&self, origins: &[PluginOrigin]) -> Result<(), String> {
         if origins.is_empty() {
             return Ok(());
         }
-        // The facts are this process's only if it has not ended since.
+        // The facts are this process's only if it still runs.
         match &self.process {
             None => return Err(format!("its process {} cannot be identified", self.pid)),
             Some(process) if pidfd::has_ended(process) => {
@@ -114,12 +114,12 @@ fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
 }
 
 impl PeerFacts {
-    /// Whether only the program's file can tell if the process is one of this `exe:` pattern.
+    /// Whether only the program's file shows if the process matches this `exe:` pattern.
     fn may_be_program(&self, pattern: &str) -> bool {
         self.is_on_host && !self.is_contained && glob::matches_path(pattern, &self.program)
     }
 
-    /// Whether a plugin's section asks for the file of this process, and it was not looked at yet.
+    /// Whether a plugin's section needs this process's file, and it was not examined yet.
     pub(crate) fn needs_file(&self, config: &Config) -> bool {
         let mut origins =
             config.plugins.values().filter_map(|section| section.from.as_ref()).flatten();

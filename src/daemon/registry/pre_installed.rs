@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identities that belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only
-//! the daemon's process of that file is that plugin, and where the bare name is required, only
-//! launched processes count. `[plugin.NAME] displace = "any"` gives an identity away.
+//! Identities that belong to files in `plugin_path` (D55). While the file `NN-name` exists, only the process that the
+//! daemon started from it may be that plugin, and if the bare name is required, only launched processes count.
+//! `[plugin.NAME] displace = "any"` lets other processes have the identity.
 //!
-//! "No such file" and "it cannot be known" are different answers: known identities stay known, and
-//! until the folder could be read each identity may be a file's.
+//! "No such file" and "unknown" are different results: known identities stay known, and until the folder was read any
+//! identity may belong to a file.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,17 +25,17 @@ pub(crate) struct PreInstalled(RefCell<Known>);
 #[derive(Debug, Default)]
 struct Known {
     folder: PathBuf,
-    /// Every `NN-name` in it; `None` until it could be read.
+    /// Every `NN-name` in it; `None` until it was read.
     files: Option<BTreeSet<String>>,
-    /// The files whose names the operator lets no other take; `None` if each may be a file's.
+    /// The files whose names no other process may take; `None` if any may belong to a file.
     owned: Option<BTreeSet<String>>,
 }
 
 impl PreInstalled {
-    /// Looks at the folder, as this configuration has it.
+    /// Reads the folder of this configuration.
     ///
     /// # Errors
-    /// Fails when the folder cannot be read. Its known files count until then.
+    /// Fails when the folder is unreadable. Its known files count until then.
     pub(crate) fn look(&self, config: &Config) -> io::Result<()> {
         let found = plugin::identities(&config.plugin_path);
         let mut known = self.0.borrow_mut();
@@ -57,33 +57,33 @@ impl PreInstalled {
         self.0.borrow().owned.as_ref().is_none_or(|owned| owned.contains(id))
     }
 
-    /// Whether the plugin `id` is one that `name` (or `NN-name`) means, where that is required.
+    /// Whether the plugin `id` satisfies the requirement `name` (or `NN-name`).
     pub(crate) fn is_meant(&self, name: &str, id: &str) -> bool {
         let is_a_files_name = || {
             let known = self.0.borrow();
             known.owned.as_ref().is_some_and(|owned| owned.iter().any(|id| bare_name(id) == name))
         };
-        // `NN-name` includes its index: another plugin may have it as the name behind its own.
+        // `NN-name` includes its index, although another plugin's bare name may have this form.
         let is_bare = bare_name(name) == name;
         id == name || is_bare && bare_name(id) == name && (self.owns(id) || !is_a_files_name())
     }
 }
 
 impl Registry {
-    /// Whether `NN-name` (or the bare name) is synchronized.
+    /// Whether the plugin `NN-name` (or the bare name) is synchronized.
     pub(crate) fn is_present(&self, name: &str) -> bool {
         self.synchronized().iter().any(|chained| self.counts_as(chained, name))
     }
 
-    /// Whether it is synchronized and no rule hides this pod from it.
+    /// Whether the plugin is synchronized and no rule hides this pod from it.
     pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
         self.synchronized().iter().any(|chained| {
             self.counts_as(chained, name) && self.rules().hidden_by(&chained.id(), pod).is_none()
         })
     }
 
-    /// A synchronized plugin with this name (or `NN-name`) that does not count as it, since the name
-    /// is a file's.
+    /// A synchronized plugin of this name (or `NN-name`) that does not satisfy the requirement because the name belongs
+    /// to a file.
     pub(crate) fn stand_in(&self, name: &str) -> Option<String> {
         let connected = self.synchronized();
         let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that
-//! `replay` reads. A recording that cannot keep up is ended; it never delays a container. Without a
-//! client that asks for one, nothing is recorded.
+//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
+//! whose reader is too slow is ended, so it never delays a container. Nothing is recorded without a reader.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,7 +27,7 @@ pub(crate) struct Recorders {
 }
 
 impl Recorders {
-    /// A new recording: every request from now on, until its receiver is dropped.
+    /// Starts a recording of every request from now on, until its receiver is dropped.
     pub(crate) fn listen(&self) -> Recording {
         let (sender, lines) = channel(limits::RECORDING_BACKLOG);
         let queued = Rc::new(Cell::new(0));
@@ -58,7 +57,7 @@ impl Recorders {
             };
             return self.request(event.name(), &request, Some(origin));
         }
-        // Its two members are also the first two of every other request.
+        // Its two members are the first two of every other request as well.
         let request = api::StateChangeEvent {
             pod: pod.into(),
             container: container.into(),
@@ -67,7 +66,7 @@ impl Recorders {
         self.request(event.name(), &request, Some(origin));
     }
 
-    /// Records a whole request. `origin`: the pod's engine, and whether a tenant may have written who it is.
+    /// Records a whole request. `origin`: the pod's engine, and whether a tenant may have written its identity.
     pub(crate) fn request(
         &self,
         method: &str,
@@ -92,7 +91,7 @@ impl Recorders {
         self.is_on().then(|| self.count.get())
     }
 
-    /// Records what became of a creation, and why (decision D62).
+    /// Records the result of a creation and its reasons (decision D62).
     pub(crate) fn decision(&self, request: u64, mut decision: Value) {
         decision["decision"] = request.into();
         decision["at"] = now().into();
@@ -115,19 +114,19 @@ impl Registry {
 /// The lines of one recording, for its reader.
 pub(crate) struct Recording {
     lines: Receiver<Rc<str>>,
-    /// Bytes of the lines that wait.
+    /// Bytes of the queued lines.
     queued: Rc<Cell<usize>>,
 }
 
 impl Recording {
-    /// The next line; none once the recording was ended and its lines are read.
+    /// The next line; `None` once the recording has ended and all lines are read.
     pub(crate) async fn next(&mut self) -> Option<Rc<str>> {
         let line = self.lines.recv().await?;
         self.queued.set(self.queued.get().saturating_sub(line.len()));
         Some(line)
     }
 
-    /// Ends the recording; `next` gives the lines that were queued.
+    /// Ends the recording; `next` returns the queued lines.
     pub(crate) fn end(&mut self) {
         self.lines.close();
     }
@@ -140,7 +139,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Queues a line; whether there was room, and a reader. One line is queued however long it is.
+    /// Queues a line; returns whether there was space and a reader. One line of any length is always queued.
     fn takes(&self, line: &Rc<str>) -> bool {
         let waiting = self.queued.get();
         let bytes = waiting + line.len();
@@ -168,7 +167,7 @@ mod tests {
             let takes = |bytes| recorders.listeners.borrow()[0].takes(&line(bytes));
             assert!(takes(half), "it has room");
             assert_eq!(takes(second), is_taken, "{second}");
-            // A line that was read gives its room back.
+            // A line that was read frees its space.
             while recording.queued.get() > 0 {
                 assert!(recording.next().await.is_some());
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins that creates wait for after a daemon start (D14), and the wait. `connections` decides
-//! which plugins these are.
+//! The plugins for which creates wait after a daemon start (D14), and the wait. `connections` decides which plugins
+//! these are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,43 +18,43 @@ use crate::daemon::watch::pidfd;
 /// Interval of checks whether the processes of expected plugins have exited.
 const EXIT_CHECK: Duration = Duration::from_millis(200);
 
-/// A plugin that creates wait for.
+/// A plugin for which creates wait.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
     process: Option<OwnedFd>,
-    /// It is connected and about to take the place of a plugin that is gone (D41).
+    /// Whether it is connected and about to replace a disconnected plugin (D41).
     is_successor: bool,
 }
 
 impl ExpectedPlugin {
-    /// A plugin that was connected. The exit of `process` ends the wait, if there is one: nothing
-    /// would start another.
+    /// A previously connected plugin. If there is a `process`, its exit ends the wait, because nothing would restart
+    /// it.
     pub(crate) fn again(process: Option<OwnedFd>) -> Self {
         Self { process, is_successor: false }
     }
 
-    /// Whether its process has exited and nothing starts it again.
+    /// Whether its process has exited and nothing restarts it.
     fn is_gone_for_good(&self) -> bool {
         self.process.as_ref().is_some_and(pidfd::has_ended)
     }
 }
 
-/// The plugins that creates wait for, and until when.
+/// The plugins for which creates wait, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct ReturningPlugins {
-    /// Plugins of execs that were there before this program.
+    /// Plugins for execs that were connected before this program started.
     pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
     /// The deadline of the wait that was logged last.
     logged: Cell<Option<Instant>>,
-    /// Required plugins for which a wait was logged since the last arrival.
+    /// Required plugins for which a wait was logged since a plugin was last synchronized.
     awaited: RefCell<BTreeSet<String>>,
     arrived: Notify,
 }
 
 impl ReturningPlugins {
-    /// Lets creates wait for these plugins from now on, for `at_most`.
+    /// Makes creates wait for these plugins from now on, up to `at_most`.
     pub(crate) fn expect_all(&self, expected: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if !expected.is_empty() {
             self.until.set(Some(Instant::now() + at_most));
@@ -62,12 +62,12 @@ impl ReturningPlugins {
         *self.expected.borrow_mut() = expected;
     }
 
-    /// Lets creates wait for the restarted plugin `id`, as they do after a daemon start.
+    /// Makes creates wait for the restarted plugin `id`, as after a daemon start.
     pub(crate) fn expect(&self, id: &str, at_most: Duration) {
         self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
     }
 
-    /// Lets creates wait for these plugins as well.
+    /// Makes creates wait for these plugins as well.
     pub(crate) fn expect_more(&self, more: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if more.is_empty() {
             return;
@@ -80,7 +80,7 @@ impl ReturningPlugins {
         self.until.set(Some(Instant::now() + at_most));
     }
 
-    /// Lets creates wait for a plugin that is about to take the place of one that is gone.
+    /// Makes creates wait for a plugin that is about to replace a disconnected one.
     pub(super) fn expect_successor(&self, id: &str, at_most: Duration) {
         self.expect(id, at_most);
         let mut expected = self.expected.borrow_mut();
@@ -100,14 +100,14 @@ impl ReturningPlugins {
         }
     }
 
-    /// Ends the wait for a plugin that does not come back.
+    /// Ends the wait for a plugin that does not return.
     pub(crate) fn expect_no_longer(&self, id: &str) {
         if self.expected.borrow_mut().remove(id).is_some() {
             self.arrived.notify_waiters();
         }
     }
 
-    /// Lets no create wait for any plugin.
+    /// Ends the wait for all plugins.
     pub(crate) fn expect_none(&self) {
         self.expected.borrow_mut().clear();
         self.until.set(None);
@@ -119,12 +119,12 @@ impl ReturningPlugins {
         self.arrived.notify_waiters();
     }
 
-    /// Completes with the next plugin that is synchronized, counted from this call.
+    /// Completes when the next plugin is synchronized, counted from this call.
     pub(crate) fn arrival(&self) -> Notified<'_> {
         self.arrived.notified()
     }
 
-    /// Notes a wait for these required plugins; false if each was logged since the last arrival.
+    /// Records a wait for these required plugins; false if each was logged since a plugin was last synchronized.
     pub(crate) fn note_wait(&self, names: &[String]) -> bool {
         let mut awaited = self.awaited.borrow_mut();
         let known = awaited.len();
@@ -132,7 +132,7 @@ impl ReturningPlugins {
         awaited.len() > known
     }
 
-    /// Waits until every expected plugin that may still come is present; returns late ones.
+    /// Waits until every expected plugin that may still return is present; returns the late ones.
     pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(until) = self.until.get() else { return Vec::new() };
         let begun = Instant::now();
@@ -149,7 +149,7 @@ impl ReturningPlugins {
                 let seconds = (until - now).as_secs_f32();
                 info!("requests wait up to {seconds:.1} s for {}", late.join(", "));
             }
-            // A process that exits meanwhile is not waited for any longer.
+            // A process that exits meanwhile ends the wait for it.
             let _either = tokio::time::timeout_at(until.min(now + EXIT_CHECK), arrived).await;
         };
         if self.until.get() == Some(until) {
@@ -166,13 +166,13 @@ impl ReturningPlugins {
         late
     }
 
-    /// Plugins that were expected and did not come in time.
+    /// Plugins that were expected and did not return in time.
     pub(super) fn absent(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
         if is_waiting { Vec::new() } else { self.late(is_present) }
     }
 
-    /// Expected plugins that are not present and may still come.
+    /// Expected plugins that are not present and may still return.
     fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let expected = self.expected.borrow();
         let late = expected

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `plugins`: registered plugins, plugins still in their handshake, and plugins that
-//! disconnected lately. It only keeps them; `connections` decides which may register.
+//! The rows of `plugins`: registered plugins, plugins in their handshake, and recently disconnected
+//! plugins. It only stores them; `connections` decides which may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,34 +30,34 @@ const SHOWN: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
-    /// Notified where connections in their handshake are to end.
+    /// Notified when connections in their handshake must end.
     cut: Notify,
-    /// Whether new connections are left in the socket's queue.
+    /// Whether new connections stay in the socket's queue.
     holds_connections: watch::Sender<bool>,
     departed: RefCell<VecDeque<(Instant, PluginRow)>>,
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
     launched_before: RefCell<Vec<LaunchedBefore>>,
 }
 
-/// A pre-installed plugin over all its runs; shown as long as it is kept running.
+/// A pre-installed plugin over all its runs; shown while it is kept running.
 pub(crate) struct LaunchRecord {
     index: String,
     name: String,
-    /// The file of its present run.
+    /// The file of its current run.
     file: RefCell<Option<PluginFile>>,
-    /// Whether the present run is of an older file or configuration than the one on disk.
+    /// Whether the current run is of an older file or configuration than the one on disk.
     is_outdated: Cell<bool>,
-    /// The reason why the last start failed; none if it succeeded.
+    /// The reason why the last start failed; `None` if it succeeded.
     start_failure: RefCell<Option<String>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
-    /// The logs of its present run, and of the last one, which explains a failure.
+    /// The logs of its current run, and of the last one, which explains a failure.
     log: RefCell<Option<Arc<ProcessLog>>>,
     log_before: RefCell<Option<Arc<ProcessLog>>>,
 }
 
 impl LaunchRecord {
-    /// Notes that it is started from this file, with this log.
+    /// Records that it is started from this file, with this log.
     pub(crate) fn starts(&self, file: &PluginFile, log: &Arc<ProcessLog>) {
         self.resumes(file, self.starts.get() + 1, log);
     }
@@ -67,19 +67,19 @@ impl LaunchRecord {
         format!("{}-{}", self.index, self.name)
     }
 
-    /// Notes the file from which it runs: one that was started later may have failed.
-    /// `is_outdated`: another file or configuration is on disk.
+    /// Records the file from which it runs, because a later start may have failed. `is_outdated`:
+    /// another file or configuration is on disk.
     pub(crate) fn runs(&self, file: &PluginFile, is_outdated: bool) {
         self.file.replace(Some(file.clone()));
         self.is_outdated.set(is_outdated);
     }
 
-    /// Notes the outcome of a start: the reason if it failed.
+    /// Records the outcome of a start: the reason if it failed.
     pub(crate) fn note_start(&self, failure: Option<String>) {
         self.start_failure.replace(failure);
     }
 
-    /// The reason why its present run is older than its file, if it is.
+    /// The reason why its current run is older than its file, if so.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;
@@ -89,7 +89,7 @@ impl LaunchRecord {
         Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
-    /// Notes that it runs, after this many starts.
+    /// Records that it runs, after this many starts.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));
@@ -98,7 +98,7 @@ impl LaunchRecord {
         *self.log_before.borrow_mut() = before;
     }
 
-    /// Notes that it has exited, and is started again after this pause.
+    /// Records that it has exited, and is restarted after this pause.
     pub(crate) fn starts_again_in(&self, pause: Duration) {
         self.again_at.set(Some(Instant::now() + pause));
     }
@@ -141,7 +141,7 @@ pub(crate) struct LaunchedBefore {
 
 /// A connection that is not a registered plugin yet; shown as long as the value is held.
 pub(crate) struct UnregisteredPlugin {
-    /// Index and name by its file, if the daemon starts it.
+    /// Index and name from its file, if the daemon starts it.
     file: Option<(String, String)>,
     pid: Option<i32>,
     /// Set once it has registered.
@@ -162,8 +162,8 @@ impl Roster {
         plugin
     }
 
-    /// Whether a connection has registered as `id` and is being configured; only that of a launched
-    /// plugin counts where the name is a file's.
+    /// Whether a connection has registered as `id` and is being configured; if the name belongs to
+    /// a file, only a launched plugin counts.
     pub(super) fn is_configuring(&self, id: &str, is_a_files: bool) -> bool {
         let unregistered = self.unregistered.borrow();
         let mut unregistered = unregistered.iter().filter_map(Weak::upgrade);
@@ -192,8 +192,8 @@ impl Roster {
         record
     }
 
-    /// The output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous beginning
-    /// of either.
+    /// The output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous prefix of
+    /// either.
     ///
     /// # Errors
     /// One line if the daemon has not launched it, or several are meant.
@@ -228,15 +228,15 @@ impl Roster {
         }
     }
 
-    /// Notes that a plugin was removed from the registry.
+    /// Records that a plugin was removed from the registry.
     pub(super) fn note_departure(&self, plugin: &ConnectedPlugin, why: &str) {
         let struck = plugin.chained.has_strikes();
         let row = PluginRow { struck, ..row(plugin, PluginState::Gone) };
         self.keep_departed(Instant::now(), gone(row, why));
     }
 
-    /// Notes a connection that was refused under this name; false if the same refusal is shown
-    /// already, for a refused plugin connects again and again.
+    /// Records a refused connection under this name; false if the same refusal is shown already,
+    /// because a refused plugin reconnects repeatedly.
     pub(crate) fn note_refused(&self, plugin: &Plugin, reason: &str) -> bool {
         let row = PluginRow {
             pid: plugin.pid(),
@@ -244,7 +244,7 @@ impl Roster {
             ..empty_row(plugin.index(), plugin.name(), PluginState::Gone, false)
         };
         let row = gone(row, reason);
-        // The process number differs each time.
+        // The PID differs each time.
         let kind = |row: &PluginRow| {
             row.reason.as_ref().map(|reason| reason.replace(|c: char| c.is_ascii_digit(), ""))
         };
@@ -255,8 +255,8 @@ impl Roster {
         !is_known
     }
 
-    /// Makes room for one more refused connection: no number of them displaces a plugin that took
-    /// part.
+    /// Makes space for one more refused connection: they never displace a plugin that was
+    /// connected.
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
         let is_refused = |(_, row): &(Instant, PluginRow)| row.refused;
@@ -277,8 +277,8 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// The plugins that disconnected within the last hour, and those that time-outs disconnected at
-    /// any time: they do not take part until they return.
+    /// The plugins that disconnected within the last hour, and all that were disconnected for
+    /// time-outs and have not returned.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);
@@ -287,19 +287,19 @@ impl Roster {
         gone
     }
 
-    /// Notes that the previous program started this plugin.
+    /// Records that the previous program started this plugin.
     pub(crate) fn note_launched_before(&self, plugin: LaunchedBefore) {
         self.launched_before.borrow_mut().push(plugin);
     }
 
-    /// The plugin `NN-name`, if the previous program started it; once.
+    /// Takes the plugin `NN-name`, if the previous program started it.
     pub(crate) fn take_launched_before(&self, id: &str) -> Option<LaunchedBefore> {
         let mut all = self.launched_before.borrow_mut();
         let at = all.iter().position(|plugin| plugin.file.id() == id)?;
         Some(all.swap_remove(at))
     }
 
-    /// All plugins of the previous program that are left.
+    /// Takes all remaining plugins of the previous program.
     pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
         self.launched_before.take()
     }
@@ -309,19 +309,19 @@ impl Roster {
         self.holds_connections.send_if_modified(|was| std::mem::replace(was, is_held) != is_held);
     }
 
-    /// Waits until connections are held, or are accepted.
+    /// Waits until connections are held, or accepted.
     pub(crate) async fn until_held(&self, is_held: bool) {
         let mut holds = self.holds_connections.subscribe();
         // The sender lives as long as this roster.
         let _changed = holds.wait_for(|now| *now == is_held).await;
     }
 
-    /// Ends the connections that are still in their handshake, but for launched plugins.
+    /// Ends the connections in their handshake, except for launched plugins.
     pub(crate) fn cut_unregistered(&self) {
         self.cut.notify_waiters();
     }
 
-    /// Completes when connections in their handshake are to end, counted from this call.
+    /// Completes when connections in their handshake must end, counted from this call.
     pub(crate) fn cut(&self) -> Notified<'_> {
         self.cut.notified()
     }
@@ -385,7 +385,7 @@ fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> Plu
     PluginRow { index, name, state, launched, ..PluginRow::default() }
 }
 
-/// The row of a plugin that is gone from now on.
+/// The row of a plugin that has just disconnected.
 fn gone(row: PluginRow, why: &str) -> PluginRow {
     let at = now();
     let (gone_at, gone_time, reason) = (Some(at), rfc3339_nanos(at), Some(why.to_owned()));
@@ -401,7 +401,7 @@ fn row(connected: &ConnectedPlugin, state: PluginState) -> PluginRow {
         pid: plugin.pid(),
         connected_at: chained.connected_at(),
         connected_time: rfc3339_nanos(chained.connected_at()),
-        // The process whose place it is about to take.
+        // The process that it is about to replace.
         replaces: connected.replaced_pid().filter(|_| connected.is_synchronizing()),
         events: events.map(|event| event.name().to_owned()).collect(),
         nri_version: plugin.nri_version().to_owned(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that has the plugin socket, and since when.
+//! The process that listens on the plugin socket, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::answers::{Listener, SocketState};
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
-/// The process that has the plugin socket, and since when.
+/// The process that listens on the plugin socket, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct PluginSocket {
     /// The socket file that this daemon made.
@@ -20,10 +20,10 @@ pub(crate) struct PluginSocket {
     pub(crate) listener: Cell<Option<RawFd>>,
     pub(crate) problem: RefCell<Option<NoPlugins>>,
     pub(crate) since: Cell<i64>,
-    /// Whether plugins could connect to this daemon, if only for a while.
+    /// Whether plugins could ever connect to this daemon.
     pub(crate) was_open: Cell<bool>,
     pub(crate) accepting: RefCell<Option<JoinHandle<()>>>,
-    /// The task that watches over the path.
+    /// The task that watches the path.
     pub(crate) keeping: RefCell<Option<JoinHandle<()>>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct SavedSocket {
 }
 
 impl PluginSocket {
-    /// The socket as it is.
+    /// The socket's current state.
     pub(crate) fn save(&self) -> SavedSocket {
         let file = self.file.get();
         SavedSocket {
@@ -49,9 +49,9 @@ impl PluginSocket {
         }
     }
 
-    /// Whether the engine itself has run NRI plugins ever since this daemon started: then the
-    /// wrapper only executes the runtime. A path that is lost later changes nothing for the
-    /// containers: connected plugins stay in use, and required ones stay required.
+    /// Whether the engine itself has served NRI plugins since this daemon started: then the wrapper
+    /// only executes the runtime. If the socket's path is lost later, connected plugins stay in use
+    /// and required ones stay required.
     pub(crate) fn is_bystander(&self) -> bool {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }
@@ -83,7 +83,7 @@ impl PluginSocket {
         }
     }
 
-    /// Removes the file, if it is still there, at the daemon's end.
+    /// Removes the file, if it still exists, when the daemon ends.
     pub(crate) fn remove(&self, path: &Path) {
         if let Some(file) = self.file.get() {
             file.remove(path);

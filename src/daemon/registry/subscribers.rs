@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins that one request involves, chosen once at its beginning. A plugin that is replaced
-//! meanwhile answers the request to its end (D41). It asks no plugin.
+//! The plugins that one request involves, chosen once when it begins. A plugin that is replaced
+//! meanwhile answers the request to its end (D41). It sends nothing to plugins.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -9,8 +9,8 @@ use crate::chain::ChainedPlugin;
 
 use super::connected::{ConnectedPlugin, RequestUnderWay};
 
-/// Plugins in the order in which they are asked. As long as it is held, none of them is
-/// disconnected because another connection took its place.
+/// Plugins in the order in which they are asked. While this is held, none of them is disconnected
+/// for being replaced.
 pub(crate) struct Subscribers {
     plugins: Vec<Rc<ChainedPlugin>>,
     _requests: Vec<RequestUnderWay>,

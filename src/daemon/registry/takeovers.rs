@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The takeovers of each plugin's place within the last minute, and the pods whose process lost it
-//! (D41): they distinguish two plugins that fight for one identity from an upgrade. It only keeps
-//! them; `connections` refuses.
+//! The takeovers of each plugin's place within the last minute, and the pods whose process was
+//! replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each other.
+//! It only stores them; `connections` refuses.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,8 @@ use super::connected::ConnectedPlugin;
 
 use crate::limits;
 
-/// Takeovers of one place within [`WINDOW`] that are a fight: the next newcomer is refused.
+/// Takeovers of one place within [`WINDOW`] after which the next newcomer is refused, because two
+/// processes replace each other.
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
@@ -21,7 +22,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
-    /// Pods whose process lost the place to another one's, since the place was last empty.
+    /// Pods whose process another one has replaced, since the place was last empty.
     displaced: VecDeque<String>,
     /// When a refusal was logged last.
     logged: Option<Instant>,
@@ -47,7 +48,8 @@ impl Takeovers {
         }
     }
 
-    /// Whether the place of `id` was taken over so often lately that two processes fight for it.
+    /// Whether the place of `id` was taken over so often recently that two processes must be
+    /// replacing each other.
     pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return false };
@@ -55,8 +57,8 @@ impl Takeovers {
         history.at.len() >= MOST
     }
 
-    /// Notes a refused newcomer; returns whether to log it: one that reconnects at once is refused
-    /// many times a second.
+    /// Records a refused newcomer; returns whether to log it: a newcomer that reconnects at once is
+    /// refused many times a second.
     pub(crate) fn note_refusal(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
         drop_over(&mut places, now);
@@ -68,33 +70,33 @@ impl Takeovers {
         is_news
     }
 
-    /// Whether a process of this pod lost the place, and the place was not empty since.
+    /// Whether a process of this pod was replaced, and the place has not been empty since.
     pub(crate) fn has_displaced(&self, id: &str, pod: &str) -> bool {
         let places = self.0.borrow();
         places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))
     }
 
-    /// Notes that a process of this pod has the place of `id` again.
+    /// Records that a process of this pod has the place of `id` again.
     pub(crate) fn forget_displaced(&self, id: &str, pod: &str) {
         if let Some(history) = self.0.borrow_mut().get_mut(id) {
             history.displaced.retain(|lost| lost != pod);
         }
     }
 
-    /// Notes that the place of `id` was empty.
+    /// Records that the place of `id` was empty.
     pub(crate) fn forget_all_displaced(&self, id: &str, now: Instant) {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return };
         history.displaced.clear();
         history.drop_old(now);
-        // Plugins choose their names: a place without takeovers takes no memory.
+        // Plugins choose their names, so a place without takeovers must take no memory.
         if history.at.is_empty() {
             places.remove(id);
         }
     }
 }
 
-/// Drops old takeovers once there are many places: any plugin that connects chooses its name.
+/// Drops old takeovers once there are many places, because any connecting plugin chooses its name.
 fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
     if places.len() >= limits::TAKEOVER_PLACES {
         places.retain(|_, history| {
@@ -104,7 +106,8 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
             !history.at.is_empty() || is_logged
         });
     }
-    // All have a takeover in the last minute: that many places are no fight for one of them.
+    // All have a takeover in the last minute: with so many places, none has two competing
+    // processes.
     if places.len() >= limits::TAKEOVER_PLACES {
         places.pop_first();
     }
@@ -116,12 +119,12 @@ impl History {
     }
 }
 
-/// The reason for the end of a connection whose place `plugin` took.
+/// The reason for ending a connection that `plugin` replaced.
 pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
     format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
 }
 
-/// A process for operators; the kernel does not show a plugin's in another PID namespace.
+/// A process as operators see it; the kernel does not show one in another PID namespace.
 pub(crate) fn process_name(pid: Option<i32>) -> String {
     match pid.filter(|pid| *pid > 0) {
         Some(pid) => format!("process {pid}"),
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn takeovers_that_are_spread_out_are_no_fight() {
+    fn takeovers_that_are_far_apart_do_not_refuse_a_newcomer() {
         let (takeovers, begun) = (Takeovers::default(), Instant::now());
         for round in 0..100 {
             let now = begun + Duration::from_secs(round * 21);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The times of a plugin in its row of `plugins`: its limits, its answers, its Synchronize.
+//! The times of a plugin in its row of `plugins`: its limits, its response times, its Synchronize.
 
 use std::time::Duration;
 
 use crate::answers::{AnswerRow, SynchronizeRow, TimeLimits};
 use crate::plugin::Plugin;
 
-/// The limits of its requests. Without one for the whole Synchronize, each request of it has that of any other.
+/// The time limits of its requests. If the whole Synchronize has none, each of its requests has the limit of any other.
 pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     TimeLimits {
         request_ms: millis(plugin.timeout()),
@@ -14,7 +14,7 @@ pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     }
 }
 
-/// How long a plugin takes to answer, against its limit.
+/// A plugin's response times, compared with its limit.
 pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
     let times = plugin.answer_times()?;
     Some(AnswerRow {
@@ -26,7 +26,7 @@ pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
     })
 }
 
-/// How far the Synchronize of a plugin is.
+/// Progress of a plugin's Synchronize.
 pub(super) fn synchronizing(plugin: &Plugin) -> Option<SynchronizeRow> {
     let progress = plugin.sync_progress()?;
     Some(SynchronizeRow {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pod and container of a call, rebuilt from the document in the bundle, the calling processes and
-//! the engine's own files.
+//! The pod and container of a call, rebuilt from the document in the bundle, the calling processes and the engine's
+//! files.
 
 use std::path::Path;
 
@@ -22,11 +22,11 @@ pub(crate) struct Description {
     pub(crate) role: Role,
     pub(crate) pod: api::PodSandbox,
     pub(crate) container: api::Container,
-    /// The engine's own resources, as in the document (E of D21).
+    /// The engine's resources, as in the document (E of D21).
     pub(crate) resources: Map<String, Value>,
-    /// A path that exists as long as the pod, where no call marks its end.
+    /// A path that exists as long as the pod, if no call marks the pod's end.
     pub(crate) lives_with: Option<String>,
-    /// Whether the pod is in an exempt namespace, by a trusted source.
+    /// Whether the pod is in an exempt namespace, according to a trusted source.
     pub(crate) is_exempt: bool,
     /// Whether an untrusted party may have written the namespace.
     pub(crate) has_unproven_namespace: bool,
@@ -40,8 +40,8 @@ pub(crate) struct Description {
     pub(crate) contradictions: Vec<String>,
 }
 
-/// Parses a document, on another thread if it is large. It may have as many annotations as the daemon
-/// can handle in one turn.
+/// Parses a document, on another thread if it is large. The number of annotations is limited to what the daemon can
+/// handle in one turn.
 async fn parse(document: &[u8]) -> Result<describe::Spec> {
     let spec = if document.len() > limits::LARGE_DOCUMENT {
         let document = document.to_vec();
@@ -58,8 +58,8 @@ async fn parse(document: &[u8]) -> Result<describe::Spec> {
     Ok(spec)
 }
 
-/// Rebuilds pod and container from the call, the document, and the engine's own files. A missing or
-/// slow source only leaves the description less complete.
+/// Rebuilds pod and container from the call, the document, and the engine's files. A missing or slow source only makes
+/// the description less complete.
 pub(crate) async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -99,8 +99,8 @@ pub(crate) async fn describe(
     })
 }
 
-/// Describes an infrastructure container that no runtime made, from its document; `None` if the
-/// folder has another container's.
+/// Describes an infrastructure container that no runtime made, from its document; `None` if the folder belongs to
+/// another container.
 pub(crate) async fn describe_folder(
     daemon: &Daemon,
     folder: &Path,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Claims about a container's identity, checked against the configuration and the known pods. A
-//! claim that the engine contradicts is not believed, and the operator is warned of it.
+//! claim that the engine contradicts is rejected, and the operator is warned.
 
 use crate::engine::Facts;
 use crate::limits;
 
 use crate::daemon::shared::Daemon;
 
-/// Drops claims that nri-runc's own keys and images may not make: an exempt namespace, a pod of
+/// Drops claims that nri-runc's keys and images must not make: an exempt namespace, a pod of
 /// Kubernetes or of another engine, an exempt container. A pod of an engine without namespaces gets
 /// the default one (D47), which exempts none. Returns whether the pod is exempt.
 pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {

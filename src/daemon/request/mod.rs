@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrapper's request, decoded: its container, bundle and flags (`mod.rs`, which reads the command
-//! line with the same parser as the wrapper), its engine and pod (`describe.rs`, `identity.rs`),
-//! and the container's first record (`record.rs`).
+//! A wrapper's request, decoded: its container, bundle and flags (`mod.rs`, with the wrapper's
+//! command line parser), its engine and pod (`describe.rs`, `identity.rs`), and the container's
+//! first record (`record.rs`).
 //!
 //! It never asks a plugin and writes nothing. It imports `shared`.
 
@@ -64,7 +64,7 @@ pub(crate) struct VerbRequest {
 }
 
 impl VerbRequest {
-    /// Decodes a request; `None` if it has no ID that a container can have.
+    /// Decodes a request; `None` if its ID cannot be a container's.
     pub(crate) fn new(asked: ReceivedQuestion) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);
@@ -94,7 +94,7 @@ impl VerbRequest {
         self.command_line.verb.name()
     }
 
-    /// The wrapper's own process.
+    /// The wrapper's process.
     pub(crate) fn process(&mut self) -> Option<OwnedFd> {
         self.received.take(Attached::Process)
     }
@@ -124,7 +124,8 @@ fn lossy(word: &OsString) -> String {
     word.to_string_lossy().into_owned()
 }
 
-/// Removes `.` and trailing slashes, as engines' files name the path; links are not resolved.
+/// Removes `.` and trailing slashes, so that the path is spelled as in engines' files; links are
+/// not resolved.
 fn tidy(path: &Path) -> PathBuf {
     path.components().collect()
 }

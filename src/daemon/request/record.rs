@@ -97,7 +97,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
     }
 }
 
-/// A claim about the container's identity that does not count, for `explain`.
+/// A rejected claim about the container's identity, for `explain`.
 fn not_believed(what: &str) -> Skipped {
     Skipped { plugin: String::new(), reason: format!("identity: {}", quoted(what)) }
 }

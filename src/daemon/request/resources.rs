@@ -15,10 +15,11 @@ use crate::runtime::RuntimeKind;
 use crate::spec::flags;
 
 /// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
-/// if they cannot be parsed: then the runtime reports the mistake.
+/// if they cannot be parsed: then the runtime reports the error.
 ///
 /// # Errors
-/// Fails where the runtime may read a repeated member otherwise: plugins would not see its values.
+/// Fails where the runtime may interpret a repeated member differently: plugins would not receive
+/// its values.
 pub(crate) fn requested(
     call: &VerbRequest,
     bytes: Option<Vec<u8>>,
@@ -38,7 +39,7 @@ pub(crate) fn requested(
     };
     // runc: a file or standard input replaces all flags except RDT's.
     let block = match RuntimeKind::of_program(runtime) {
-        // Neither is written in Go: names count as they are.
+        // Neither is written in Go, so names are case-sensitive.
         RuntimeKind::Crun | RuntimeKind::Youki => None,
         RuntimeKind::Runc | RuntimeKind::Other => match odd_document(&bytes) {
             Ok(block) => block,
@@ -49,7 +50,7 @@ pub(crate) fn requested(
             Err(_not_a_document) => return Ok(None),
         },
     };
-    // The runtime takes the first JSON value and ignores the rest.
+    // The runtime reads the first JSON value and ignores the rest.
     let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
     Ok(match block.or_else(|| values.next()?.ok()) {
         Some(Value::Object(block)) => Some(block),
@@ -60,14 +61,14 @@ pub(crate) fn requested(
 /// Reads the request that the wrapper passed on.
 ///
 /// # Errors
-/// Fails when the descriptor cannot be read, or has more than an update may have.
+/// Fails when the descriptor is unreadable, or has more bytes than an update may have.
 pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
     // The engine opened it, or named it to the wrapper.
     let mut file = files::regular(fd)?;
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.take(limits::RESOURCES + 1).read_to_end(&mut bytes)?;
-    // Cut off, they would not parse: the runtime would get them as if no plugin were there.
+    // A truncated request would not parse, and would reach the runtime without any plugin.
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limits::RESOURCES {
         return Err(Error::new(format!("they have more than {} bytes", limits::RESOURCES)));
     }

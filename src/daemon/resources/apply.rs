@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes one container's resources without its engine (D22): directly in its cgroups where those
-//! are the runtime's own, else through the runtime's `update`, which then gets the complete
-//! resources.
+//! Changes one container's resources without its engine (D22): directly in its cgroups if these
+//! belong to the container alone, else through the runtime's `update`, which then receives the
+//! complete resources.
 //!
-//! The record has the written values before the next writer starts; each `update` of the engine
-//! gets them too, so that the runtime's own state becomes correct again. No plugin is asked.
+//! The written values are on record before the next writer starts. Each `update` of the engine
+//! includes them, which corrects the runtime's state. No plugin is asked.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -33,16 +33,16 @@ use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, messages};
 
-/// The time that a plugin's update waits for another one of the same container.
+/// Time for which a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
-/// The result of checking an update; it holds for one incarnation of the container.
+/// The result of checking an update; valid for one incarnation of the container.
 pub(crate) struct CheckedUpdate {
     incarnation: u64,
     route: Route,
 }
 
-/// Whether an update can be applied, as far as can be checked before.
+/// Checks in advance whether an update can be applied, as far as possible.
 pub(crate) fn check(
     daemon: &Daemon,
     record: &Container,
@@ -96,7 +96,7 @@ pub(crate) async fn apply(
     done
 }
 
-/// The turn to write a container's resources, and the lane, held until then.
+/// Acquires the turn to write a container's resources, and with it the lane until then.
 pub(super) async fn turn_to_write(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -125,11 +125,11 @@ async fn set(
 /// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
-    /// The runtime has to write it, perhaps with a part beside it in these cgroups.
+    /// The runtime must write it, possibly with a part written directly to these cgroups.
     LeftToRuntime(Option<Cgroups>),
 }
 
-/// Writes an update in the container's cgroups, if these are written directly.
+/// Writes an update to the container's cgroups, if these are written directly.
 async fn set_directly(
     daemon: &Daemon,
     record: &Container,
@@ -228,7 +228,7 @@ async fn write_files(
     Ok(changes.collect())
 }
 
-/// Writes them, on another thread if the kernel may be slow with the tenant's memory (D53).
+/// Writes them, on another thread if the kernel may be slow because of the tenant's memory (D53).
 async fn carry_out(
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
@@ -244,8 +244,8 @@ async fn carry_out(
     })
 }
 
-/// Has the runtime apply an update; values that it would not apply are written beside it in a
-/// `scope` of systemd.
+/// Makes the runtime apply an update; values that it would not apply are written directly in a
+/// systemd `scope`.
 async fn through_runtime(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -260,7 +260,7 @@ async fn through_runtime(
         changes = run_checked_update(daemon, record, requested, &rest).await?;
     }
     if let Some(scope) = scope {
-        // The runtime may just have reset the values written beside it.
+        // The runtime may just have reset the directly written values.
         let mut beside = Block::new();
         if !rest.is_empty() {
             beside = split(record, &record.overlay, Some(scope)).direct;
@@ -281,7 +281,7 @@ async fn through_runtime(
     Ok(())
 }
 
-/// Has the runtime apply its part of an update; undone if it fails on its way.
+/// Makes the runtime apply its part of an update; reverts it if it fails halfway.
 async fn run_checked_update(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -307,8 +307,8 @@ async fn run_checked_update(
     Ok(changes.collect())
 }
 
-/// Undoes the part that the runtime wrote before it failed: it writes file by file, and informs
-/// systemd first. Adds to the error the values that could not be restored.
+/// Reverts the part that the runtime wrote before it failed: runtimes write file by file, and
+/// inform systemd first. Adds to the error the values that could not be restored.
 async fn put_back(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -337,7 +337,7 @@ async fn put_back(
     }
 }
 
-/// Runs the runtime's own `update` with the complete resources, so that it keeps all of them.
+/// Runs the runtime's `update` with the complete resources, so that it keeps all of them.
 pub(super) async fn run_update(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -389,13 +389,13 @@ fn note_applied(
     daemon.note_update(key, &changes);
 }
 
-/// After the runtime's own update: writes again the plugins' values that the runtime does not apply
-/// or resets to the creation's.
+/// After the runtime's `update`: restores the plugins' values that the runtime does not apply, or
+/// resets to those of the creation.
 pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
-        // The runtime holds the other values with which it made the container.
+        // The runtime keeps the other values with which it made the container.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.overlay) {
             none if none.is_empty() => Ok(()),
@@ -408,7 +408,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// After an update that failed half-way, or bypassed the daemon: writes the plugins' values again.
+/// Restores the plugins' values after an update that failed halfway or bypassed the daemon.
 pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(), UpdateError> {
     let _writing = turn_to_write(daemon, key).await?;
     let record = living(daemon, key)?;
@@ -416,7 +416,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Without the engine's own values: the recorded ones are older than the bypassing update.
+    // Without the engine's values: the recorded ones are older than the bypassing update.
     run_update(daemon, &record, record.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
@@ -424,8 +424,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// Writes the plugins' values again, after an update that failed on its way; the task ends when
-/// they are written.
+/// Restores the plugins' values after an update that failed halfway; the task ends when they are
+/// written.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -459,8 +459,8 @@ async fn restore_directly(
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
-/// Writes again the values beside the runtime in a scope of systemd (D48): each `update` of the
-/// runtime may reset them.
+/// Restores the directly written values in a systemd scope (D48): each `update` of the runtime may
+/// reset them.
 fn rewrite_beside(
     daemon: &Daemon,
     record: &Container,
@@ -471,7 +471,7 @@ fn rewrite_beside(
     rewrite_in(daemon, record, scope, &beside)
 }
 
-/// Writes the values of `part` again, all of which the kernel takes quickly.
+/// Writes the values of `part` again; the kernel accepts all of them quickly.
 fn rewrite_in(
     daemon: &Daemon,
     record: &Container,
@@ -482,7 +482,7 @@ fn rewrite_in(
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
-/// The writes that bring `part` into force again; `tried` is an update that failed.
+/// The writes that put `part` in force again; `tried` is an update that failed.
 fn rewrites(
     daemon: &Daemon,
     record: &Container,

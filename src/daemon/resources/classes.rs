@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O and RDT classes of running containers: the values of a class, and the move into
-//! another RDT group, for which no runtime has a call.
+//! Block I/O and RDT classes of running containers: the values of a class, and the move into another RDT group, which
+//! no runtime offers.
 //!
-//! The container's message keeps the name of a class that a plugin set, so that the move can be
-//! repeated. This module never makes a group, and asks no plugin. It removes a group that the runtime
-//! made for a plugin's container that was not created: each takes one of the few class IDs.
+//! The container's message keeps the name of a class that a plugin set, so that the move can be repeated. This module
+//! never creates a group, and asks no plugin. It removes a group that the runtime made for a container whose creation
+//! failed, because class IDs are few.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use crate::daemon::shared::messages::{self, Classes};
 /// The field under which `explain` shows a move.
 pub(crate) const FIELD: &str = "linux.intelRdt.closID";
 
-/// Its name among the owners.
+/// The class's name among the owners.
 const RDT: &str = "RdtClass";
 
 /// A plugin's resources as an overlay, with its classes resolved.
@@ -61,7 +61,7 @@ impl MovedGroup {
     }
 }
 
-/// Whether the move can be made, as far as can be checked before.
+/// Checks in advance whether the move can be made, as far as possible.
 pub(crate) fn check(
     daemon: &Daemon,
     record: &Container,
@@ -70,8 +70,7 @@ pub(crate) fn check(
     class.map_or(Ok(()), |_| cgroups(daemon, record).map(|_| ()))
 }
 
-/// Moves the container into the group of a class; the empty class is the default group. A failed
-/// move is undone.
+/// Moves the container into the group of a class; the empty class is the default group. A failed move is reverted.
 pub(crate) fn enter(
     daemon: &Daemon,
     record: &Container,
@@ -93,8 +92,7 @@ pub(crate) fn enter(
     }
 }
 
-/// Repeats the move where a plugin owns the class: a runtime may have moved the container's first
-/// process elsewhere.
+/// Repeats the move if a plugin owns the class: a runtime may have moved the container's first process elsewhere.
 pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     if !record.owners.contains_key(RDT) {
         return;
@@ -105,15 +103,14 @@ pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// The group that the runtime will make: a plugin named it, and it is not there yet.
+/// The group that the runtime will make: a plugin named it, and it does not exist yet.
 pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<String> {
     let named = changes.iter().rfind(|change| change.field == FIELD)?.after.as_str()?;
     let is_new = resctrl::is_missing(&daemon.host, &daemon.config().resctrl_path, named);
     (!named.is_empty() && is_new).then(|| named.to_owned())
 }
 
-/// Removes the group that the runtime made for a container that it then refused, unless another
-/// creation waits for it.
+/// Removes the group that the runtime made for a container that it then refused, unless another creation needs it.
 pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     let Some(made) = &record.makes_group else { return };
     let is_wanted = |other: &Container| {

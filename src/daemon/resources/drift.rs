@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drift: values that plugins and injections own and that the kernel does not have any longer. Another
-//! process wrote the cgroup files, or the init process changed its own limits. The daemon looks when an
-//! operator asks, and at an interval if the configuration says so.
+//! Drift: values owned by plugins and injections that are no longer in force in the kernel, because another process
+//! wrote the cgroup files or the init process changed its limits. The daemon checks on an operator's request, and
+//! periodically if configured.
 //!
-//! No plugin is asked, nothing is read on the loop, and a file that cannot be read or compared is named and
-//! never a difference. Updates of a container wait only while a difference is confirmed.
+//! No plugin is asked, nothing is read on the loop, and a file that cannot be read or compared is reported but never
+//! counts as a difference. Updates of a container wait only while a difference is confirmed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -31,7 +31,7 @@ use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::few_lines::FewOf;
 
-/// Containers to look at before other tasks have their turn.
+/// Containers checked before other tasks have their turn.
 const AT_ONCE: usize = 64;
 
 /// A value that is not in force.
@@ -45,10 +45,10 @@ pub(crate) struct Drift {
     pub(super) actual: String,
     /// The file that shows it.
     pub(super) file: String,
-    /// Path of the resource below `linux.resources`; empty for a value of the init process, which may
-    /// change it itself.
+    /// Path of the resource below `linux.resources`; empty for a value of the init process, which may change that
+    /// itself.
     pub(super) path: String,
-    /// Whether no other value is expected too.
+    /// Whether exactly one value is expected.
     pub(super) is_certain: bool,
 }
 
@@ -78,17 +78,17 @@ impl Drift {
     }
 }
 
-/// The result of looking at one or more containers.
+/// The result of checking one or more containers.
 #[derive(Debug, Default)]
 pub(crate) struct Drifts {
     pub(super) rows: Vec<Drift>,
-    /// What could not be compared, one line each.
+    /// Values that could not be compared, one line each.
     unread: Vec<String>,
-    /// The number of values that could.
+    /// The number of compared values.
     compared: usize,
-    /// Whether the look ended before the last container.
+    /// Whether the check ended before the last container.
     is_broken_off: bool,
-    /// Where the resources of the one container are.
+    /// The resources' location, if one container was checked.
     pub(super) place: Option<ResourcePlace>,
 }
 
@@ -124,8 +124,7 @@ pub(super) struct ResourcePlace {
     pub(super) is_direct: bool,
 }
 
-/// Compares the containers' values, all of those on the node if `keys` has none, and puts back those that
-/// `put_backs` is for.
+/// Compares the containers' values (all of the node's if `keys` is empty), and restores those that `put_backs` selects.
 pub(crate) async fn look(
     daemon: &Rc<Daemon>,
     keys: Option<Vec<ContainerKey>>,
@@ -155,7 +154,7 @@ pub(crate) async fn look(
             break;
         }
     }
-    // Of a part of the node, the number would clear an alert.
+    // The number for part of the node would clear an alert.
     if is_whole && !all.is_broken_off {
         let of_processes = all.rows.iter().filter(|drift| drift.is_of_process()).count();
         let counts = (all.rows.len() - of_processes, of_processes);
@@ -164,7 +163,7 @@ pub(crate) async fn look(
     all
 }
 
-/// Looks at the interval of the configuration. Never ends.
+/// Checks at the configured interval. Never ends.
 pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     let (mut put_backs, mut known) = (PutBacks::default(), HashSet::new());
     loop {
@@ -212,13 +211,13 @@ async fn look_at(
     if found.rows.is_empty() {
         return Ok(found);
     }
-    // An update may have been under way: no other begins until the values are compared again.
+    // An update may have been in progress: no other begins until the values are compared again.
     let Ok(_writing) = turn_to_write(daemon, key).await else {
         return Ok(Drifts::unread(&key.id, "an update of it is under way"));
     };
     let Some(record) = comparable() else { return Ok(Drifts::default()) };
     let found = compare(daemon, &record).await?;
-    // Updates of a container of the plain runtime pass by nri-runc: the value may be the engine's.
+    // Updates of a plain runtime's container bypass nri-runc, so the value may be the engine's.
     if let Some(put_backs) = put_backs.filter(|_| !record.by_plain_runtime) {
         put_backs.put_back(daemon, &record, &found).await;
     }
@@ -228,7 +227,7 @@ async fn look_at(
 /// Compares one container's values.
 ///
 /// # Errors
-/// Fails when a file system does not answer.
+/// Fails when a file system does not respond.
 pub(super) async fn compare(daemon: &Daemon, record: &Container) -> error::Result<Drifts> {
     let comparison = match Comparison::new(daemon, record) {
         Ok(comparison) => comparison,
@@ -247,13 +246,13 @@ pub(super) async fn compare(daemon: &Daemon, record: &Container) -> error::Resul
     daemon.off_loop(&dir, move || Ok(comparison.compare(place))).await
 }
 
-/// The values of one container that are compared, for a thread beside the loop.
+/// The values of one container to compare, for a thread beside the loop.
 #[derive(Debug, Clone)]
 struct Comparison {
     host: Host,
     key: ContainerKey,
     process: InitOf,
-    /// Without cgroups, or where the runtime's are not known.
+    /// `None` without cgroups, or if the runtime's are unknown.
     mounts: Option<Mounts>,
     ours: Option<Cgroups>,
     by_systemd: bool,
@@ -270,7 +269,7 @@ impl Comparison {
         let ours = daemon.caches.own_cgroups(&daemon.host, &mounts);
         let ours = ours.map_err(UpdateError::refused)?;
         let values = match &record.process_values {
-            // Before its start the process is the runtime's.
+            // Before the start the process is the runtime's.
             _ if record.state != Lifecycle::Running => Vec::new(),
             Some(values) => values.clone(),
             None => {
@@ -292,7 +291,7 @@ impl Comparison {
         })
     }
 
-    /// Finds the container's cgroups; `None` if it has none for itself.
+    /// Finds the container's cgroups; `None` if it shares them.
     fn find(&self) -> Result<Option<ResourcePlace>, UpdateError> {
         let Some(mounts) = &self.mounts else { return Ok(None) };
         let (paths, by_systemd) =
@@ -308,7 +307,7 @@ impl Comparison {
         let mut found = Drifts::default();
         self.compare_resources(place.as_ref().map(|place| &place.cgroups), &mut found);
         self.compare_process(&mut found);
-        // Last: the values were of this very process if it still exists.
+        // Checked last: if the process still exists, the values were this process's.
         if self.process.exists(&self.host).is_err() {
             return Drifts::default();
         }
@@ -335,7 +334,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the values of one member that its files do not have.
+    /// Adds the values of one member that differ from its files.
     fn compare_member(
         &self,
         member: &OwnedMember,
@@ -365,7 +364,7 @@ impl Comparison {
         cgroup::plan(cgroups.layout(), part, around, cgroups).map_err(|unfit| unfit.to_string())
     }
 
-    /// Adds the limits and the OOM adjustment that the init process does not have.
+    /// Adds the limits and the OOM adjustment that differ from the init process's.
     fn compare_process(&self, found: &mut Drifts) {
         let pid = self.process.pid;
         for value in self.values.iter().filter(|value| !value.plugin.is_null()) {
@@ -425,7 +424,7 @@ mod tests {
     const V1: &str = "31 30 0:26 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n";
     const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
-    /// A host of plain files with one container, whose init process has the number 1.
+    /// A host of plain files with one container, whose init process has PID 1.
     struct Place {
         temp: tempfile::TempDir,
         daemon: Rc<Daemon>,
@@ -535,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_is_reported_and_is_no_drift() {
+    fn an_unreadable_file_is_reported_but_is_not_drift() {
         for place in Place::each() {
             let answer = place.look(None);
             assert_eq!((&answer["drift"], &answer["compared"]), (&json!([]), &json!(2)));
@@ -580,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_and_what_is_disabled_is_left_as_it_is() {
+    fn unnamed_fields_and_disabled_plugins_are_left_alone() {
         for place in Place::each() {
             place.cpus("0-3\n");
             for config in [

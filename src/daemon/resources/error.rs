@@ -21,7 +21,7 @@ pub(crate) enum UpdateError {
     Starting,
     /// Another update of it takes too long.
     Busy,
-    /// It failed so often in a row that it is not tried for so long.
+    /// It failed this many times in a row, so it is not tried for this long.
     Paused(u32, Duration),
     /// The values cannot be set.
     Refused(Refusal),

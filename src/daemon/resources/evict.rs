@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evictions: a plugin asks to end a container, and the operator allows it.
+//! Evictions: a plugin requests the end of a container, if the operator permits it.
 //!
-//! The real runtime kills it, gently first; the engine sees an exited container and reacts as to
-//! any other. Each container is evicted once, no more per minute than the operator allows, and
-//! never a pod's infrastructure unless that is allowed too. Nothing is deleted here, and no event
+//! The real runtime sends SIGTERM, later SIGKILL; the engine reacts as to any exited container.
+//! Each container is evicted once, within the operator's limit per minute, and never a pod's
+//! infrastructure container unless that is permitted too. Nothing is deleted here, and no event
 //! fails because of an eviction.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::daemon::runtime::{command, exit_status};
 use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::{Daemon, log_failure};
 
-/// Carries out the allowed evictions; the others are logged and shown by `explain`.
+/// Carries out the permitted evictions; the others are logged and shown by `explain`.
 pub(crate) async fn carry_out(
     daemon: &Rc<Daemon>,
     evictions: Vec<api::ContainerEviction>,
@@ -101,7 +101,7 @@ async fn evict_one(
     let by = change.plugin.clone();
     daemon.change(key, |record| record.changes.push(change));
     if let Err(error) = daemon.host.point(Point::DaemonEvict) {
-        // Nothing was done: a later request must not count as a second one.
+        // No signal was sent, so a later request must not count as a second one.
         daemon.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }
@@ -109,7 +109,7 @@ async fn evict_one(
     end(daemon, record).await
 }
 
-/// Sends the first signal, and later the last.
+/// Sends the first signal, and later the last one.
 async fn end(daemon: &Rc<Daemon>, record: Rc<Container>) -> Result<(), String> {
     let signal = daemon.config().eviction_signal.clone();
     let sent = command::run(&record, &["kill", &record.key.id, &signal], b"").await;
@@ -173,8 +173,8 @@ fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<Str
     Err(why)
 }
 
-/// Whether two pods share a namespace by trusted sources, on one engine: namespaces of different
-/// engines are unrelated.
+/// Whether two pods share a namespace according to trusted sources, on one engine: namespaces of
+/// different engines are unrelated.
 fn share_namespace(one: &Pod, other: &Pod) -> bool {
     let is_known = |pod: &Pod| !pod.namespace.is_empty() && !pod.has_unproven_namespace;
     one.engine == other.engine

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a runtime's `update` takes without applying it (`runtime/ignored.rs`), and which part of that is written beside it
-//! in a scope of systemd (D48): huge pages, block I/O and v1's other settings of memory, whose files
-//! systemd does not own. It owns the device rules of a scope, and would take back what others write
-//! there at its next reload: these are refused. It only reads.
+//! Values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the part of them that the
+//! daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's other memory settings, whose files
+//! systemd does not manage. Device rules are refused: systemd manages those of a scope, and its next reload would
+//! revert other writes. It only reads.
 
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::shared::Daemon;
 
-/// The rules of a scope's devices are systemd's.
+/// systemd manages the device rules of a scope.
 const SYSTEMDS: &str = "devices";
 
 /// Whether the runtime's `update` applies all of `part`.
@@ -26,7 +26,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError>
     if ignored.is_empty() {
         return Ok(());
     }
-    // A value that lifts limits is met where there are none.
+    // A value that lifts limits is satisfied if there are none.
     let none = Value::Array(Vec::new());
     let now = in_force(record);
     ignored.retain(|field| {
@@ -41,7 +41,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError>
     }
 }
 
-/// The part that the runtime takes without applying it.
+/// The part that the runtime accepts without applying it.
 pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
         return Map::new();
@@ -57,8 +57,8 @@ pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     found
 }
 
-/// Takes out what holds anyway on cgroup v2, where crun refuses an update with it. What the engine
-/// itself says stays.
+/// Removes values that are in force anyway on cgroup v2, where crun refuses an update with them. The engine's values
+/// stay.
 pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Block) {
     if !is_cgroup_v2(&daemon.host) {
         return;
@@ -72,15 +72,15 @@ pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Bl
     }
 }
 
-/// An update of a container that its runtime updates.
+/// An update of a container that the runtime writes, split in two.
 pub(super) struct SplitUpdate {
-    /// The part that is written beside the runtime.
+    /// The part that the daemon writes directly.
     pub(super) direct: Block,
-    /// The part that the runtime gets.
+    /// The part that the runtime receives.
     pub(super) rest: Block,
 }
 
-/// Splits an update; `scope` are the container's cgroups, where systemd manages them.
+/// Splits an update; `scope` are the container's cgroups, if systemd manages them.
 pub(super) fn split(record: &Container, part: &Block, scope: Option<&Cgroups>) -> SplitUpdate {
     let mut direct = if scope.is_some() { ignored(record, part) } else { Block::new() };
     direct.remove(SYSTEMDS);

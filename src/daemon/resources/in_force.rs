@@ -10,21 +10,21 @@ use crate::state::{Change, Container, Skipped};
 /// A block of OCI resources.
 pub(crate) type Block = Map<String, Value>;
 
-/// The resources in force of a container: the engine's, and over them the plugins'.
+/// The resources in force of a container: the engine's, overlaid by the plugins'.
 pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
     let mut resources = record.engine_resources.clone();
     overlay::put_over(&mut resources, &record.overlay);
     resources
 }
 
-/// The resources that the runtime gets around a plugin's update: those in force. What the engine has set
-/// since a plain runtime made the container is not known, and must not be undone.
+/// The resources in force, which the runtime receives together with a plugin's update. For a plain runtime's container
+/// the engine's later values are unknown and must not be reverted.
 pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
 }
 
-/// The resources that undo `part`, and the members of it that no value restores. What the engine has set
-/// since a plain runtime made the container is not known: only what plugins had set is restored there.
+/// The resources that revert `part`, and its members that no value restores. For a plain runtime's container the
+/// engine's later values are unknown, so only plugins' values are restored.
 pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     if !record.by_plain_runtime {
         return owned::undone(part, &in_force(record));
@@ -37,8 +37,8 @@ pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     (owned::keep_owned(&record.overlay, |field| tried.contains_key(&field.path)), left)
 }
 
-/// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first
-/// value before, and the value now.
+/// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first value before, and
+/// the current value.
 pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     for change in changes {
         let same = |known: &&mut Change| {

@@ -2,7 +2,7 @@
 //! Resources of running containers: updates and evictions that plugins request, written to cgroups
 //! or passed to the runtime.
 //!
-//! It never notifies a plugin, and a failed update never fails the event that it came with. It
+//! It never notifies a plugin, and a failed update never fails the event that contained it. It
 //! imports `shared`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod in which a process runs: by its cgroup, which the kernel says, and by the cgroups that the
-//! runtime made for the containers on record. Nothing that the process says of itself counts, nor
-//! what it has named a cgroup.
+//! The pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that the runtime made for
+//! the containers on record. Neither the process's claims nor its names of cgroups count.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,17 +15,17 @@ use crate::state::{Container, Pod};
 /// The pod in which the plugin's process runs.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>> {
     let pid = daemon.registry.find(plugin).and_then(|connected| connected.chained.plugin.pid());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
     pid.map_or(Ok(None), |pid| pod_of_process(daemon, pid))
 }
 
-/// The pod in which a process runs; `None` if it is in none of those on record.
+/// The pod on record in which a process runs, if any.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn pod_of_process(daemon: &Daemon, pid: u32) -> io::Result<Option<Pod>> {
     match cgroups_of(daemon, pid)? {
         Some(text) => pod_in(daemon, &text),
@@ -56,8 +55,8 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
     Ok(found.and_then(|(record, _)| store.pod(&record.pod).cloned()))
 }
 
-/// `/proc/PID/cgroup` of the container's init process, of which the runtime made the cgroup; `None`
-/// if there is no such process, or another one has its number.
+/// `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if the process does not
+/// exist, or its PID was reused.
 fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.init_pid {
@@ -71,15 +70,14 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
     Ok(text.filter(|_| is_same))
 }
 
-/// The container in which a process is, by its `/proc/PID/cgroup`, among these IDs and cgroup
-/// paths. The outermost counts: a process in a container can make cgroups below its own, by any
-/// name. Any process that may make cgroups can give one the name of a container: the cgroup is that
-/// container's only if the container's init process is there, or below. On cgroup v1 the hierarchies
-/// must agree: where a process was moved in one alone, its container is not known.
+/// Finds a process's container by its `/proc/PID/cgroup`, among these IDs and cgroup paths. The outermost match counts,
+/// because a process in a container can make child cgroups of any name. A cgroup with a container's name counts only if
+/// that container's init process is in or below it, because other processes may make cgroups too. On cgroup v1 the
+/// hierarchies must agree: if a process was moved in only one, its container is unknown.
 ///
 /// # Errors
-/// Fails when a cgroup has the name of a container whose init process is not known, and when two hierarchies name two
-/// containers.
+/// Fails when a cgroup has the name of a container whose init process is unknown, or when two hierarchies name
+/// different containers.
 fn outermost(
     text: &str,
     containers: &[(&str, &str)],
@@ -142,7 +140,7 @@ fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The container in which a process is, where each init process is in the cgroup of this line.
+    /// The container of a process, where each init process is in the cgroup of this line.
     fn found(text: &str, all: &[(&str, &str)], inits: &[&str]) -> Option<usize> {
         outermost(text, all, |at| inits.get(at).map(|text| (*text).to_owned())).unwrap()
     }
@@ -159,7 +157,7 @@ mod tests {
         for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
             assert_eq!(found(text, &all, &inits), None, "{text}");
         }
-        // The engine itself may be in a container.
+        // The engine itself may run in a container.
         let inits = ["0::/outer.slice/kubepods/podv/victim", "0::/outer.slice/kubepods/podo/own"];
         assert_eq!(found("0::/outer.slice/kubepods/podo/own/init", &all, &inits), Some(1));
     }
@@ -176,7 +174,7 @@ mod tests {
         ] {
             assert_eq!(found(forged, &all, &inits[..]), None, "{forged}");
         }
-        // An init process may have moved itself below.
+        // An init process may have moved itself into a child cgroup.
         let inits = ["0::/kubepods/podv/victim/init.scope"];
         assert_eq!(found("0::/kubepods/podv/victim/plugin", &all, &inits), Some(0));
         let inits = ["0::/kubepods/podv/victim2"];
@@ -214,7 +212,7 @@ mod tests {
         let scope = "0::/a.slice/other-own.scope";
         assert_eq!(found(scope, &[("own", slice)], &[scope]), None);
         assert_eq!(found(scope, &[("own", "")], &[scope]), Some(0));
-        // A container that is named like a cgroup of the kubelet does not own every pod's.
+        // A container named like a cgroup of kubelet must not own every pod's processes.
         let named = [("burstable", "/default/burstable")];
         let init = ["0::/default/burstable"];
         assert_eq!(found("0::/kubepods/burstable/podo/own", &named, &init), None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that a failed `update` left in force: runc and crun write file by file, and undo
-//! nothing. The files decide, as far as they show written values. It only reads.
+//! The values that a failed `update` left in force: runc and crun write file by file, and revert
+//! nothing. The cgroup files decide, as far as they show written values. It only reads.
 
 use crate::cgroup;
 use crate::limits;
@@ -12,12 +12,12 @@ use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::route::{Route, route};
 use crate::daemon::shared::Daemon;
 
-/// Fields that one file holds together, or of which one is written relative to the other.
+/// Fields that share one file, or of which one is written relative to the other.
 const TOGETHER: [(&str, &str); 3] =
     [("cpu.quota", "cpu.period"), ("cpu.period", "cpu.quota"), ("memory.swap", "memory.limit")];
 
-/// Whether the cgroup files have the values that change with `after`, where that can be compared:
-/// values that are not written directly, or read back differently, do not count.
+/// Whether the cgroup files have the values that `after` changes. Values that are not written
+/// directly, or read back differently, do not count.
 pub(crate) fn has_taken(daemon: &Daemon, record: &Container, after: &Block) -> bool {
     let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(daemon, record)
     else {
@@ -37,8 +37,8 @@ pub(crate) fn left_in_force(daemon: &Daemon, record: &Container, tried: &Block) 
     };
     let changed = overlay::delta(tried, &resources);
     if owned::fields(&changed).len() > limits::ENDS {
-        // Each field is looked up among all of them. With so many, the values in force stay
-        // unknown, as where a file cannot be read.
+        // Each field is searched among all of them, so beyond this number the values in force stay
+        // unknown, as with an unreadable file.
         return resources;
     }
     let is_in_file = |path: &str| {

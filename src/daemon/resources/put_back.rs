@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Puts values back that differ from what plugins and injections own, for the fields that `[drift] reapply`
-//! names, in the audit log and in `explain`. Whoever changes a value may do so again and again: the number
-//! of writes has a limit. It writes nothing that no plugin owns, and asks no plugin.
+//! Restores values of plugins and injections that have drifted, for the fields that `[drift] reapply` names; the audit
+//! log and `explain` show it. Another process may change a value repeatedly, so the number of writes is limited. It
+//! only writes owned values, and asks no plugin.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -34,7 +34,7 @@ const EVENT: &str = "drift";
 const ON_NODE: Duration = Duration::from_secs(60);
 const OF_CONTAINER: Duration = Duration::from_secs(60 * 60);
 
-/// The fields to put back, and the writes of the last hour.
+/// The fields to restore, and the writes of the last hour.
 #[derive(Debug, Default)]
 pub(crate) struct PutBacks {
     fields: Vec<String>,
@@ -42,8 +42,7 @@ pub(crate) struct PutBacks {
 }
 
 impl PutBacks {
-    /// Begins a round with the fields of the configuration in force. While plugins are disabled there are
-    /// none.
+    /// Begins a round with the fields of the configuration in force; none while plugins are disabled.
     pub(super) fn begin(&mut self, config: &Config) {
         self.fields = if config.is_disabled() { Vec::new() } else { config.drift_reapply.clone() };
         let now = Instant::now();
@@ -66,7 +65,7 @@ impl PutBacks {
         is_admitted
     }
 
-    /// Puts back the values that are to be; the caller holds the turn to write.
+    /// Restores the selected values; the caller holds the turn to write.
     pub(super) async fn put_back(
         &mut self,
         daemon: &Rc<Daemon>,
@@ -77,7 +76,7 @@ impl PutBacks {
         let is_due = |drift: &&Drift| {
             let name = drift.field.split('[').next().unwrap_or_default();
             let is_named = !drift.is_of_process() && self.fields.iter().any(|field| field == name);
-            // A runtime knows which of several values it makes of the field.
+            // A runtime knows which of several possible values it writes for the field.
             is_named && (drift.is_certain || !place.is_direct)
         };
         let due: Vec<Drift> = found.rows.iter().filter(is_due).cloned().collect();
@@ -107,7 +106,7 @@ impl PutBacks {
     }
 }
 
-/// Writes the values: the daemon where it may, else the runtime, which knows no single files.
+/// Writes the values: the daemon where it may, else the runtime, which cannot write single files.
 async fn write(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -122,10 +121,10 @@ async fn write(
     }
     let SplitUpdate { mut direct, rest } = split(record, &part, Some(&place.cgroups));
     if !rest.is_empty() {
-        // What is left out of an update is lost in the runtime's state, such as the CPUs.
+        // Values that an update omits, such as the CPUs, are lost in the runtime's state.
         let updated = run_update(daemon, record, in_force(record), false).await;
         updated.map_err(|why| Error::new(why.to_string()))?;
-        // It may just have reset the values that are written beside it.
+        // The update may just have reset the directly written values.
         direct = split(record, &record.overlay, Some(&place.cgroups)).direct;
     }
     if direct.is_empty() {
@@ -152,7 +151,7 @@ async fn write_files(
     daemon.off_loop(&dir, work).await
 }
 
-/// Records the values that were put back, for `explain` and the audit log.
+/// Records the restored values for `explain` and the audit log.
 fn note(daemon: &Daemon, record: &Container, due: &[Drift]) {
     let changes = due.iter().map(|drift| Change {
         at: now(),

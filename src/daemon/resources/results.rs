@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The results of updates, for the plugins that asked for them and subscribed by the extension (D50): applied, failed,
-//! waiting, or no longer in force. It never waits for a plugin, and changes no record.
+//! The results of updates (applied, failed, waiting, or no longer in force), for the plugins that requested them and
+//! subscribed by the extension (D50). It never waits for a plugin, and changes no record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,14 +15,14 @@ use crate::plugin::api::extension::{
 };
 use crate::state::{ContainerKey, PendingUpdate};
 
-/// The engine, where it changed a value.
+/// The owner's name if the engine changed a value.
 pub(crate) const ENGINE: &str = "engine";
 
-/// Results of one request, by the plugin that they are for.
+/// Results of one request, by receiving plugin.
 #[derive(Default)]
 pub(super) struct Results(BTreeMap<String, Vec<UpdateResult>>);
 
-/// What became of an update that did not fail.
+/// The result of an update that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
     Applied,
@@ -30,7 +30,7 @@ pub(super) enum Done {
 }
 
 impl Results {
-    /// Adds the result of one update, for each plugin that asked for it.
+    /// Adds the result of one update, for each plugin that requested it.
     pub(super) fn add(
         &mut self,
         id: &str,
@@ -98,7 +98,8 @@ pub(super) fn send_one(
     results.send(daemon);
 }
 
-/// Sends plugins the result of their answers to an engine's update of this container; `answered`: field to plugin.
+/// Sends plugins the result of their replies to an engine's update of this container; `answered` maps fields to
+/// plugins.
 pub(crate) fn of_engines_update(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -112,12 +113,12 @@ pub(crate) fn of_engines_update(
         owners: answered.clone(),
         event: Event::UpdateContainer.name().to_owned(),
     };
-    let why = || UpdateError::refused("the runtime did not take the engine's update");
+    let why = || UpdateError::refused("the runtime did not accept the engine's update");
     let result = if is_taken { Ok(Done::Applied) } else { Err(why()) };
     send_one(daemon, &key.id, &requested, &result);
 }
 
-/// The present owners of fields that are about to have these owners.
+/// The current owners of fields that are about to have these owners.
 pub(super) fn owned_by_others(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -128,8 +129,8 @@ pub(super) fn owned_by_others(
     known.map(|(field, owner)| (field.clone(), owner.clone())).collect()
 }
 
-/// Tells plugins that fields which they own have another value from now on. `after`: the owners then; a field without
-/// one is the engine's.
+/// Notifies plugins that their fields have another value from now on. `after`: the new owners; a field without one is
+/// the engine's.
 pub(crate) fn note_changed(
     daemon: &Daemon,
     key: &ContainerKey,

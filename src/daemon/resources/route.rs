@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with
-//! no other container's processes; the runtime, where systemd manages the cgroups or the driver is
-//! not known. This module only reads.
+//! The writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with no other container's
+//! processes; else the runtime, if systemd manages the cgroups or the driver is unknown. This module only reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +25,7 @@ use crate::daemon::watch::pidfd;
 pub(crate) enum Route {
     /// By the daemon.
     Direct(Cgroups),
-    /// By the runtime's own `update`; where the cgroups are known, they may be read.
+    /// The runtime's `update` writes them; the daemon may read the cgroups if they are known.
     Runtime(Option<Cgroups>),
 }
 
@@ -38,8 +37,8 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route, Update
     let state = state_dir::cgroups(&daemon.host, &record.key);
     let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
     let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
-    // The engine's later updates of a plain runtime's container do not pass by here: its own state has to
-    // know what plugins set (D65).
+    // The engine's later updates of a plain runtime's container bypass nri-runc, so the runtime's state must include
+    // the plugins' values (D65).
     let is_direct = !by_systemd && !record.by_plain_runtime;
     Ok(match own_cgroups(daemon, record, &paths)? {
         Some(found) if is_direct && !found.is_scope() => Route::Direct(found),
@@ -89,14 +88,14 @@ impl InitOf {
         Ok(Self { id: record.key.id.clone(), pid, start: record.init_start })
     }
 
-    /// Fails if the process is gone. Called after its files were read: they were this very process's then.
+    /// Fails if the process is gone. Call it after reading its files: it proves that they were this process's.
     pub(crate) fn exists(&self, host: &Host) -> Result<(), UpdateError> {
         let process = pidfd::open_same(host, self.pid, self.start);
         process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
         Ok(())
     }
 
-    /// Its cgroups, if the daemon, with `ours`, is not in them.
+    /// Its cgroups, unless the daemon's own (`ours`) are the same.
     pub(crate) fn own_cgroups(
         &self,
         host: &Host,
@@ -107,7 +106,7 @@ impl InitOf {
         let found = Cgroups::find(host, mounts, self.pid, paths);
         self.exists(host)?;
         match found {
-            // A container that has no cgroups for itself is in those of another process.
+            // A container without separate cgroups shares those of another process.
             Ok(found) if !ours.is_some_and(|ours| found.holds(ours)) => Ok(Some(found)),
             Ok(_) => Ok(None),
             Err(error) if error.may_pass() => Err(not_known(error)),
@@ -119,17 +118,17 @@ impl InitOf {
     }
 }
 
-/// The error for cgroups whose place cannot be known.
+/// The error for cgroups at an unknown location.
 fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }
 
-/// CPUs and memory nodes that the host can have: the requested members, and the kernel's list.
+/// Members that request CPUs and memory nodes, and the kernel's list of existing ones.
 const THERE: [(&str, &str); 2] =
     [("cpus", "/sys/devices/system/cpu/possible"), ("mems", "/sys/devices/system/node/possible")];
 
-/// Checks that the host has the CPUs and nodes of `part`. The kernel refuses others, but systemd,
-/// which a runtime informs first, interprets them differently.
+/// Checks that the host has the CPUs and nodes of `part`. The kernel refuses others, but systemd, which a runtime
+/// informs first, interprets them differently.
 pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<(), UpdateError> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();

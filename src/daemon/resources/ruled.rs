@@ -14,7 +14,7 @@ use crate::error::quoted;
 use crate::limits;
 use crate::state::{ContainerKey, RuleHit, Skipped};
 
-/// Notes changes made although a rule in audit mode would refuse them, each once for a container.
+/// Records changes that a rule in audit mode would refuse, each once for a container.
 pub(crate) fn note_hits(
     daemon: &Daemon,
     notes: &[RuleNote],
@@ -50,7 +50,7 @@ pub(crate) fn note_hits(
     }
 }
 
-/// Notes updates and evictions of other containers that rules left out.
+/// Records updates and evictions of other containers that rules dropped.
 pub(super) fn note_dropped(
     daemon: &Daemon,
     dropped: &[DroppedRequest],

@@ -8,8 +8,8 @@ use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The container that a plugin's ID means: the subject of its request, else the living one of that
-/// ID, else the youngest. Of several living ones, none: the protocol has no field for the runtime
-/// root that distinguishes them.
+/// ID, else the youngest. If several live, none: the protocol has no field for the runtime root,
+/// which distinguishes them.
 pub(crate) fn find(
     daemon: &Daemon,
     id: &str,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of other containers that plugins request: in replies to Create, Update, Stop and
-//! Synchronize, and on their own.
+//! Updates of other containers that plugins request: in replies to Create, Update, Stop and Synchronize, and
+//! unprompted.
 //!
-//! All updates of a request are checked before anything is written; then each container succeeds or
-//! fails separately. A container that is being created gets its updates right after (D15), and so
-//! does one that is being started: between StartContainer and the start of its process nothing of
-//! it changes. Nothing waits for either, so that a plugin may ask from inside the very handler: the
-//! update is on record, and the plugin's request succeeds. A failure never fails the event that it
-//! came with: it is logged, and `explain` shows it.
+//! All updates of a request are checked before anything is written; then each container succeeds or fails separately. A
+//! container that is being created or started receives its updates right afterwards (D15), so that nothing changes
+//! between StartContainer and the start of its process. The request does not wait for that, because it may come from
+//! inside the handler: the update is recorded, and the request succeeds. A failed update never fails the event that
+//! contained it: it is logged, and `explain` shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -33,10 +32,10 @@ use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::messages::Classes;
 use crate::limits;
 
-/// Updates carried out at most once a container was created or started, including those that arrive meanwhile.
+/// Updates applied at most after a container's creation or start, including those that arrive meanwhile.
 const AT_ONCE: usize = 5 * limits::DEFERRED;
 
-/// How long a plugin waits at most for the answer to updates that are not tried.
+/// Longest delay of the response to a plugin whose updates are not tried.
 const MOST_SLOWED: Duration = Duration::from_secs(1);
 
 /// One container's update.
@@ -45,7 +44,7 @@ struct UpdateRequest {
     key: Option<ContainerKey>,
     requested: PendingUpdate,
     ignores_failure: bool,
-    /// Whether it is possible, and the result of that check.
+    /// The result of checking it.
     found: Result<Option<CheckedUpdate>, UpdateError>,
 }
 
@@ -61,7 +60,7 @@ pub(crate) async fn carry_out(
     note_skipped(daemon, subject, "", unknown.into_iter().map(unknown_field).collect());
     ruled::note_hits(daemon, &noted, event.name(), Some(subject));
     ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
-    // Evictions first: they free resources for the updates (D19).
+    // Evictions first, because they free resources for the updates (D19).
     evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
     // UpdateContainer's result for its own container is part of that update.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
@@ -73,7 +72,7 @@ pub(crate) async fn carry_out(
     carry_out_all(daemon, update_requests).await;
 }
 
-/// Lets other tasks run from time to time: a request may name thousands of containers.
+/// Lets other tasks run periodically: a request may name thousands of containers.
 async fn give_way(done: usize) {
     if done % 16 == 15 {
         tokio::task::yield_now().await;
@@ -98,7 +97,7 @@ pub(crate) async fn synchronized(
     }
 }
 
-/// Carries out an UpdateContainers request; the response has the updates that failed.
+/// Carries out an UpdateContainers request; the response lists the failed updates.
 pub(crate) async fn unsolicited(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
@@ -108,9 +107,8 @@ pub(crate) async fn unsolicited(
     carry_out_request(daemon, plugin, request, names).await
 }
 
-/// Carries out the updates that one plugin requests, in its order. A field that it may not set
-/// fails all of them before anything is written. `event` and `message` name the request to
-/// operators.
+/// Carries out one plugin's requested updates, in its order. A field that it may not set fails all of them before
+/// anything is written. `event` and `message` name the request to operators.
 async fn carry_out_request(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
@@ -130,7 +128,7 @@ async fn carry_out_request(
         ..api::UpdateContainersRequest::default()
     };
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
-        // It belongs to no container: `status` shows it.
+        // It belongs to no container, so `status` shows it.
         let line = unknown_field_line(&id, field);
         daemon.report.count_failure(&line, &line, &id, now());
     }
@@ -175,12 +173,12 @@ async fn carry_out_request(
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
-/// Lets a plugin wait for its answer while its updates are not tried, so that it does not repeat them at once: it may
-/// ask from inside a handler, so not longer than half of its time-out.
+/// Delays the response to a plugin whose updates are not tried, so that it does not repeat them at once. The request
+/// may come from inside a handler, so the delay is at most half of the plugin's time-out.
 async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
     let id = member.id();
     let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(&id, &it.id)?.1);
-    // Beside updates that are tried, those that are not cost nothing.
+    // Together with updates that are tried, those that are not cost nothing.
     let all: Option<Vec<Duration>> = update_requests.iter().map(pause).collect();
     if let Some(longest) = all.unwrap_or_default().into_iter().max() {
         tokio::time::sleep(longest.min(MOST_SLOWED).min(member.plugin.timeout() / 2)).await;
@@ -244,7 +242,7 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
     let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
-        // One alone, but in answers to an engine's event, where several may ask for parts of one update.
+        // One plugin, except in replies to an engine's event, where several may request parts of one update.
         let plugins: BTreeSet<&str> =
             update_request.requested.owners.values().map(String::as_str).collect();
         let plugin = plugins.iter().copied().collect::<Vec<_>>().join("+");
@@ -264,7 +262,7 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             (Ok(_), None) => Err(UpdateError::Unknown),
             (Err(update_error), _) => Err(update_error),
         };
-        // What waits for its container is neither.
+        // An update that waits for its container is neither.
         if pause.is_none() && !matches!(result, Ok(Done::Deferred)) {
             daemon.update_backoff.note(&plugin, &update_request.id, result.is_err());
         }
@@ -339,8 +337,8 @@ fn is_deferred(
     Ok(true)
 }
 
-/// A container was created or started, or was not started after all: carries out the updates that
-/// waited or arrive meanwhile.
+/// Carries out the updates that waited for a container's creation or start (also if it was not started), and those that
+/// arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next = daemon.container(key).and_then(|record| record.deferred.first().cloned());
@@ -360,7 +358,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
                 UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
             note_unmet(daemon, &update_request, &update_error);
         }
-        // Not earlier: if the daemon dies meanwhile, the next one has to repeat it.
+        // Not earlier: if the daemon dies meanwhile, the next one must repeat it.
         daemon.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
     }
 }
@@ -388,7 +386,7 @@ fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped 
     Skipped { plugin: plugins.join(","), reason }
 }
 
-/// Notes for the log, `explain` and the audit log that an update was not carried out.
+/// Records for the log, `explain` and the audit log that an update was not carried out.
 fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &UpdateError) {
     let skipped = unmet(update_request, update_error);
     let (plugin, id) = (&skipped.plugin, &update_request.id);
@@ -397,7 +395,7 @@ fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &Up
         warn!(plugin, container_id = id, "{}: {plugin}: {}", quoted(id), skipped.reason);
     }
     let Some(key) = &update_request.key else {
-        // No container has this ID: a plugin can request as many of these as it likes.
+        // No container has this ID, and a plugin may request any number of these.
         if has_line {
             let key = ContainerKey { root: String::new(), id: id.clone() };
             daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs the real runtime from the daemon: for an update that cannot be written directly, and for an
-//! eviction. The wrapper never does this; it becomes the runtime.
+//! eviction. The wrapper instead becomes the runtime.
 //!
 //! The wait for the child is bounded, and the last line of its stderr is the reason of a failure.
 
@@ -19,20 +19,20 @@ use crate::state::Container;
 
 use crate::daemon::watch::pidfd;
 
-/// The time that a runtime has (D8: the cap of an update).
+/// Time limit for a runtime (D8: the limit of an update).
 const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
-/// Interval of checks of a process without a descriptor to wait for.
+/// Interval of checks of a process without a pidfd.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
-/// Runs `VERB ARGUMENTS` of the runtime that made the container, with its global flags.
+/// Runs `VERB ARGUMENTS` with the runtime that made the container, and its global flags.
 ///
 /// # Errors
 /// Fails with the last line of the runtime's stderr.
 pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
     let (input, output) = (memory(stdin)?, memory(&[])?);
     let child = start(record, words, input, output.try_clone()?)?;
-    // Without it the child is polled.
+    // Without a pidfd the child is polled.
     let process = pidfd::open(child.id()).or_absent().flatten();
     let Some(status) = ended(child, process.as_ref(), RUNTIME_WAIT).await? else {
         return Err(Error::new(format!("{} {} did not end", record.runtime, words.join(" "))));
@@ -43,7 +43,7 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     Err(Error::new(last_words(output, &status.to_string())))
 }
 
-/// Waits for the child, bounded, and with `process` without polling. A child that does not exit is
+/// Waits for the child up to a limit, with `process` without polling. A child that does not exit is
 /// killed; a task awaits its end, which may take long inside the kernel.
 async fn ended(
     mut child: Child,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why the real runtime refused a container: the last error in the log that the engine named
-//! (`--log`), read once the runtime's process has exited, and the plugin whose change the message
-//! is about, as far as it shows that. Without such a log only the engine knows. It only reads.
+//! Why the real runtime refused a container: the last error in the engine's `--log` file, read once the runtime has
+//! exited, and the plugin whose change the message is about, if it shows that. Without a log only the engine knows the
+//! reason. It only reads.
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,7 +13,7 @@ use crate::presence::IfThere;
 use crate::state::Change;
 use serde_json::Value;
 
-/// Names that runtimes' errors use for parts of config.json's paths.
+/// Names that runtimes' errors use for parts of paths in config.json.
 const ALIASES: [(&str, &str); 12] = [
     ("oomscoreadj", "oom_score_adj"),
     ("mounts", "mount"),
@@ -32,8 +32,8 @@ const ALIASES: [(&str, &str); 12] = [
 /// Parts of paths that are too common to identify a change.
 const VAGUE: [&str; 6] = ["linux", "resources", "process", "limit", "env", "annotations"];
 
-/// The log of one call of the runtime, with its length before the call. The engine chooses where it is, so
-/// that reading it may block.
+/// The log of one runtime call, and its length before the call. The engine chooses its location, so reading it may
+/// block.
 #[derive(Debug, Clone)]
 pub(crate) struct RuntimeLog {
     path: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct RuntimeLog {
 }
 
 impl RuntimeLog {
-    /// The log that the engine named by `--log`, relative to the wrapper's working directory.
+    /// The engine's `--log` file, relative to the wrapper's working directory.
     pub(crate) fn open(log: Option<&OsStr>, cwd: &OsStr) -> Option<Self> {
         let text = log?.to_str()?;
         if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {
@@ -53,12 +53,12 @@ impl RuntimeLog {
         Some(Self { path, before })
     }
 
-    /// The folder in which it is.
+    /// The folder of the log.
     pub(crate) fn folder(&self) -> String {
         self.path.parent().unwrap_or(&self.path).to_string_lossy().into_owned()
     }
 
-    /// The last error in it since this call began.
+    /// The last error since this call began.
     pub(crate) fn last_error(&self) -> Option<String> {
         let mut file = files::open_regular(&self.path).or_absent()?;
         let meta = file.metadata().or_absent()?;
@@ -74,7 +74,7 @@ impl RuntimeLog {
 fn last_error_in(text: &str) -> Option<String> {
     let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
     let error = lines().find_map(error_of_line);
-    // A runtime that writes neither form writes its error last.
+    // A runtime that uses neither form writes its error last.
     let is_structured = |line: &str| line.starts_with('{') || line.contains("level=");
     let last = lines().next().filter(|line| !is_structured(line)).map(str::to_owned);
     let words = error.or(last)?;
@@ -82,7 +82,7 @@ fn last_error_in(text: &str) -> Option<String> {
     Some(clean.take(limits::RUNTIME_MESSAGE).collect::<String>().trim().to_owned())
 }
 
-/// The message of a line in runc's forms, if it is an error.
+/// The message of a line in one of runc's forms, if it is an error.
 fn error_of_line(line: &str) -> Option<String> {
     let is_error = |level: &str| matches!(level, "error" | "fatal" | "panic");
     if let Ok(entry) = serde_json::from_str::<Value>(line) {
@@ -101,7 +101,7 @@ fn error_of_line(line: &str) -> Option<String> {
     }
 }
 
-/// The change that an error message is about: the one whose path it mentions most of.
+/// The change that an error message is about: the one whose path the message mentions most fully.
 pub(crate) fn change_behind<'c>(changes: &'c [Change], words: &str) -> Option<&'c Change> {
     let words = words.to_lowercase();
     let by_plugins = changes.iter().filter(|change| !change.plugin.is_empty());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_change_that_an_error_is_about_is_the_one_it_says_most_of() {
+    fn an_error_is_about_the_change_that_it_mentions_most() {
         let changes = [
             change("10-mem", "linux.resources.memory.limit"),
             change("20-v2", "linux.resources.unified[memory.high]"),

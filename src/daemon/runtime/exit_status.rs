@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit code of a container's process, and the reason of its exit as far as it can be seen. The
-//! wrapper's runtime never has the code; the kernel reports it from 6.15 on, once the process was
-//! reaped, the engine's monitor writes it: containerd's shim (from 2.4) to `exit.json` of the
-//! bundle, conmon to a file of the engine's exit folder; and containerd publishes it
+//! The exit code of a container's process, and the reason of its exit if known. The wrapper's runtime never has the
+//! code. Its sources are the kernel (since 6.15, once the process is reaped), the engine's monitor (containerd's shim
+//! since 2.4 writes the bundle's `exit.json`, conmon a file in the engine's exit folder), and containerd's events
 //! (`lifecycle/task_exits.rs`). It only reads.
 
 use std::cell::{Cell, RefCell};
@@ -23,28 +22,27 @@ use crate::state::{Container, EVICTION, Lifecycle};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 
-/// The time that the daemon waits for the exit code, and the interval of looks meanwhile.
+/// Time for which the daemon waits for the exit code, and the interval of checks meanwhile.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
-/// The time that the daemon looks for an exit code after StopContainer was sent, where the engine removes its
-/// file early, and the interval of these looks.
+/// Time for which the daemon still checks for an exit code after StopContainer was sent, if the engine removes its file
+/// early, and the interval of these checks.
 const LATE_CODE_WAIT: Duration = Duration::from_secs(2);
 const LATE_CODE_CHECK: Duration = Duration::from_millis(10);
 
-/// The reason of an exit whose code is not reported, in the word that containerd has for it. The
-/// message's code is 0 then, which must not pass for success.
+/// The reason of an exit with an unknown code, in containerd's word. The message's code is then 0, which must not look
+/// like success.
 pub(crate) const UNKNOWN: &str = "Unknown";
 const OOM_KILLED: &str = "OOMKilled";
 
 /// The code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
 
-/// The file in which an engine writes a container's exit code. It may be in the bundle, so that reading it
-/// may block.
+/// The file to which an engine writes a container's exit code. It may be in the bundle, so reading it may block.
 #[derive(Debug, Clone)]
 pub(crate) struct ExitFile {
     path: PathBuf,
-    /// The init process that it has to be about, where it names one.
+    /// The init process that it must be about, if it names one.
     pid: Option<u32>,
     is_shims: bool,
 }
@@ -61,10 +59,10 @@ impl ExitFile {
         &self.path
     }
 
-    /// The exit code, if the engine wrote one for this very process.
+    /// The exit code, if the engine wrote one for this process.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(crate) fn read(&self) -> io::Result<Option<i32>> {
         let text = files::read_text(&self.path, limits::CONTAINER_FILE).if_there()?;
         Ok(text.and_then(|text| self.code_in(&text)))
@@ -83,13 +81,13 @@ impl ExitFile {
 /// Exit codes, and the engines whose monitors write none.
 #[derive(Debug, Default)]
 pub(crate) struct ExitCodes {
-    /// Engine and runtime root.
+    /// Engine and runtime root of monitors that write none.
     mute_monitors: RefCell<BTreeSet<(String, String)>>,
     /// Sockets of the containerds whose exits are followed.
     sources: RefCell<BTreeSet<String>>,
-    /// Their exits, oldest first, until a container takes its own.
+    /// Their exits, oldest first, until a container takes one.
     published: RefCell<VecDeque<TaskExit>>,
-    /// A test's: as before Linux 6.15.
+    /// For tests: behaves as before Linux 6.15.
     is_kernel_mute: Cell<bool>,
 }
 
@@ -109,14 +107,14 @@ impl ExitCodes {
         self.ending(process) == ProcessExit::Unsaid
     }
 
-    /// Notes that the exits of the containerd at this socket are followed; false where they are already,
-    /// or too many others are.
+    /// Records that the exits of the containerd at this socket are followed; false if they already are, or too many
+    /// others are.
     pub(crate) fn begin_source(&self, socket: &str) -> bool {
         let mut sources = self.sources.borrow_mut();
         sources.len() < limits::TASK_EXIT_SOURCES && sources.insert(socket.to_owned())
     }
 
-    /// Notes that they are no longer followed.
+    /// Records that they are no longer followed.
     pub(crate) fn end_source(&self, socket: &str) {
         self.sources.borrow_mut().remove(socket);
     }
@@ -130,7 +128,7 @@ impl ExitCodes {
         published.push_back(exit);
     }
 
-    /// The exit code that containerd published of this very process, if any.
+    /// The exit code that containerd published for this process, if any.
     pub(crate) fn published(&self, record: &Container) -> Option<i32> {
         let published = self.published.borrow();
         let is_its =
@@ -138,8 +136,8 @@ impl ExitCodes {
         published.iter().rev().find(is_its).map(|exit| exit.code)
     }
 
-    /// Waits for the exit code from the kernel or the engine, but not long: plugins wait for
-    /// StopContainer. Returns at once if neither will report it. `written` is the engine's.
+    /// Waits briefly for the exit code from the kernel or the engine: StopContainer waits for it. Returns at once if
+    /// neither will report it. `written` is the engine's.
     pub(crate) async fn wait(
         &self,
         record: &Container,
@@ -150,7 +148,7 @@ impl ExitCodes {
         let is_mute =
             self.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
         loop {
-            // The engine's code takes precedence: its users see that one too.
+            // The engine's code takes precedence, because the engine's users see that one.
             if let Some(code) = written().await {
                 return Some(code);
             }
@@ -170,8 +168,8 @@ impl ExitCodes {
         }
     }
 
-    /// Notes at the deletion of an exited container whether its monitor writes exit codes: it has
-    /// long reaped the process, so a missing code never comes, nor for the next containers.
+    /// Records, when an exited container is deleted, whether its monitor writes exit codes: it has reaped the process
+    /// long ago, so a code that is missing now never comes, nor for later containers.
     pub(crate) fn note_monitor(&self, record: &Container, has_code: bool) {
         let mut mute = self.mute_monitors.borrow_mut();
         if has_code {
@@ -182,8 +180,7 @@ impl ExitCodes {
     }
 }
 
-/// Whether the init process of a container is known to have exited; false while that cannot be
-/// known.
+/// Whether a container's init process is known to have exited; false if that is unknown.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     let Some(pid) = record.init_pid else { return false };
     match pidfd::open_same(host, pid, record.init_start) {
@@ -193,8 +190,8 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     }
 }
 
-/// The reason why the container stopped, as CRI engines name it, and a message for operators; both
-/// empty if it never had a process.
+/// The reason why the container stopped, in CRI engines' words, and a message for operators; both empty if it never had
+/// a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.changes.iter().find(|change| change.event == EVICTION);
@@ -209,7 +206,7 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     }
     match code {
         Some(0) => only("Completed"),
-        // Only a process that was killed can have been killed for its memory.
+        // Only a killed process can have been killed for its memory.
         Some(KILLED) | None if lacked_memory(host, record) => only(OOM_KILLED),
         Some(_) => only("Error"),
         None if record.init_pid.is_some() => {
@@ -219,8 +216,8 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     }
 }
 
-/// Whether the kernel killed a process of the container for lack of memory: the container's cgroup
-/// counts that, and exists until the runtime deletes the container.
+/// Whether the kernel killed a process of the container for lack of memory: the container's cgroup counts that until
+/// the runtime deletes the container.
 fn lacked_memory(host: &Host, record: &Container) -> bool {
     // systemd removes a scope with its last process.
     if record.status_reason == OOM_KILLED {
@@ -241,7 +238,7 @@ fn monitor(record: &Container) -> (String, String) {
     (record.engine.clone(), record.key.root.clone())
 }
 
-/// Waits for a code that the engine writes after [`ExitCodes::wait`] has given up.
+/// Waits for a code that the engine writes after [`ExitCodes::wait`] has timed out.
 pub(crate) async fn late_code(written: impl AsyncFn() -> Option<i32>) -> Option<i32> {
     let deadline = tokio::time::Instant::now() + LATE_CODE_WAIT;
     while tokio::time::Instant::now() < deadline {
@@ -253,8 +250,7 @@ pub(crate) async fn late_code(written: impl AsyncFn() -> Option<i32>) -> Option<
     None
 }
 
-/// Whether the engine removes the file before it has the runtime delete the container: Podman does, once it has
-/// read it.
+/// Whether the engine removes the file before the runtime deletes the container: Podman does so once it has read it.
 pub(crate) fn removes_file_early(record: &Container) -> bool {
     EngineKind::named(&record.engine) == Some(EngineKind::Podman)
 }
@@ -263,7 +259,7 @@ fn is_shim(record: &Container) -> bool {
     EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim)
 }
 
-/// Whether there is a place where the container's engine writes exit codes.
+/// Whether the container's engine has a location for exit codes.
 pub(crate) fn has_file(record: &Container) -> bool {
     place(record).is_some()
 }
@@ -300,7 +296,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// The looks at the engine's file, and the time that they took together.
+    /// The checks of the engine's file, and their total time.
     async fn looks(codes: &ExitCodes, record: &Container) -> (usize, Duration) {
         let (begun, looks) = (Instant::now(), Cell::new(0));
         let file = ExitFile::of(&Host::default(), record).unwrap();
@@ -348,7 +344,7 @@ mod tests {
         assert_eq!(looks(&codes, &here).await.0, 1, "it writes none");
         let other = record("/run/other", &here.bundle);
         assert!(is_waited_for(&codes, &other).await, "another may");
-        // A newer version does.
+        // A newer version writes it.
         let exit = temp.path().join("exit.json");
         files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
         let file = ExitFile::of(&Host::default(), &here).unwrap();

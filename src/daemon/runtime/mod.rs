@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime as seen from outside: its state directory, its log, the exit code that a
+//! The real runtime, observed from outside: its state directory, its log, the exit code that a
 //! monitor wrote, and commands that the daemon runs itself.
 //!
 //! It never changes a record and asks no plugin. It imports `watch`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime's state directory, which shows the outcome of its verbs (decision D2): the
-//! wrapper becomes the runtime and never sees its exit code. runc and youki keep
-//! `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`; runc and crun keep `exec.fifo` there from
-//! create until start. This module only reads; what it cannot know is an error, never an absence.
+//! The real runtime's state directory, which shows the outcome of its verbs (decision D2): the wrapper becomes the
+//! runtime and never sees its exit code. runc and youki keep `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`; runc
+//! and crun keep `exec.fifo` there from create until start. This module only reads; an unknown state is an error, never
+//! an absence.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,24 +34,24 @@ pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
 /// Whether the runtime knows the container.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
     presence::is_dir(&folder(host, key))
 }
 
-/// Whether the container was created and not started yet.
+/// Whether the container was created and is not started yet.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> io::Result<bool> {
     presence::exists(&folder(host, key).join("exec.fifo"))
 }
 
-/// The init process by the PID file of a call, if that differs from `before` the call. The engine chooses
-/// where it is, so this may block.
+/// The init process from the PID file of a call, if the file has changed since `before` the call. The engine chooses
+/// its location, so this may block.
 ///
 /// # Errors
-/// Fails when it cannot be known whether there is one.
+/// Fails when it is unknown whether there is one.
 pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Option<u32>> {
     if stamp(path)?.is_none_or(|now| Some(now) == before) {
         return Ok(None);
@@ -60,27 +60,27 @@ pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Opti
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// The init process by the runtime's own state.
+/// The init process from the runtime's state.
 ///
 /// # Errors
-/// Fails when it cannot be known whether there is one.
+/// Fails when it is unknown whether there is one.
 pub(crate) fn init_pid(host: &Host, key: &ContainerKey) -> io::Result<Option<u32>> {
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.pid))
 }
 
-/// When the init process started, in clock ticks since boot, by the runtime's own state.
+/// When the init process started, in clock ticks since boot, from the runtime's state.
 ///
 /// # Errors
-/// Fails when that cannot be read.
+/// Fails when that is unreadable.
 pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> io::Result<Option<u64>> {
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.start))
 }
 
-/// The container's cgroups by controller, from the runtime's state, and whether systemd manages
-/// them for it. crun names only a path, which is its process's as well.
+/// The container's cgroups by controller, from the runtime's state, and whether systemd manages them for it. crun names
+/// only a path, which is also its process's.
 ///
 /// # Errors
-/// Fails when the state cannot be read.
+/// Fails when the state is unreadable.
 pub(crate) fn cgroups(
     host: &Host,
     key: &ContainerKey,
@@ -96,13 +96,13 @@ pub(crate) struct RuntimeState {
     pub(crate) runtime: RuntimeKind,
     /// The bundle directory, if the state names it.
     pub(crate) bundle: Option<String>,
-    /// The init process, as long as there is one.
+    /// The init process, while it exists.
     pub(crate) pid: Option<u32>,
     /// When it started, in clock ticks since boot.
     pub(crate) start: Option<u64>,
     /// The cgroups by controller.
     pub(crate) cgroups: BTreeMap<String, PathBuf>,
-    /// systemd manages its cgroups.
+    /// Whether systemd manages its cgroups.
     pub(crate) systemd: bool,
     /// When the file was written, in seconds of Unix time.
     written: i64,
@@ -127,7 +127,7 @@ struct StateFile<C: Default> {
     systemd_cgroup: Value,
 }
 
-/// `config` of runc: it has hundreds of members, of which two count.
+/// runc's `config`: it has hundreds of members, of which only two are used.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RuncConfig<C: Default> {
@@ -141,7 +141,7 @@ struct RuncCgroups {
     systemd: Value,
 }
 
-/// What cannot be understood is as if it were absent: it must not hide the other members.
+/// A member that counts as absent if it cannot be parsed, so that it does not hide the others.
 #[derive(Default)]
 struct Lenient<T>(T);
 
@@ -154,7 +154,7 @@ impl<'de, T: Default + DeserializeOwned> Deserialize<'de> for Lenient<T> {
 
 type Exact = StateFile<RuncConfig<RuncCgroups>>;
 
-/// Reads the file in one pass, and member by member only where one of them has another form.
+/// Parses the file in one pass, and member by member only if one of them has another form.
 fn parse(bytes: &[u8]) -> Option<Exact> {
     if let Ok(file) = serde_json::from_slice(bytes) {
         return Some(file);
@@ -175,11 +175,10 @@ fn parse(bytes: &[u8]) -> Option<Exact> {
 }
 
 impl RuntimeState {
-    /// Reads the state of the container whose state directory this is; `None` if its runtime has
-    /// written none that can be understood.
+    /// Reads the state in a container's state directory; `None` if its runtime has written none that can be parsed.
     ///
     /// # Errors
-    /// Fails when it cannot be known what the runtime has written.
+    /// Fails when it is unknown what the runtime has written.
     pub(crate) fn read(folder: &Path) -> io::Result<Option<Self>> {
         for name in STATE_FILES {
             let path = folder.join(name);
@@ -215,13 +214,13 @@ impl RuntimeState {
         }
     }
 
-    /// Whether it was written in this boot, by its time.
+    /// Whether its time shows that it was written in this boot.
     pub(crate) fn is_of_this_boot(&self, host: &Host) -> bool {
         booted(host).is_none_or(|booted| self.written >= booted)
     }
 }
 
-/// Unix time in nanoseconds of a moment in clock ticks since boot; 0 where it is not known.
+/// Unix time in nanoseconds of a time in clock ticks since boot; 0 if unknown.
 pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> i64 {
     let since = ticks.and_then(|ticks| i64::try_from(ticks / TICKS).ok());
     match (booted(host), since) {
@@ -243,7 +242,7 @@ pub(crate) struct Stamp(pub(crate) u64, pub(crate) i64, pub(crate) i64);
 /// The stamp of a file, if it exists.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
     let meta = std::fs::metadata(path).if_there()?;
     Ok(meta.map(|meta| Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec())))
@@ -252,7 +251,7 @@ pub(crate) fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
 /// The stamp of a call's PID file, if it names one.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
     Ok(path.map(stamp).transpose()?.flatten())
 }
@@ -260,7 +259,7 @@ pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
 /// The stamp of the runtime's state file: an `update` replaces it.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when that is unknown.
 pub(crate) fn state_stamp(host: &Host, key: &ContainerKey) -> io::Result<Option<Stamp>> {
     let folder = folder(host, key);
     for name in STATE_FILES {
@@ -321,7 +320,7 @@ mod tests {
         let host = Host::default();
         assert_eq!(init_pid(&host, &key).unwrap(), None);
         assert!(exists(&host, &key).unwrap() && !waits_for_start(&host, &key).unwrap());
-        // A link to itself: the kernel refuses to look.
+        // A link to itself, which the kernel refuses to resolve.
         let odd =
             |name: &str| std::os::unix::fs::symlink(temp.path().join(name), temp.path().join(name));
         for name in ["c/state.json", "c/exec.fifo", "pid", "d"] {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
-//! depend on. It changes nothing itself; `recovery` and `reload` carry out what a verb changes.
+//! The daemon's responses to operators: one JSON document for each admin verb, in forms that scripts depend on. It
+//! changes nothing itself; `recovery` and `reload` carry out a verb's changes.
 //!
-//! A node may have thousands of pods whose labels their authors choose: the list of pods is made
-//! while it is sent, and is never in memory as a whole.
+//! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent while it is built,
+//! and is never in memory as a whole.
 
 use std::rc::Rc;
 
@@ -31,7 +31,7 @@ use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
 
-/// Pods that are listed before other tasks get a turn.
+/// Pods listed before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
 /// Answers an admin request on its connection.
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Sends the list of pods between `begin` and `end`, in parts.
+/// Sends the list of pods, between `begin` and `end`, in parts.
 async fn send_pods(
     daemon: &Daemon,
     stream: &mut UnixStream,
@@ -75,7 +75,7 @@ async fn send_pods(
             frames::send(stream, &DaemonResponse::Heartbeat).await?;
             sent = Instant::now();
         }
-        // It may be gone by now.
+        // The pod may be gone by now.
         let Some(row) = pod_row(daemon, id) else { continue };
         text += separator;
         text += &self::text(&row)?;
@@ -90,7 +90,7 @@ async fn send_pods(
 /// A document as text.
 ///
 /// # Errors
-/// Never fails: each member has a form in JSON.
+/// Never fails: every member has a JSON form.
 fn text(document: &impl Serialize) -> Result<String> {
     serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
 }
@@ -146,14 +146,14 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
     DaemonResponse::Admin(document.to_string())
 }
 
-/// Whether the request is for another program in the daemon's place.
+/// Whether it requests the re-execution of the daemon.
 pub(crate) fn is_reexec(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "reexec"
 }
 
-/// Answers a request that may take long: `forget` notifies plugins, which may be slow, and `drift` reads
-/// files of all containers. `None` for another request.
+/// Answers a request that may take long: `forget` notifies plugins, which may be slow, and `drift` reads files of all
+/// containers. Returns `None` for other requests.
 pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let id = question["id"].as_str();
@@ -174,19 +174,19 @@ async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<Value> {
     Ok(drift::look(daemon, keys, None).await.into_json())
 }
 
-/// Whether the request is for the daemon's end.
+/// Whether it requests the daemon's end.
 pub(crate) fn is_stop(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "stop"
 }
 
-/// Whether the request is for a recording, which has no end.
+/// Whether it requests a recording, which has no end.
 pub(crate) fn is_recording(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "record"
 }
 
-/// Whether the request is for events from now on, which has no end.
+/// Whether it requests events from now on, which have no end.
 pub(crate) fn is_following(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "events" && question["follow"] == true
@@ -256,7 +256,7 @@ fn failures(daemon: &Daemon) -> Vec<Failure> {
     rows.collect()
 }
 
-/// Running containers that were created without plugins, because the daemon was away.
+/// Running containers that were created without plugins because the daemon was unavailable.
 fn unadjusted(store: &Store) -> Vec<String> {
     let lives = |container: &&Container| {
         !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
@@ -268,7 +268,7 @@ fn unadjusted(store: &Store) -> Vec<String> {
     ids.take(limits::UNADJUSTED).collect()
 }
 
-/// The audit log, if one is kept: lines written and lost, and why it cannot be written now.
+/// The audit log, if there is one: lines written and lost, and why it cannot be written now.
 fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     let log = &daemon.report.audit;
     let counts = log.is_on().then(|| log.counts())?;
@@ -293,14 +293,14 @@ fn log_switch(off: bool, who: &str) -> Value {
     json!({})
 }
 
-/// The plugins that every container needs, and whether they take part now.
+/// The plugins that every container requires, and whether they are connected now.
 fn required(daemon: &Daemon) -> Vec<RequiredPlugin> {
     let row =
         |plugin: String| RequiredPlugin { connected: daemon.registry.is_present(&plugin), plugin };
     holdings::required_plugins(daemon).into_iter().map(row).collect()
 }
 
-/// The promises that refuse containers or note it, and whether their plugins take part now.
+/// The promises in either mode, and whether their plugins are connected now.
 fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let config = daemon.config();
     let is_there = |name: &str| !daemon.is_bystander() && daemon.registry.is_present(name);
@@ -326,7 +326,7 @@ fn missing(daemon: &Daemon) -> Vec<MissingData> {
     rows.collect()
 }
 
-/// Identity claims of tenants that were not believed.
+/// Identity claims of tenants that the daemon rejected.
 fn contradictions(daemon: &Daemon) -> Vec<IdentityClaim> {
     let notes = daemon.report.contradictions.borrow();
     let rows = notes.iter().map(|note| IdentityClaim {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The end of a daemon: it answers requests in flight first, within the time of their callers. New
-//! requests wait meanwhile, and are sent to the next daemon when this one is about to exit. A
-//! second signal ends it at once.
+//! The end of a daemon: it first answers requests in flight, within their callers' time limits. New requests wait
+//! meanwhile, and are sent to the next daemon when this one is about to exit. A second signal ends it at once.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,16 +16,16 @@ use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::DaemonResponse;
 
-/// The time that an idle daemon waits until the held wrappers have received `Ending`.
+/// Time that an idle daemon waits until the held wrappers have received `Ending`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// How long execs are still answered while creates are held.
+/// Time for which execs are still answered while creates are held.
 const EXECS_WAIT: Duration = Duration::from_secs(2);
 
 /// The requests of a daemon that may be ending.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
-    /// Since when it is ending, or about to become another program.
+    /// Since when it is ending, or about to execute another program.
     ending_since: Cell<Option<Instant>>,
     is_over: Cell<bool>,
     in_flight: Cell<usize>,
@@ -37,7 +36,7 @@ pub(crate) struct Drain {
     changed: Notify,
 }
 
-/// A connection that must not be cut off.
+/// A connection that must not be closed.
 pub(crate) struct OpenConnection(Rc<Drain>);
 
 impl Drop for OpenConnection {
@@ -70,12 +69,12 @@ impl Drain {
         OpenConnection(Rc::clone(self))
     }
 
-    /// Waits while no connection is to be accepted: they stay in the socket's queue.
+    /// Waits while connections must stay in the socket's queue.
     pub(super) async fn until_accepting(&self) {
         self.until(|drain| !drain.is_paused.get()).await;
     }
 
-    /// Waits until no connection is to be accepted.
+    /// Waits until connections must stay in the socket's queue.
     pub(super) async fn until_paused(&self) {
         self.until(|drain| drain.is_paused.get()).await;
     }
@@ -86,12 +85,12 @@ impl Drain {
         self.begin_to_end();
     }
 
-    /// Whether no request is in flight, and every open connection is one of a held request.
+    /// Whether no request is in flight, and every open connection has a held request.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.get() == 0 && self.open.get() == self.held.get()
     }
 
-    /// Sends the held requests away, to come back; they find no connection accepted until
+    /// Returns the held requests to their callers, which come back; no connection is accepted until
     /// [`go_on`](Self::go_on).
     pub(crate) async fn send_back(&self) {
         self.is_paused.set(true);
@@ -105,7 +104,7 @@ impl Drain {
         self.changed.notify_waiters();
     }
 
-    /// Serves requests again.
+    /// Resumes serving requests.
     pub(crate) fn go_on(&self) {
         self.ending_since.set(None);
         self.is_over.set(true);
@@ -113,12 +112,12 @@ impl Drain {
         self.changed.notify_waiters();
     }
 
-    /// Whether new requests have to wait.
+    /// Whether new requests must wait.
     pub(super) fn is_ending(&self) -> bool {
         self.ending_since.get().is_some()
     }
 
-    /// Whether creates have been held for so long that an `exec` must not prolong it: probes come without pause, and
+    /// Whether creates have been held for so long that an `exec` must not prolong that: probes come continuously, and
     /// each waits for plugins.
     pub(super) fn must_end(&self) -> bool {
         self.ending_since.get().is_some_and(|since| since.elapsed() > EXECS_WAIT)
@@ -140,8 +139,7 @@ impl Drain {
         }
     }
 
-    /// Keeps a new request waiting until this daemon is about to exit, then sends it to the next
-    /// one.
+    /// Holds a new request until this daemon is about to exit, then sends it to the next one.
     pub(super) async fn hold(&self, stream: &mut UnixStream) -> Result<()> {
         self.held.set(self.held.get() + 1);
         let over = async {
@@ -155,7 +153,7 @@ impl Drain {
         waited.and(sent)
     }
 
-    /// Waits until every request in flight is answered, a caller's time at most.
+    /// Waits until every request in flight is answered, up to a caller's time limit.
     pub(crate) async fn drain(&self, daemon: &Daemon, ends: &mut Ends) {
         daemon.process.is_ending.set(true);
         self.begin_to_end();
@@ -197,7 +195,7 @@ mod tests {
         drain.hold_new();
         assert!(!drain.must_end() && drain.is_ending());
         drain.ending_since.set(Instant::now().checked_sub(EXECS_WAIT + EXECS_WAIT));
-        // A second signal does not begin it anew.
+        // A second signal must not restart it.
         drain.begin_to_end();
         assert!(drain.must_end());
         drain.go_on();

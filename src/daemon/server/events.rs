@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri events`: the events that are kept, or a stream of them until the reader closes its end. A
-//! reader that does not read holds its connection and nothing else.
+//! `nri-runc nri events`: the kept events, or a stream of them until the reader closes its end. A reader that does not
+//! read blocks only its connection.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::stream::{EventReader, Since};
 /// The events after the cursor, as one document.
 ///
 /// # Errors
-/// Fails if that is not a cursor.
+/// Fails on an invalid cursor.
 pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
     let mut reader = daemon.stream.reader(&place(since)?);
     let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
@@ -26,7 +26,7 @@ pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
     Ok(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect())
 }
 
-/// Sends the cursor of the present, then each event after the cursor as a line, until the reader closes its end.
+/// Sends the current cursor, then each event after the given cursor as a line, until the reader closes its end.
 pub(super) async fn follow(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
@@ -48,7 +48,7 @@ pub(super) async fn follow(
         loop {
             let lines = events.next().await;
             writer.write_all(lines.as_bytes()).await?;
-            // A reader as fast as the events must not keep others from their turn.
+            // A reader that keeps pace with the events must not block other tasks.
             tokio::task::yield_now().await;
         }
     };
@@ -67,7 +67,7 @@ fn place(since: &Value) -> Result<Since> {
 fn follower(daemon: &Daemon, since: &Value) -> Result<EventReader> {
     daemon.stream.follower(&place(since)?).ok_or_else(|| {
         let most = limits::EVENT_READERS;
-        Error::new(format!("{most} programs read events already, as many as may"))
+        Error::new(format!("{most} programs already read events, the maximum"))
             .hint("end one of them")
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that take part in an `exec` by the extension (decisions D50, D60): they are asked about the process as the
-//! runtime would read it, and their changes go back with the verdict. It asks nobody where no plugin subscribed.
+//! Plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as the runtime would
+//! read it, and the verdict includes their changes. Without a subscriber nothing is sent.
 
 use std::rc::Rc;
 
@@ -32,18 +32,18 @@ use crate::state::{Change, ContainerKey, ExecChange};
 /// The event of changes.
 const EXEC: &str = "exec";
 
-/// What the plugins that take part made of a process.
+/// The plugins' decision on a process.
 #[derive(Default)]
 pub(super) struct Asked {
-    /// What the wrapper has to do.
+    /// The wrapper's instructions.
     pub(super) proceed: Proceed,
     pub(super) changes: Option<(PatchedSpec, ExecChanges)>,
 }
 
-/// Asks the plugins that take part.
+/// Asks the plugins that handle execs.
 ///
 /// # Errors
-/// Fails when a plugin refuses the process, or its absence does, or a change cannot be passed on.
+/// Fails when a plugin refuses the process or is missing and protects it, or a change cannot be passed on.
 pub(super) async fn ask(
     daemon: &Rc<Daemon>,
     call: &VerbRequest,
@@ -56,7 +56,7 @@ pub(super) async fn ask(
     if process.waits && daemon.registry.returning.execs.are_expected() {
         refuse_unprotected(daemon, key, &subscribers, &validators)?;
     }
-    // Up to 3 MiB, which nothing needs afterwards.
+    // It has up to 3 MiB and is not needed afterwards.
     let shown = process.document.take();
     if !process.waits || subscribers.is_empty() && validators.is_empty() {
         return Ok(Asked::default());
@@ -72,7 +72,7 @@ pub(super) async fn ask(
     let described = describe(daemon, call, shown).await;
     let Some((document, shown)) = described else {
         let protects = daemon.registry.exec_interest().protects;
-        let why = "its process could not be shown to the plugins that take part in execs";
+        let why = "its process could not be sent to the plugins that handle execs";
         return if protects { Err(Error::new(why)) } else { Ok(Asked::default()) };
     };
     let request = ExecContainerRequest {
@@ -96,7 +96,7 @@ pub(super) async fn ask(
     Ok(Asked { proceed, changes: Some((patched, changes)) })
 }
 
-/// Refuses a process that plugins protected before this daemon started, while none of them is back.
+/// Refuses a process that plugins protected before this daemon started, while none of them has returned.
 fn refuse_unprotected(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -118,7 +118,7 @@ fn refuse_unprotected(
     Err(error.hint("it is permitted without them after nri.plugin_registration_timeout"))
 }
 
-/// The document of the process, and the process in it; `None` if it cannot be read.
+/// The document of the process, and the process in it; `None` if it is unreadable.
 async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -141,7 +141,7 @@ async fn read_aside<T: Send + 'static>(
     tokio::task::spawn_blocking(read).await.ok().flatten()
 }
 
-/// The process that an `exec` without a document starts, as a document: that of its container's, with the flags.
+/// The process of an `exec` without a document, as a document: the container's process, with the flags applied.
 async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
     let folder = daemon.container(&call.key)?.folder().to_owned();
     let path = std::path::PathBuf::from(&folder);
@@ -153,8 +153,8 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
         let process = spec.get_mut("process")?.as_object_mut()?;
         let text = |word: &std::ffi::OsString| word.to_str().map(Value::from);
         let args: Option<Vec<Value>> = argv.get(line.id_index? + 1..)?.iter().map(text).collect();
-        // A wrapper that asked for rules alone sent the command line up to the ID: what plugins would be shown is not
-        // what runs.
+        // A wrapper that asks for rules alone sends the command line only up to the ID: plugins would receive something
+        // else than what runs.
         let args = args.filter(|args| !args.is_empty())?;
         process.insert("args".to_owned(), args.into());
         process.insert("terminal".to_owned(), line.tty.into());
@@ -173,8 +173,8 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
     .await
 }
 
-/// Sets `UID[:GID]` as runc does, which keeps the group of the container's process without a GID, and its other
-/// groups; `None` where it is not numeric.
+/// Sets `UID[:GID]` as runc does: without a GID it keeps the group of the container's process, and always its other
+/// groups; `None` if it is not numeric.
 fn set_user(user: &mut Value, text: &str) -> Option<()> {
     let (uid, gid) = text.split_once(':').map_or((text, None), |(uid, gid)| (uid, Some(gid)));
     let members = user.as_object_mut()?;
@@ -185,7 +185,7 @@ fn set_user(user: &mut Value, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Applies the changes to the document, on this thread if that takes no time.
+/// Applies the changes to the document, on this thread if that is quick.
 async fn patch(document: Vec<u8>, changes: &ExecChanges) -> Result<PatchedSpec> {
     let by = |field: Option<&str>| {
         let by = field.and_then(|field| changes.owners.get(field));
@@ -210,7 +210,7 @@ fn process_size(changes: &ExecChanges) -> u64 {
     protobuf::Message::compute_size(&changes.adjust)
 }
 
-/// Puts the changes into the verdict: a document, or flags where `exec` has none.
+/// Puts the changes into the verdict: as a document, or as flags if `exec` has none.
 fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Result<Proceed> {
     let Some(bytes) = &patched.bytes else { return Ok(Proceed::default()) };
     if argv::process_file(&call.command_line).is_some() {
@@ -240,8 +240,8 @@ fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Re
     Ok(Proceed { argv: Some(argv), ..Proceed::default() })
 }
 
-/// Notes which plugin changed what of the process, for `explain` and the audit log. Once the wrapper has the verdict: one
-/// that gave up runs the process unchanged.
+/// Records the plugins' changes to the process for `explain` and the audit log. Called once the wrapper has the
+/// verdict, because a wrapper that gave up runs the process unchanged.
 pub(super) fn note(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -257,7 +257,7 @@ pub(super) fn note(
         let plugin = changes.owners.get(field).map(|plugin| plugin.trim_start_matches('-'));
         plugin.unwrap_or_default().to_owned()
     };
-    // Arguments are in the line of the process itself, as far as `audit.exec_args` has them.
+    // The line of the process itself has the arguments, as far as `audit.exec_args` permits.
     let values = |change: &SpecChange| match change.field.starts_with("process.args") {
         true => (Value::Null, "(not shown)".into()),
         false => {
@@ -278,13 +278,13 @@ pub(super) fn note(
     let owners = owners.map(|change| (change.nri_field.clone(), owner(&change.nri_field)));
     let program = process.args.iter().flatten().next().cloned().unwrap_or_default();
     let change = ExecChange { at, program, owners: owners.collect() };
-    // Not written: an engine may repeat a probe for ever.
+    // Not written to disk: an engine may repeat a probe forever.
     daemon.records.change_in_memory(key, |record| {
         limits::keep_latest(&mut record.exec_changes, change, limits::EXEC_CHANGES);
     });
 }
 
-/// Notifies the plugins that subscribed of what became of the process.
+/// Notifies the plugins that subscribed of the process's outcome.
 pub(super) fn notify(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -316,7 +316,7 @@ pub(super) fn notify(
     let method = ExtensionEvent::POST_EXEC.method();
     daemon.registry.recorders.request(method, &request, Some(&event.origin));
     let request = Rc::new(request);
-    // Side by side: none waits for another.
+    // Concurrently: none waits for another.
     let subscribers = Rc::new(subscribers);
     for index in 0..subscribers.len() {
         let (subscribers, request) = (Rc::clone(&subscribers), Rc::clone(&request));

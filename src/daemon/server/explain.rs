@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `explain`: the container that an operator means, and the plugins' changes to it. It reads
-//! records, also of containers that are gone, and changes nothing.
+//! `explain`: finds the container that an operator means, and shows the plugins' changes to it. It
+//! reads records, also of removed containers, and changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ enum Match {
 /// One line if none matches.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let store = daemon.records.read();
-    // An infrastructure container is explained as its pod; as itself if it never had a pod.
+    // An infrastructure container is explained as its pod, or as itself if it never had a pod.
     let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
@@ -53,11 +53,11 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let found = newest_of_each(found.map(|(_, container)| container).collect());
     let living: Vec<&&Container> =
         found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
-    // The living container of a reused name is meant.
+    // Of a reused name, the living container is meant.
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
-        // A refused or ended one is tried again under its name: the last attempt is meant.
+        // A refused or ended container is retried under its name, so the last attempt is meant.
         ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
         _ => return Ok(ambiguous(daemon, wanted, &found)),
     };
@@ -67,7 +67,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     Ok(document)
 }
 
-/// The containers that match and are not removed: all of a pod, and each that has the prefix.
+/// The containers that match and are not removed: all of a pod, or all with the prefix.
 ///
 /// # Errors
 /// Fails if none matches.
@@ -150,7 +150,7 @@ fn row(daemon: &Daemon, container: &Container) -> Value {
     row
 }
 
-/// Namespace and name of its pod, which may be gone; records of older daemons have neither.
+/// Namespace and name of its pod, which may be removed; records of older daemons have neither.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
     match daemon.records.read().pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
@@ -161,7 +161,7 @@ fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
 
 fn explained(daemon: &Daemon, container: &Container) -> Value {
     let (namespace, pod) = pod_of(daemon, container);
-    // A plugin that was not notified of the pod did not know its containers either.
+    // A plugin that did not know the pod did not know its containers either.
     let store = daemon.records.read();
     let mut skipped = container.skipped.clone();
     let of_pod = explain_pod::newest(&store, &container.pod);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
-//! reads records, also of pods that are gone, and changes nothing.
+//! reads records, also of removed pods, and changes nothing.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::daemon::server::{recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
 
-/// The pod that matches: by its ID; where no container matches, also by a prefix of the ID, by
+/// The pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
 /// namespace/name, or by name if it has no namespace. `None` if no pod matches.
 pub(crate) fn explain(
     daemon: &Daemon,
@@ -29,7 +29,7 @@ pub(crate) fn explain(
     };
     let mut found: Vec<&Pod> = store.pods().filter(is_named).collect();
     if found.is_empty() {
-        // The last of several removed pods of one name: an engine makes one for each attempt.
+        // The last of several removed pods of one name: an engine creates one for each attempt.
         found = store.gone_pods().rev().find(is_named).into_iter().collect();
     }
     match found.as_slice() {

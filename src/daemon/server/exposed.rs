@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers into which the plugin socket is mounted, for `check`: a process in one of them can be
-//! a plugin, and a plugin can change every container. The records show no links inside of a mounted
-//! folder.
+//! Containers that have the plugin socket mounted, for `check`: a process in them can act as a
+//! plugin, and a plugin can change every container. Links inside a mounted folder are not in the
+//! records.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
 
-/// The containers with the socket whose pod has no connected plugin.
+/// The containers with the socket whose pods have no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // Only named processes can be plugins then.
+    // Then only named processes can be plugins.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return json!({"count": 0, "containers": []});
     }
@@ -53,7 +53,7 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
     json!({"count": count, "containers": rows})
 }
 
-/// The socket, and every folder above it, as paths that a mount may name.
+/// The socket and every folder above it, as paths that a mount may name.
 fn places(config: &Config) -> BTreeSet<PathBuf> {
     let path = &config.socket_path;
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -65,7 +65,7 @@ fn places(config: &Config) -> BTreeSet<PathBuf> {
     both.flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// The mount by which a container reaches the socket as a user that may connect.
+/// The mount by which a container reaches the socket as a permitted user.
 fn exposing(
     container: &api::Container,
     config: &Config,
@@ -78,7 +78,7 @@ fn exposing(
     let is_bind = |mount: &&api::Mount| {
         mount.type_ == "bind" || mount.options.iter().any(|option| option.ends_with("bind"))
     };
-    // Its own parts are left out: "/a/./b" and "/a//b" are "/a/b".
+    // `.` and empty parts are removed: "/a/./b" and "/a//b" are "/a/b".
     let cleaned = |source: &str| Path::new(source).components().collect::<PathBuf>();
     let mut mounts = container.mounts.iter().filter(is_bind);
     mounts.find(|mount| places.contains(&cleaned(&mount.source))).map(|mount| mount.source.clone())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One wrapper's connection, asynchronously: the request with its descriptors in, heartbeats and
-//! the response out, notices in. Sizes and times are bounded; a peer that breaks the protocol ends
-//! its own connection and no other.
+//! One wrapper's connection, asynchronously: it receives the request with its descriptors, sends heartbeats and the
+//! response, and receives notices. Sizes and times are bounded; a peer that violates the protocol ends only its
+//! connection.
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, IoSliceMut};
@@ -19,17 +19,17 @@ use crate::error::{Context, Error, Result};
 use crate::limits::{self, FRAME};
 use crate::link::{DaemonResponse, Notice, PROTOCOL, WrapperRequest};
 
-/// The time that a connection has to send its request.
+/// Time limit for a connection to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
 
-/// The time that a peer has to read one frame of an answer: it reads in one go.
+/// Time limit for a peer to read one frame of a response, which it does at once.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
-/// The interval of heartbeats to a wrapper while its request is handled.
+/// Interval of heartbeats to a wrapper while its request is handled.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Descriptors that the kernel passes at once, at most (SCM_MAX_FD): all are received, so that no
-/// unexpected one stays open.
+/// Maximum descriptors of one message (the kernel's SCM_MAX_FD): all are received, so that no unexpected one stays
+/// open.
 const DESCRIPTORS: usize = 253;
 
 /// Reads the request.
@@ -65,7 +65,7 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let question = WrapperRequest::decode(&rest)?;
     // Another version may attach unknown descriptors; its response names this daemon's version.
     if is_cut_off && question.descriptors.len() != fds.len() {
-        // The kernel had no number left for the others.
+        // The kernel had no descriptor number left for the others.
         return Err(nix::errno::Errno::EMFILE.into());
     }
     if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
@@ -85,8 +85,8 @@ fn length_of(bytes: &[u8]) -> Result<usize> {
     }
 }
 
-/// The first bytes with their descriptors, which are owned (and so closed) in any case, and whether
-/// descriptors are missing.
+/// Receives the first bytes and their descriptors, all of which are owned and so closed later, and whether descriptors
+/// are missing.
 fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)> {
     let mut buffer = vec![0_u8; 16 << 10];
     let mut control = cmsg_space!([i32; DESCRIPTORS]);
@@ -98,8 +98,8 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)
     Ok((buffer, installed(&control), is_cut_off))
 }
 
-/// The descriptors that the kernel has installed, read from its one control message: nix shows none
-/// where some are missing, and these would stay open for ever.
+/// The descriptors in the kernel's one control message. nix returns none of them if some are missing, and they would
+/// stay open forever.
 fn installed(control: &[u8]) -> Vec<OwnedFd> {
     const LENGTH: usize = size_of::<usize>();
     const NUMBER: usize = size_of::<i32>();
@@ -121,16 +121,16 @@ fn own(fd: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Whether the wrapper has closed its end: it gave up, or died.
+/// Whether the wrapper has closed its end, because it gave up or died.
 pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     let ready = poll(&mut fds, PollTimeout::ZERO).is_ok();
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A long
-/// document for an operator is sent in parts; a verdict that no frame holds becomes a refusal: a
-/// plugin chooses its length, and an unreadable answer would bypass the others.
+/// Sends `answer`; an exited wrapper is noticed later, by its missing notice. A long document for an operator is sent
+/// in parts. A verdict that exceeds a frame becomes a refusal: a plugin chooses its length, and an unreadable response
+/// would bypass the other plugins.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     let mut frame = if let DaemonResponse::Admin(json) = answer {
         let rest = send_parts(stream, json).await?;
@@ -146,7 +146,7 @@ pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Re
     send_frame(stream, &frame).await
 }
 
-/// Sends the beginning of a document to an operator, as long as it has whole parts; returns the rest.
+/// Sends an operator's document as long as it has whole parts; returns the rest.
 pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -> Result<&'d str> {
     let mut rest = document;
     while rest.len() > limits::ADMIN_PART {
@@ -157,7 +157,7 @@ pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -
     Ok(rest)
 }
 
-/// Gives up a peer that does not read: tasks that wait for idle connections must not wait for it.
+/// Gives up on a peer that does not read: tasks that wait for idle connections must not wait for it.
 async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
     let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
     let sent = sent.map_err(|_late| Error::new("the peer does not read the answer"))?;
@@ -184,15 +184,15 @@ async fn send_heartbeats(stream: &mut UnixStream) -> Infallible {
     }
 }
 
-/// Sends the wrapper heartbeats until `work` is done; a wrapper that disconnects meanwhile is
-/// noticed with the answer.
+/// Sends the wrapper heartbeats until `work` is done; a wrapper that disconnects meanwhile is noticed when the response
+/// is sent.
 pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Result<T>> {
-    // Beside each other: the work continues even without a reader, since plugins were asked, and a
-    // rollback follows when the verdict cannot be delivered. A heartbeat is cut off whole: a socket
-    // takes all of its few bytes or none.
+    // Concurrently: the work continues without a reader, because plugins were asked, and a rollback follows when the
+    // verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes or none, so it is never sent in
+    // part.
     tokio::select! {
         biased;
         done = work => Ok(done),
@@ -212,7 +212,7 @@ mod tests {
         })
     }
 
-    /// A stream without room, and its other end, which nothing reads.
+    /// A stream with a full buffer, and its other end, which is not read.
     async fn full() -> (UnixStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.writable().await.unwrap();

@@ -7,7 +7,7 @@ use crate::metrics::Holdings;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
-/// Every state of a container by the name that operators see, so that a state without containers
+/// Every state of a container, with its name for operators, so that a state without containers
 /// shows zero instead of its last number.
 const STATES: [(Lifecycle, &str); 5] = [
     (Lifecycle::Creating, "creating"),
@@ -23,7 +23,7 @@ pub(super) fn metrics_text(daemon: &Daemon) -> String {
     daemon.report.metrics.text(&holdings(daemon))
 }
 
-/// The reasons why this node is not ready for containers; empty if it is.
+/// The reasons why this node is not ready for containers; empty if it is ready.
 pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     let mut why = Vec::new();
     if daemon.process.is_ending.get() {
@@ -46,14 +46,14 @@ pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     why
 }
 
-/// Required plugins that are not connected; none while an engine's own NRI serves the plugins.
+/// Required plugins that are not connected; none while the engine's own NRI serves the plugins.
 fn missing_plugins(daemon: &Daemon) -> Vec<String> {
     let mut names = required_plugins(daemon);
     names.retain(|name| !daemon.is_bystander() && !daemon.registry.is_present(name));
     names
 }
 
-/// The plugins that every container needs.
+/// The plugins that every container requires.
 pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
     let mut names: Vec<String> =
         daemon.config().required_plugins().map(ToOwned::to_owned).collect();
@@ -68,7 +68,7 @@ pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
 
 /// The setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
-    // Wrapper processes obey the file at every call, whether it was reloaded or not.
+    // Wrappers read the file at every call, whether it was reloaded or not.
     let on_disk = daemon.process.started_with.get().map(StartedWith::present);
     if on_disk.map_or_else(|| daemon.config().disable, |loaded| loaded.config.disable) {
         return Some("nri.disable in the configuration");

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! A client of the listener may read and change nothing, and costs no container anything:
-//! `src/http.rs` limits connections.
+//! A client can read and change nothing, and delays no container: `src/http.rs` limits connections.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -31,7 +30,7 @@ use crate::plugin::socket::{self, SocketFile};
 /// Mode of the socket: only root may read its metrics.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Age up to which a page of metrics is reused, so that many requests cost the loop little.
+/// Age up to which a metrics page is reused, so that frequent requests cost the loop little.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,7 +41,7 @@ const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) struct MetricsServer {
     task: Option<JoinHandle<()>>,
     file: Option<(PathBuf, SocketFile)>,
-    /// The listener's descriptor, which the task owns, and where it listens.
+    /// The listener's descriptor, which the task owns, and its address.
     listener: Option<(RawFd, MetricsListener)>,
 }
 
@@ -53,7 +52,7 @@ pub(crate) struct SavedMetrics {
     at: String,
 }
 
-/// A listener that is open, and not served yet.
+/// An open listener that is not served yet.
 #[derive(Debug)]
 pub(crate) enum OpenListener {
     Tcp(TcpListener),
@@ -61,8 +60,8 @@ pub(crate) enum OpenListener {
 }
 
 impl MetricsServer {
-    /// Serves metrics where the configuration asks for it. A listener that cannot be opened is
-    /// reported and disturbs nothing else.
+    /// Serves metrics if configured. A listener that cannot be opened is reported and affects
+    /// nothing else.
     pub(crate) async fn start(daemon: &Rc<Daemon>) -> Self {
         let mut server = Self::default();
         match open(daemon.config().metrics_listen.as_ref()).await {
@@ -74,13 +73,13 @@ impl MetricsServer {
         server
     }
 
-    /// The listener as it is.
+    /// The listener's current state.
     pub(crate) fn save(&self) -> Option<SavedMetrics> {
         let (descriptor, at) = self.listener.as_ref()?;
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })
     }
 
-    /// Resumes the listener of the previous program, if the configuration still has it there.
+    /// Resumes the listener of the previous program, if its configured address is unchanged.
     pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
         let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
@@ -95,7 +94,7 @@ impl MetricsServer {
         server
     }
 
-    /// Serves metrics at another address than before, or not at all.
+    /// Serves metrics at another address, or stops serving them.
     pub(crate) fn serve(&mut self, daemon: &Rc<Daemon>, listener: Option<OpenListener>) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -141,7 +140,7 @@ impl OpenListener {
 /// Opens a listener, without serving it.
 ///
 /// # Errors
-/// Fails when another process listens there.
+/// Fails when another process listens at the address.
 pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenListener>> {
     Ok(match at {
         None => None,
@@ -176,8 +175,8 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     }
 }
 
-/// Binds a socket that root alone can connect to, in place of one without a listener. Any other
-/// file stays.
+/// Binds a socket that only root can connect to, replacing one without a listener. Any other file
+/// stays.
 async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection about a process that `exec` starts: whether an exec rule or a plugin refuses it, and what
-//! the audit log has of it (decision D60).
+//! A connection about a process that `exec` starts: whether an exec rule or a plugin refuses it, and its line in the
+//! audit log (decision D60).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,11 +26,11 @@ use crate::stream::{EventKind, NodeEvent};
 /// The event of these lines.
 const EXEC: &str = "exec";
 
-/// How long a process that is not detached may run before its line says that it was started: later
-/// the line might be lost with the daemon.
+/// Time after which the line of a process that is not detached is written as started: later it might be lost with the
+/// daemon.
 const LINE_WAIT: Duration = Duration::from_secs(10);
 
-/// How long the daemon waits for the kernel's word on how the runtime exited, and how often it asks.
+/// Time limit for the kernel to report how the runtime exited, and the interval of checks.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
@@ -70,7 +70,7 @@ async fn refuse(
     process: &LaterProcess,
     error: &Error,
 ) -> Result<()> {
-    // Not written: an engine may repeat a probe for ever.
+    // Not written to disk: an engine may repeat a probe forever.
     daemon.records.change_in_memory(&call.key, |record| {
         record.refuse(format!("exec: {}", error.why()), crate::clock::now());
     });
@@ -79,7 +79,7 @@ async fn refuse(
     verb::refuse(daemon, stream, call.verb(), &call.key, error).await
 }
 
-/// Refuses a process that an exec rule refuses, and notes what one in audit mode would refuse.
+/// Refuses a process that an exec rule refuses, and records what a rule in audit mode would refuse.
 fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<()> {
     let config = daemon.config();
     let pod = {
@@ -96,7 +96,7 @@ fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<
     Err(error)
 }
 
-/// Notes a process that a rule in audit mode would refuse, for a container once.
+/// Records a process that a rule in audit mode would refuse, once for a container.
 fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.report.metrics.plugins().count_rule(rule, "would_refuse");
     let hit = RuleHit {
@@ -119,7 +119,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.change(key, |record| record.would_refuse.push(hit));
 }
 
-/// Writes the line of a process, and notifies plugins, once it is known what came of it.
+/// Writes the line of a process, and notifies plugins, once its outcome is known.
 async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
     let at = crate::clock::now();
     let (result, exit_code) = match call.process() {
@@ -130,7 +130,7 @@ async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess
     write_line(&daemon, &call.key, at, &process, (result, exit_code), &Error::new(""));
 }
 
-/// What came of an `exec`, by the process that became the runtime, and the exit code if it is known.
+/// The outcome of an `exec`, from the process that became the runtime, and the exit code if known.
 async fn outcome(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -164,7 +164,7 @@ async fn outcome(
     (if is_started { "started" } else { "failed" }, None)
 }
 
-/// Writes the line of a process, if the audit log has these; `refusal` names the rule or the plugin.
+/// Writes the line of a process, if the audit log includes these; `refusal` names the rule or the plugin.
 fn write_line(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -191,7 +191,7 @@ fn write_line(
     });
     let executed = ExecutedProcess {
         user,
-        // Between a client of Docker or Kubernetes and its container there is no chain of processes.
+        // With a client of Docker or Kubernetes, no chain of processes leads to the container.
         login_uid: process.login_uid.filter(|_| has_login),
         caller: process.caller.clone(),
         args,

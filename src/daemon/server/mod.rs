@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections of wrappers, hooks and operators: frames, heartbeats, verdicts, admin answers.
+//! Connections of wrappers, hooks and operators: frames, heartbeats, verdicts, admin responses.
 //!
-//! It never decides about a container. It imports the verbs and the verbs' imports.
+//! It never decides about a container. It imports the verbs and their imports.
 
 mod admin;
 pub(crate) mod drain;

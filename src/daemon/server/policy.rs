@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --pod`: what the rules in force let plugins do with a known pod. It reads records
+//! `policy test --pod`: what the rules in force permit plugins for a known pod. It reads records
 //! and changes nothing.
 
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::rules::{PromiseFacts, promise_rows, report};
 use crate::state::Pod;
 
 /// The rules' decisions about a pod, for the connected plugins, the configured ones, and `plugins`.
-/// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous beginning of an ID.
+/// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous prefix of an ID.
 ///
 /// # Errors
 /// One line if no pod, or several, are meant.

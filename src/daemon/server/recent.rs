@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes what the recorder kept, outside of the
-//! loop, and never shows a plugin's own configuration.
+//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the recorded bytes outside of the
+//! loop, and never shows a plugin's configuration.
 
 use protobuf::Message;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn row(call: &RecordedCall) -> Value {
     let request = ttrpc::Request::parse_from_bytes(&call.copies.request).unwrap_or_default();
     let answer = ttrpc::Response::parse_from_bytes(&call.copies.answer).unwrap_or_default();
     let refusal = answer.status.as_ref().map(|status| status.message.as_str());
-    // What plugins are configured with is theirs.
+    // A plugin's configuration is private to it.
     let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
     let mut row = time(call);
     let messages = json!({

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri record`: the state first, then every request, until the reader closes its end.
+//! `nri-runc nri record`: sends the state first, then every request, until the reader closes its
+//! end.
 
 use std::rc::Rc;
 
@@ -20,8 +21,7 @@ use crate::plugin::json::show;
 
 /// Sends the state, then every request, until the reader closes its end.
 pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
-    // State and recording begin in one step: between them no event is missing, and none is there
-    // twice.
+    // State and recording begin in one step, so that no event in between is missing or sent twice.
     let (pods, containers) = events::snapshot(&daemon.records.read());
     let plugins: Vec<String> =
         daemon.registry.synchronized().iter().map(|chained| chained.id()).collect();
@@ -33,7 +33,7 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
             stream.write_all(line.as_bytes()).await?;
         }
     }
-    // The records are one snapshot: other tasks may run while it is shown.
+    // The records are one snapshot, so other tasks may run while it is sent.
     for container in containers {
         let message = messages::container_as_it_is(&container, daemon.is_paused(&container));
         match state.add(|parts| &mut parts.containers, &show(&message)) {
@@ -59,7 +59,8 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
     Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
 }
 
-/// Sends the rest: a recorder that ends closes its side first, and receives the lines until then.
+/// Sends the rest: a recorder that ends closes its sending side first, and receives the lines until
+/// then.
 async fn send_rest(
     writer: &mut (impl AsyncWrite + Unpin),
     mut lines: Recording,
@@ -67,7 +68,7 @@ async fn send_rest(
     lines.end();
     while let Some(line) = lines.next().await {
         match writer.write_all(line.as_bytes()).await {
-            // A recorder that was killed has closed both sides.
+            // A killed recorder has closed both sides.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             written => written?,
         }
@@ -101,7 +102,7 @@ impl Default for StateLine {
 }
 
 impl StateLine {
-    /// Adds to one of its lists. Returns the line so far if it had no room for it.
+    /// Adds to one of its lists. Returns the line so far if it is full.
     fn add(
         &mut self,
         list: impl FnOnce(&mut Parts) -> &mut Vec<Box<RawValue>>,

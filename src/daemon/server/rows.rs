@@ -37,7 +37,7 @@ pub(crate) fn state(daemon: &Daemon, container: &Container) -> &'static str {
     if daemon.is_paused(container) { "paused" } else { container.state.name() }
 }
 
-/// The line about a name or a prefix that several pods have; it names them.
+/// The line about a name or a prefix that matches several pods; it names them.
 pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
         (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),

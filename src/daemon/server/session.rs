@@ -87,7 +87,7 @@ async fn dispatch(
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
-    // A delete, a kill or an exec never waits, nor does a hook whose event has happened.
+    // A delete, a kill or an exec never waits, nor does a hook that reports a past event.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
         None => !matches!(call.command_line.verb, Verb::Delete | Verb::Kill | Verb::Exec),
@@ -118,8 +118,8 @@ async fn serve_endless(daemon: &Rc<Daemon>, stream: &mut UnixStream, question: &
     events::follow(daemon, stream, question).await
 }
 
-/// Reads the request; `None` where the daemon lacks something for it. The wrapper is notified: it
-/// would take the daemon for dead.
+/// Reads the request; `None` if the daemon lacks a resource for it. The wrapper is notified,
+/// because it would otherwise consider the daemon dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {
         Ok(asked) => Ok(Some(asked)),
@@ -133,7 +133,8 @@ async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     }
 }
 
-/// Waits for the program that takes the daemon's place and answers then; or answers why it cannot.
+/// Waits for the program that replaces the daemon's, which then answers; or answers why it could
+/// not.
 async fn reexec(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     let request = ReexecRequest { descriptor: stream.as_raw_fd() };
     let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await?;

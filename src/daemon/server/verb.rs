@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A verb's connection: its turn, the verdict, and the reaction to a wrapper that does not confirm
-//! it (decisions D1, D3, D8).
+//! A verb's connection: its turn, the verdict, and the handling of a wrapper that does not confirm it (decisions D1,
+//! D3, D8).
 
 use std::cell::RefCell;
 use std::io;
@@ -32,7 +32,7 @@ use crate::sources;
 use crate::state::ContainerKey;
 use crate::trace::{self, TraceContext};
 
-/// The time that a wrapper has to confirm its verdict with EXEC: it does so at once, or died.
+/// Time limit for a wrapper to confirm its verdict with EXEC: it does so at once, or has died.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
 
 /// A verdict, and its data until the runtime has run.
@@ -58,12 +58,12 @@ pub(super) async fn serve(
     let look = root_answers(daemon, &key);
     match frames::with_heartbeat(stream, look).await? {
         Ok(()) => answer(daemon, stream, call).await,
-        // An update that passed by would undo what plugins set.
+        // An update that bypasses the daemon would overwrite the plugins' values.
         Err(error) if verb.creates() || verb == Verb::Update => {
             refuse(daemon, stream, call.verb(), &key, &error).await
         }
         Err(_hangs) => {
-            // The runtime meets the same disk.
+            // The runtime meets the same disk error.
             let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
             Ok(())
         }
@@ -82,11 +82,11 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
-        // The daemon did not answer in time and was bypassed: asking plugins would have no effect.
+        // The wrapper gave up waiting and bypassed the daemon: asking plugins would have no effect.
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
-        // Before the container's own turn, which the holder of the bundle may need to release it.
+        // Acquired before the container's turn, which the bundle's holder may need in order to release it.
         let bundle = bundle_turn(daemon, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {
@@ -126,15 +126,15 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     }
     daemon.host.point(Point::DaemonVerdict)?;
     let confirmed = hand_over(daemon, stream, &key, decided.proceed).await;
-    // A `kill`, or a call that the runtime refuses: the container belongs to another call.
+    // A `kill`, or a call that the runtime refuses because the container belongs to another call.
     if decided.is_watched {
         settle_verdict(daemon, &key, &lane, confirmed, pending).await;
     }
     Ok(())
 }
 
-/// Looks whether the root of the runtime answers, if a disk may hang there. Its files are read on the loop
-/// otherwise.
+/// Checks whether the file system of the runtime's root responds, if it may be a disk that hangs. Otherwise its files
+/// are read on the loop.
 async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
     if sources::is_quick(&key.root) {
         return Ok(());
@@ -147,7 +147,7 @@ async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
     daemon.off_loop(&key.root, look).await
 }
 
-/// Watches how the runtime carries out a verdict, or takes the verdict back: its wrapper is gone.
+/// Watches the runtime carry out a verdict, or reverts the verdict if its wrapper is gone.
 async fn settle_verdict(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -158,14 +158,14 @@ async fn settle_verdict(
     let is_creation = pending.verb.creates();
     let goes_on = match confirmed {
         Confirmed::Executed => true,
-        // A start or delete runs even if its wrapper is gone, or runs it without the daemon: the
-        // runtime's state shows the outcome.
+        // A start or delete may run even if its wrapper is gone, or without the daemon: the runtime's state shows the
+        // outcome.
         _ if matches!(pending.verb, Verb::Start | Verb::Delete) => true,
         Confirmed::Failed => false,
         Confirmed::Unknown => !pidfd::has_ended(&pending.process),
     };
     if goes_on && is_creation && matches!(confirmed, Confirmed::Unknown) {
-        // It may continue without the daemon, and leave a note of that.
+        // The wrapper may continue without the daemon, and leave a note.
         let account = (Rc::clone(daemon), key.clone());
         pending.by_wrapper = Some(Box::new(move || {
             let (daemon, key) = account.clone();
@@ -179,7 +179,7 @@ async fn settle_verdict(
     } else {
         let pid = pending.pid;
         daemon.change(key, |record| {
-            // Another call may be under way.
+            // Another call may be in progress.
             record.in_flight.take_if(|flight| flight.pid == pid);
             record.updating.take_if(|updating| updating.pid == pid);
         });
@@ -187,8 +187,8 @@ async fn settle_verdict(
     }
 }
 
-/// The longest wait for a turn, for verbs that must not wait for plugins that are slow with earlier
-/// events; their own events follow these in order.
+/// Longest wait for a turn, for verbs that must not wait for plugins that are slow with earlier events; their events
+/// follow those in order.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
     waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)
@@ -222,7 +222,7 @@ pub(super) async fn files_before(
     looked.unwrap_or_else(no_answer)
 }
 
-/// Sends the wrapper a refusal, and notes it.
+/// Sends the wrapper a refusal, and records it.
 pub(super) async fn refuse(
     daemon: &Daemon,
     stream: &mut UnixStream,
@@ -274,9 +274,9 @@ fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
 enum Confirmed {
     /// It became the runtime.
     Executed,
-    /// It could not, and has put everything back.
+    /// It could not, and has restored everything.
     Failed,
-    /// No report, or it could not be read: its process shows whether it continues.
+    /// No report, or an unreadable one: its process shows whether it continues.
     Unknown,
 }
 
@@ -297,14 +297,14 @@ async fn hand_over(
         Ok(Err(_)) | Err(_) => return Confirmed::Unknown,
     }
     log_failure("sending a verdict", daemon.host.point(Point::DaemonExec));
-    // Not written: after a crash the runtime's state decides, whether or not EXEC arrived.
+    // Not written to disk: after a crash the runtime's state decides, whether or not EXEC arrived.
     daemon.records.change_in_memory(key, |record| {
         if let Some(flight) = &mut record.in_flight {
             flight.executed = true;
         }
     });
-    // A failed exec sends a notice, or ends the connection together with the process; a successful
-    // one ends the connection (it is CLOEXEC) and the process lives on.
+    // A failed exec sends a notice, or ends the connection together with the process; a successful one ends the
+    // connection (it is CLOEXEC) while the process continues.
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::ExecFailed(why))) => {
             daemon.report.note_failure(&format!("{}: {why}", key.id), "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries of the audit log, with their pod and container. Refusals, evictions and connections are events
-//! too. Of values that were applied or skipped nothing is looked up or built while no audit log is kept.
+//! Entries of the audit log, with their pod and container. Refusals, evictions and connections are events too. Without
+//! an audit log, entries about applied or skipped values are not built at all.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject};
 use crate::daemon::shared::Daemon;
@@ -20,7 +20,7 @@ impl Daemon {
         self.record(entry);
     }
 
-    /// Writes an entry about a plugin that connected, left or was refused.
+    /// Writes an entry about a plugin that connected, disconnected or was refused.
     pub(crate) fn audit_plugin(&self, action: AuditAction, plugin: &str, reason: &str) {
         self.record(AuditEntry::new(action).by(plugin).because(reason));
     }
@@ -32,7 +32,7 @@ impl Daemon {
         }
     }
 
-    /// Writes an entry for each change that has another value than before.
+    /// Writes an entry for each change whose value differs from the previous one.
     pub(crate) fn audit_applied(&self, key: &ContainerKey, changes: &[Change]) {
         if !self.report.audit.is_on() {
             return;
@@ -49,7 +49,7 @@ impl Daemon {
         }
     }
 
-    /// Writes an entry for each plugin or value that was left out.
+    /// Writes an entry for each skipped plugin or value.
     pub(crate) fn audit_skipped(&self, key: &ContainerKey, event: &str, skipped: &[Skipped]) {
         if !self.report.audit.is_on() {
             return;
@@ -106,7 +106,7 @@ fn of_pod(pod: &Pod) -> AuditSubject {
     }
 }
 
-/// Its pod may be forgotten; then the container's record has the names.
+/// Its pod's record may be gone; then the container's record has the names.
 fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
     AuditSubject {
         engine: container.engine.clone(),

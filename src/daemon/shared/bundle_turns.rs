@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One create at a time in a bundle: from reading its document until the runtime has read the
-//! document put in place. Two at once would run each other's documents, and restore the wrong one.
+//! Allows one create at a time in a bundle: from reading its document until the runtime has read the document put in
+//! place. Two concurrent ones would run each other's documents, and restore the wrong one.
 //!
-//! Directories are compared by inode, not by path. This module knows nothing of documents.
+//! Directories are compared by inode, not by path. This module does not handle documents.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::error::{Context, Error, Result, quoted};
 
-/// The time that a create waits for another one in its bundle.
+/// Time for which a create waits for another one in its bundle.
 const CREATE_WAIT: Duration = Duration::from_secs(30);
 
 /// The right to use a bundle; released when it is dropped.
@@ -53,8 +53,7 @@ impl Bundles {
         Ok(turn)
     }
 
-    /// Waits for its turn in the bundle `dir` likewise; `None` where a verb of this very container has
-    /// it.
+    /// Waits like [`turn`](Self::turn); `None` if a verb of this same container has it.
     pub(crate) async fn turn_unless_its_own(
         &self,
         dir: impl AsFd,
@@ -92,7 +91,7 @@ impl Bundles {
 }
 
 fn directory(dir: impl AsFd) -> Result<Directory> {
-    // The kernel's cached attributes: a file server is not asked.
+    // The kernel's cached attributes, so that a file server is not contacted.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(dir, "", flags, StatxFlags::INO).map_err(std::io::Error::from);
     let stat = stat.doing(|| "looking at the bundle")?;

@@ -32,7 +32,7 @@ impl Daemon {
         self.audit_applied(key, changes);
     }
 
-    /// Sends the event of an audit entry, if it has one; the entry may not be written anywhere.
+    /// Sends the event of an audit entry, if it has one, even if the entry is not written.
     pub(super) fn emit_audited(&self, entry: &AuditEntry) {
         let kind = match entry.action {
             AuditAction::Refused => EventKind::Refused,

@@ -12,7 +12,7 @@ use crate::plugin::{Encoded, Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
-/// An event about a container in its present state.
+/// An event about a container in its current state.
 pub(crate) fn of_container(
     store: &Store,
     event: Event,
@@ -29,7 +29,7 @@ pub(crate) fn of_container(
     Some(notification.of_engine(&container.engine, is_doubtful))
 }
 
-/// An event about a container that names it and its pod, and no more.
+/// An event about a container that has only the names of it and its pod.
 pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Option<Notification> {
     let container = store.container(key)?;
     let message = api::Container {
@@ -49,8 +49,8 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
 }
 
-/// The full snapshot for a plugin: announced pods, and containers, including those that have exited
-/// but are not removed. NRI: engines leave these out.
+/// The full snapshot for a plugin: announced pods, and containers, including exited ones that are
+/// not removed. NRI: engines omit these.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
@@ -59,7 +59,7 @@ pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container
 
 /// The snapshot with which a plugin is synchronized.
 pub(crate) struct Moment {
-    /// The pods as they are sent.
+    /// The encoded pods.
     pub(crate) pods: Vec<Encoded>,
     pub(crate) containers: Vec<Rc<Container>>,
     /// The pods and containers of the snapshot.
@@ -68,12 +68,12 @@ pub(crate) struct Moment {
     pub(crate) hidden: Vec<(Subject, String)>,
 }
 
-/// A pod as rules see it.
+/// A pod as rules match it.
 pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
     RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
 }
 
-/// The pod of a container as rules see it; from the container if the pod has no record.
+/// The pod of a container as rules match it; from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     store.pod(&container.pod).map_or_else(
         || RuledPod {
@@ -96,7 +96,7 @@ pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject 
     ExecSubject { bundle, namespace, labels, lacks_labels, engine, handler, is_doubtful, is_exempt }
 }
 
-/// Whether the new rules show a plugin a pod that was hidden from it before.
+/// Whether the new rules show a plugin a pod that the old ones hid from it.
 pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: &str) -> bool {
     before.hides_anything()
         && store.pods().filter(|pod| pod.state != PodState::Created).any(|pod| {
@@ -105,8 +105,8 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
         })
 }
 
-/// A snapshot of shared records, to be held while it is encoded, without those that rules hide from
-/// this plugin. It lacks those that are ending too: the plugin would never receive their end.
+/// A snapshot of shared records, to be held while it is encoded. It omits records that rules hide
+/// from this plugin, and those that are ending, because the plugin would never receive their end.
 pub(crate) fn snapshot_shared(
     store: &Store,
     rules: &Rules,
@@ -146,13 +146,13 @@ pub(crate) fn snapshot_shared(
     Moment { pods, containers, about, hidden }
 }
 
-/// Pods that plugins see.
+/// Pods that plugins receive.
 fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
     store.pods().filter(|pod| pod.state != PodState::Created)
 }
 
 fn is_shown(container: &Container) -> bool {
-    // A container that was refused during its creation will never exist.
+    // A container whose creation was refused will never exist.
     let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
     !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines about what a plugin or a listener does in any number: each has a few within a minute, and one more
-//! line counts the rest.
+//! Limits log lines about events that a plugin or a listener can cause in any number: each has a few lines a minute,
+//! and one more line counts the rest.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::limits;
 use crate::log::{LineLimit, Room, WINDOW};
 use crate::text::counted;
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FewOf {
     /// accept(2) failed.
@@ -22,12 +22,12 @@ pub(crate) enum FewOf {
     Eviction,
     /// A request that a rule in audit mode would refuse.
     WouldRefuse,
-    /// A value that is not as its owner set it.
+    /// A value that differs from the one that its owner set.
     Drift,
 }
 
 impl FewOf {
-    /// The line that counts the others, which begins with the name of the plugin or listener.
+    /// The line that counts the others; it begins with the name of the plugin or listener.
     fn more(self, name: &str, count: u64) -> String {
         let (noun, what) = match self {
             Self::Unaccepted => ("more connection", "could not be accepted"),
@@ -41,13 +41,13 @@ impl FewOf {
     }
 }
 
-/// The lines about what plugins request, and about listeners, each by its name.
+/// The lines about plugins' requests, and about listeners, each by its name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FewLines(Rc<LineLimit<(FewOf, String)>>);
 
 impl FewLines {
-    /// Whether this one, about a plugin or listener, has a line. The first one that has none has the rest
-    /// counted in a line later.
+    /// Whether this event about a plugin or listener gets a line. The first one without a line schedules the line that
+    /// counts the rest.
     pub(crate) fn has_room(&self, of: FewOf, name: &str) -> bool {
         let kind = (of, name.to_owned());
         let room = self.0.room(kind.clone(), limits::LISTED, Instant::now());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The flight recorder: the last requests to plugins and their answers, as they were on the wire, for
-//! `sysdump`, and the time of each, for `explain`. It keeps copies of bytes that are there already, within a bound, and decodes nothing; every other
-//! count goes on to the metrics.
+//! The flight recorder: the last requests to plugins and their responses, as on the wire, for `sysdump`, and the time
+//! of each, for `explain`. It copies existing bytes up to a limit and decodes nothing; all other counts are passed to
+//! the metrics.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +14,11 @@ use crate::plugin::{CallCopies, CallMeter, CallSample};
 /// A request to a plugin that has a result.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedCall {
-    /// When its result came: Unix time in nanoseconds.
+    /// Unix time of its result, in nanoseconds.
     pub(crate) at: i64,
     pub(crate) plugin: String,
     pub(crate) operation: &'static str,
-    /// The pod and container that it was about; empty if it was not an event.
+    /// The pod and container of its event; empty for other requests.
     pub(crate) pod: String,
     pub(crate) container: String,
     pub(crate) waited: Duration,
@@ -36,7 +36,7 @@ impl RecordedCall {
     }
 }
 
-/// Counts calls, and keeps the last ones.
+/// Counts calls, and keeps the latest ones.
 #[derive(Debug)]
 pub(crate) struct FlightRecorder {
     counts: Arc<dyn CallMeter>,
@@ -54,7 +54,7 @@ impl FlightRecorder {
         Arc::new(Self { counts, kept: Mutex::default() })
     }
 
-    /// The calls that are kept, the oldest first.
+    /// The kept calls, the oldest first.
     pub(crate) fn calls(&self) -> Vec<RecordedCall> {
         self.kept().calls.iter().cloned().collect()
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One lane for each container and pod (decision D3): verbs of one container run one after another,
-//! and each first settles the outcome of the verb before. Different containers never wait for each
-//! other here.
+//! A lane for each container and pod (decision D3): verbs of one container run one after another, and each first
+//! settles the previous verb. Different containers never wait for each other here.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -34,24 +33,23 @@ pub(crate) struct PendingVerb {
     /// The runtime's process: the wrapper's, after exec.
     pub(crate) pid: u32,
     pub(crate) process: OwnedFd,
-    /// An earlier daemon decided it, and may have died before the wrapper received the answer: the
-    /// wrapper's own account of its call counts first.
+    /// Set if an earlier daemon decided it and may have died before the wrapper received the response: then the
+    /// wrapper's note about its call takes precedence.
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
-    /// The stamp of that file before the verb, if that was known.
+    /// The stamp of that file before the verb, if known.
     pub(crate) pid_file_before: std::io::Result<Option<Stamp>>,
-    /// The stamp of the runtime's state file before the verb, if that was known.
+    /// The stamp of the runtime's state file before the verb, if known.
     pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
-    /// `run`, `restore`: whether the container was started.
+    /// `run`, `restore`: watches whether the container was started.
     pub(crate) start_watch: RefCell<StartWatch>,
-    /// `create`, `run`, `restore`: no other request creates in this bundle until the runtime has
-    /// read its document.
+    /// `create`, `run`, `restore`: prevents other creates in this bundle until the runtime has read its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
-    /// `update`: values that hold once the runtime took it; until then no other request writes.
+    /// `update`: values that are in force once the runtime has accepted it; until then no other request writes.
     pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
-    /// `update`: what became of it, until plugins were notified.
+    /// `update`: its result, until plugins were notified.
     pub(crate) concluded: RefCell<Option<ConcludedUpdate>>,
 }
 
@@ -80,11 +78,10 @@ impl PendingVerb {
         }
     }
 
-    /// The init process that this verb made: by the runtime's own state, which is known at once, else by
-    /// its PID file.
+    /// The init process that this verb made: from the runtime's state, which is known at once, else from its PID file.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(crate) async fn init_pid(
         &self,
         daemon: &Daemon,
@@ -108,23 +105,23 @@ impl PendingVerb {
     }
 }
 
-/// Whether the wrapper of this container ran the call without a daemon and left a note of it, which
-/// was taken over; an error while that cannot be known.
+/// Whether the wrapper of this container ran the call without a daemon and its note was taken over; an error while that
+/// is unknown.
 pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
 
-/// Values that hold once the runtime took an update, and the right to write meanwhile.
+/// Values that are in force once the runtime has accepted an update, and the right to write meanwhile.
 #[derive(Debug)]
 pub(crate) struct ProposedUpdate {
     pub(crate) engine: Map<String, Value>,
     pub(crate) overlay: Map<String, Value>,
     pub(crate) owners: BTreeMap<String, String>,
-    /// The fields that plugins set in their answers to this update, each with its plugin.
+    /// The fields that plugins set in their responses to this update, each with its plugin.
     pub(crate) answered: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
-    /// Values that the engine repeats, and that do not come into force.
+    /// Values that the engine repeats and that do not take effect.
     pub(crate) repeated: Vec<RepeatedValue>,
     pub(crate) classes: Classes,
-    /// Whether plugins were asked, and so are notified of what became of it.
+    /// Whether plugins were asked, and so are notified of the result.
     pub(crate) is_told: bool,
     pub(crate) writing: OwnedMutexGuard<()>,
 }
@@ -136,25 +133,25 @@ pub(crate) struct ConcludedUpdate {
     pub(crate) is_told: bool,
     /// The resources that a failed one tried to set.
     pub(crate) failed: Option<Map<String, Value>>,
-    /// The runtime writes the plugins' values again, after a failure.
+    /// The task in which the runtime restores the plugins' values after a failure.
     pub(crate) restoring: Option<JoinHandle<()>>,
 }
 
-/// The work under way for one container.
+/// The work in progress for one container.
 #[derive(Default)]
 pub(crate) struct Lane {
     /// Held by the verb that is being answered or settled.
     pub(crate) turn: Mutex<()>,
     /// Verbs whose outcome is still open, oldest first.
     pub(crate) pending: RefCell<Vec<Rc<PendingVerb>>>,
-    /// Held while a runtime or the daemon writes the container's resources: never while a plugin is
-    /// asked, and never while waiting for a turn.
+    /// Held while a runtime or the daemon writes the container's resources; never while a plugin is asked or while
+    /// waiting for a turn.
     pub(crate) writing: Arc<Mutex<()>>,
     /// The patched document of a creation, until the runtime has made the container.
     pub(crate) written: RefCell<Option<Vec<u8>>>,
 }
 
-/// The lanes of all containers and pods with work under way.
+/// The lanes of all containers and pods with work in progress.
 #[derive(Default)]
 pub(crate) struct Lanes {
     all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
@@ -168,13 +165,13 @@ impl Lanes {
         Rc::clone(self.all.borrow_mut().entry(key.clone()).or_default())
     }
 
-    /// The lane of a pod: announced once, and over before it may begin anew. It is taken after a
-    /// container's, never before.
+    /// The lane of a pod, so that it is announced once and ends before it begins again. Take it after a container's
+    /// lane, never before.
     pub(crate) fn pod(&self, id: &str) -> Rc<Lane> {
         self.container(&pod_key(id))
     }
 
-    /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
+    /// Drops the lanes of a removed container and of its pod, if no work is in progress.
     pub(crate) fn drop_idle(&self, store: &Store, key: &ContainerKey, pod: &str) {
         let mut lanes = self.all.borrow_mut();
         for (key, is_known) in [
@@ -187,12 +184,12 @@ impl Lanes {
         }
     }
 
-    /// Drops the lane of a pod that is not known any more, if nothing is under way.
+    /// Drops the lane of a pod without a record, if no work is in progress.
     pub(crate) fn drop_idle_pod(&self, store: &Store, id: &str) {
         self.drop_idle(store, &pod_key(id), id);
     }
 
-    /// Releases the lane of a container that goes on living: thousands of them need none.
+    /// Drops the lane of a living container: thousands of idle ones need none.
     pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {
         drop(lane);
         let mut lanes = self.all.borrow_mut();
@@ -203,8 +200,8 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// Whether no verb is decided or settled, and none is open but foreground runs of containers
-    /// that `is_followed` knows as started.
+    /// Whether no verb is being decided or settled, and the only open ones are foreground runs of containers that
+    /// `is_followed` knows as started.
     pub(crate) fn are_quiet(&self, is_followed: impl Fn(&ContainerKey) -> bool) -> bool {
         let lanes = self.all.borrow();
         lanes.iter().all(|(key, lane)| {
@@ -219,13 +216,13 @@ impl Lanes {
     }
 }
 
-/// Whether no task holds or awaits the lane: a new one does as well.
+/// Whether no task holds or awaits the lane: a new lane serves as well.
 fn is_idle(lane: &Rc<Lane>) -> bool {
     let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
     !is_held && lane.pending.borrow().is_empty()
 }
 
-/// The key of a pod's lane; it collides with no container, as no runtime's root is relative.
+/// The key of a pod's lane; it cannot collide with a container, because a runtime's root is never relative.
 fn pod_key(id: &str) -> ContainerKey {
     ContainerKey { root: "pods".to_owned(), id: id.to_owned() }
 }

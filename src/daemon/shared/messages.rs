@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records to NRI messages and back: the record keeps the message's protobuf bytes; values that
-//! change (state, pid, times) are filled in when it is sent.
+//! Converts records to NRI messages and back: the record keeps the message's protobuf bytes, and
+//! values that change (state, PID, times) are filled in when it is sent.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Classes {
     }
 }
 
-/// Message fields whose values the record has: they are not kept a second time.
+/// Message fields whose values the record has: they are not stored twice.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
 
@@ -41,7 +41,7 @@ const LABELS: u64 = 5;
 const LINUX: u64 = 8;
 const RESOURCES: u64 = 6;
 
-/// The field that is in every message which an earlier version kept whole.
+/// The field that every message has which an earlier version kept as a whole.
 const ID: u64 = 1;
 
 /// A container's bytes, as records keep them.
@@ -54,18 +54,18 @@ pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
 }
 
-/// The kept part of a message, without the fields that an earlier version kept as well.
+/// The kept part of a message, without the fields that an earlier version also kept.
 fn kept(wire: &Wire, of_record: &[u64]) -> Arc<[u8]> {
     if wire.begins_with(ID) { Wire::without(&wire.0, of_record).0 } else { Arc::clone(&wire.0) }
 }
 
 fn from_wire<M: Message>(wire: &Wire) -> M {
-    // A record that was tampered with gives an empty message, not a dead daemon.
+    // A manipulated record results in an empty message, not a crash of the daemon.
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// A container as the replies so far made it. Parts that merging filled in for plugins, and that no
-/// plugin used, are removed.
+/// A container with the changes of the replies so far. Parts that merging added for plugins and
+/// that stayed empty are removed.
 pub(crate) fn so_far(container: &api::Container) -> Wire {
     let mut container = container.clone();
     if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
@@ -76,16 +76,17 @@ pub(crate) fn so_far(container: &api::Container) -> Wire {
     to_wire(&container)
 }
 
-/// The container as plugins see it now.
+/// The container as plugins receive it now.
 pub(crate) fn container(record: &Container) -> api::Container {
     let mut message: api::Container = from_wire(&record.message);
-    // Merging leaves an empty list of hooks behind.
+    // Merging leaves an empty list of hooks.
     message.hooks = message.hooks.take().filter(|hooks| *hooks != api::Hooks::default()).into();
     fill_in(&mut message, record);
     message
 }
 
-/// Returns the container as plugins see it now, with its pause, which its record does not have.
+/// Returns the container as plugins receive it now, including whether it is paused, which is not on
+/// record.
 pub(crate) fn container_as_it_is(record: &Container, is_paused: bool) -> api::Container {
     let mut message = container(record);
     set_paused(&mut message, is_paused);
@@ -133,8 +134,8 @@ pub(crate) fn resources(record: &Container) -> api::LinuxResources {
     linux.resources.into_option().unwrap_or_default()
 }
 
-/// A recorded message with other resources; classes, which no document has, stay unless they are
-/// set anew. So do device rules: no runtime takes one back, or adds one but for a plugin.
+/// A recorded message with other resources. Classes, which no document has, stay unless they are
+/// set again. So do device rules: no runtime removes one, or adds one except for a plugin.
 pub(crate) fn with_resources(
     wire: &Wire,
     overlay: &Map<String, Value>,
@@ -165,7 +166,7 @@ fn named(
     new.cloned().map(Into::into).or(old).into()
 }
 
-/// The pod as plugins see it now.
+/// The pod as plugins receive it now.
 pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     let mut message: api::PodSandbox = from_wire(&record.message);
     message.id.clone_from(&record.id);
@@ -174,14 +175,14 @@ pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// The pod's labels. The rest of the message is not read: its annotations may be long.
+/// The pod's labels. The rest of the message is not decoded, because its annotations may be long.
 pub(crate) fn pod_labels(record: &Pod) -> BTreeMap<String, String> {
     let labels = api::PodSandbox::parse_from_bytes(&record.message.only(LABELS));
     labels.unwrap_or_default().labels.into_iter().collect()
 }
 
-/// Engines always send this part of a pod: plugins rely on it, also of a pod that an earlier
-/// version recorded, or whose record is lost.
+/// Adds a part of the pod that engines always send and plugins rely on, also for a pod that an
+/// earlier version recorded or whose record is lost.
 fn add_linux(message: &mut api::PodSandbox) {
     message.linux.mut_or_insert_default().resources.mut_or_insert_default();
 }
@@ -205,7 +206,8 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send of a removed container: it has no task then.
+/// Removes values that containerd does not send for a removed container, because it then has no
+/// task.
 pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
         && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
@@ -215,8 +217,8 @@ pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// The pod of a container's event. containerd's pod has no process any more when a container is
-/// removed after its pod was stopped.
+/// The pod of a container's event. containerd sends no process of a pod that was stopped before the
+/// container's removal.
 pub(crate) fn pod_as_told_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri);
@@ -226,8 +228,8 @@ pub(crate) fn pod_as_told_at(event: Event, record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// Removes values that engines do not send of a pod that ends: containerd when it is removed, as
-/// its network is gone; CRI-O when it is stopped.
+/// Removes values that engines do not send of an ending pod: containerd at its removal, because its
+/// network is gone; CRI-O at its stop.
 pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
     match EngineKind::named(&record.engine) {
@@ -271,7 +273,7 @@ mod tests {
         M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
     }
 
-    /// Every value of the record, with another content.
+    /// Every value of the record, with different content.
     fn stale() -> api::Container {
         let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
         let mut other = record();
@@ -289,7 +291,8 @@ mod tests {
             from_wire::<api::Container>(&kept),
             api::Container { name: "web".to_owned(), ..Default::default() }
         );
-        // One message of an earlier version, kept whole, and a container whose state is all zeroes.
+        // A message that an earlier version kept as a whole, and a container whose state is all
+        // zeroes.
         let whole = Wire(stale().write_to_bytes().unwrap().into());
         for message in [kept, whole] {
             record.message = message;
@@ -316,7 +319,7 @@ mod tests {
         let created = sent.linux.mut_or_insert_default().resources.mut_or_insert_default();
         created.devices = describe::resources_from_json(&rule(1)).devices;
         record.message = to_wire(&sent);
-        // What the engine wrote, or repeats, is not what the runtime was given.
+        // The engine's written or repeated values are not what the runtime received.
         record.engine_resources = rule(7);
         let mut in_force = record.engine_resources.clone();
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));

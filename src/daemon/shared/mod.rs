@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's shared state: the records of pods and containers, one lane for each of them, the
-//! registered plugins, and the counts and failures for `status`.
+//! The daemon's shared state: the records of pods and containers, a lane for each of them, the registered plugins, and
+//! the counts and failures for `status`.
 //!
-//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime`
-//! and `watch`, whose types it holds.
+//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime` and `watch`, whose types
+//! it holds.
 
 mod audited;
 pub(crate) mod bundle_turns;
@@ -55,7 +55,7 @@ use report::Report;
 use snapshot_room::SnapshotRoom;
 use update_backoff::UpdateBackoff;
 
-/// The part of a caller's time-out after which the daemon answers: the answer takes time to arrive.
+/// The fraction of a caller's time-out within which the daemon answers: the response takes time to arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
 /// The daemon's state, which all its modules share.
@@ -74,9 +74,9 @@ pub(crate) struct Daemon {
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
     pub(crate) update_backoff: UpdateBackoff,
-    /// Room for snapshots on their way to plugins.
+    /// Memory reserved for snapshots in flight to plugins.
     pub(crate) snapshots: SnapshotRoom,
-    /// File systems that do not answer.
+    /// File systems that do not respond.
     unanswered: Unanswered,
 }
 
@@ -104,13 +104,13 @@ impl Daemon {
         })
     }
 
-    /// The configuration in force. A caller that keeps it does not see a later reload.
+    /// The configuration in force. A caller that keeps it does not receive a later reload.
     pub(crate) fn config(&self) -> Rc<Config> {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force, with everything that follows from it in the same step.
-    /// Returns the plugins from which rules no longer hide some pod.
+    /// Puts a configuration in force, with all its consequences, in one step. Returns the plugins from which rules no
+    /// longer hide some pod.
     #[must_use]
     pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();
@@ -126,8 +126,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
-    /// mark has the facts that wrappers need for it.
+    /// Writes to the run directory whether each `exec` involves the daemon; a container's mark has the facts that
+    /// wrappers need for it.
     pub(crate) fn keep_execs_file(&self) {
         if self.registry.returning.execs.are_resumed.get() {
             return;
@@ -153,8 +153,8 @@ impl Daemon {
         self.mark_execs(text.is_some());
     }
 
-    /// Before the file is written anew: plugins of the previous program are about to be resumed; after a restart, those
-    /// that protected execs may return, and protect them until then (D14).
+    /// Called before the file is rewritten: plugins of the previous program are about to be resumed; after a restart,
+    /// plugins that protected execs may return, and execs stay protected until then (D14).
     pub(crate) fn expect_former_execs(&self, are_resumed: bool) {
         self.registry.returning.execs.are_resumed.set(are_resumed);
         if are_resumed {
@@ -167,22 +167,22 @@ impl Daemon {
         }
     }
 
-    /// The plugins of the previous program take part again.
+    /// Records that the plugins of the previous program are resumed.
     pub(crate) fn note_execs_resumed(&self) {
         self.registry.returning.execs.are_resumed.set(false);
         self.keep_execs_file();
     }
 
-    /// The same after a plugin is gone. A daemon that ends keeps the file: its plugins disconnect because it ends, and
-    /// what they protect stays protected until the next one.
+    /// Rewrites the file after a plugin has disconnected. A stopping daemon keeps the file: its plugins disconnect only
+    /// because it stops, and what they protect stays protected until the next daemon.
     pub(crate) fn keep_execs_file_while_it_runs(&self) {
         if !self.process.is_ending.get() {
             self.keep_execs_file();
         }
     }
 
-    /// Adds to each container's mark what `exec` needs, while the daemon has to know of each `exec`;
-    /// else removes it (D51).
+    /// Adds the facts that `exec` needs to each container's mark while each `exec` involves the daemon; else removes
+    /// them (D51).
     fn mark_execs(&self, is_wanted: bool) {
         self.records.mark_execs(is_wanted);
         let keys: Vec<ContainerKey> = {
@@ -193,13 +193,12 @@ impl Daemon {
         keys.iter().for_each(|key| self.change(key, |_| ()));
     }
 
-    /// A container's record as it is now; later changes do not reach the caller's copy.
+    /// A copy of a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)
     }
 
-    /// Changes a record; a disk failure is reported to the operator and does not fail the
-    /// container.
+    /// Changes a record; a disk failure is reported to the operator and does not fail the container.
     pub(crate) fn change(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Err(error) = self.records.note(key, change) {
             self.report.note_unwritten(&key.id, &error);
@@ -223,12 +222,12 @@ impl Daemon {
         self.lanes.pod(id)
     }
 
-    /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
+    /// Drops the lanes of a removed container and of its pod, if no work is in progress.
     pub(crate) fn drop_idle_lanes(&self, key: &ContainerKey, pod: &str) {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
-    /// The moment shortly before the caller of a creation that begins now gives up.
+    /// The time shortly before the caller of a creation that begins now gives up.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
@@ -243,12 +242,12 @@ impl Daemon {
         events::of_pod(&self.records.read(), event, id)
     }
 
-    /// Notes that a container is no longer on record.
+    /// Records that a container is no longer on record.
     pub(crate) fn note_forgotten(&self, key: &ContainerKey) {
         self.registry.note_ended(&Subject::Container(key.clone()));
     }
 
-    /// Notes that a pod is no longer on record.
+    /// Records that a pod is no longer on record.
     pub(crate) fn note_forgotten_pod(&self, id: &str) {
         self.registry.note_ended(&Subject::Pod(id.to_owned()));
     }
@@ -258,26 +257,26 @@ impl Daemon {
         self.watch_init_with(record, None);
     }
 
-    /// Queues it with the watch over the container's folder since its creation.
+    /// Queues it with the watch of the container's folder since its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
         let watches = &self.watches.init_watches;
         let init = InitProcess::open(&self.host, record, folder, watches);
         init.into_iter().for_each(|init| self.watches.inits.send(init));
     }
 
-    /// Drops the metrics of plugins that left long ago.
+    /// Drops the metrics of plugins that disconnected long ago.
     pub(crate) fn forget_gone_plugins(&self) {
         let is_connected = |id: &str| self.registry.find(id).is_some();
         self.report.metrics.plugins().forget_gone(is_connected, std::time::Instant::now());
     }
 
-    /// Sends an event to the watch over CRI-O's folders.
+    /// Sends an event to the watch of CRI-O's folders.
     pub(crate) fn tell_crio_watch(&self, news: PodNews) {
         self.watches.crio.news.send(news);
     }
 }
 
-/// Logs a failure that has no caller to answer.
+/// Logs a failure that has no caller to report it to.
 pub(crate) fn log_failure(what: &str, result: Result<(), impl Into<Error>>) {
     if let Err(error) = result {
         let error: Error = error.into();

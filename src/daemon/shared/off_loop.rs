@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! System calls on files that an engine has put wherever its operator keeps them: the file system may be a
-//! file server's, which may never answer. These calls run outside of the daemon's loop and are waited
-//! for a bounded time. One that does not return holds a thread, of which a folder has a few.
+//! Runs system calls on an engine's files outside of the daemon's loop: their file system may be a file server's, which
+//! may never respond. The wait is bounded. A call that does not return keeps a thread, and each folder may use only a
+//! few.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,10 +24,10 @@ use crate::presence;
 use crate::sources;
 use crate::state::Container;
 
-/// How long a file system may take to answer.
+/// Time limit for a file system.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// How long it may take to answer for a container's exit code: plugins wait for StopContainer.
+/// Time limit for a file system with a container's exit code: StopContainer waits for it.
 const EXIT_FILE_WAIT: Duration = Duration::from_secs(1);
 
 /// The calls that have not returned, by folder.
@@ -44,7 +44,7 @@ struct Calls {
 struct CallsOfFolder {
     /// Calls that hold a thread.
     running: usize,
-    /// Those of them that were given up.
+    /// Those of them that have timed out.
     hanging: usize,
 }
 
@@ -52,7 +52,7 @@ impl Daemon {
     /// Runs `work` on files below `folder` outside of the loop.
     ///
     /// # Errors
-    /// Fails as `work` does, and when the file system does not answer, now or since an earlier call.
+    /// Fails as `work` does, and when the file system does not respond, now or since an earlier call.
     pub(crate) async fn off_loop<T: Send + 'static>(
         &self,
         folder: &str,
@@ -61,8 +61,8 @@ impl Daemon {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
     }
 
-    /// Runs `work` on files that are in `folder` and no links: at once where that is in memory, as the bundles of
-    /// most engines are, which spares two changes of thread for each; else outside of the loop.
+    /// Runs `work` on files in `folder` that are not links: directly if the folder is in memory, as most engines'
+    /// bundles are, which saves two thread switches each; else outside of the loop.
     ///
     /// # Errors
     /// As [`off_loop`](Self::off_loop).
@@ -74,10 +74,10 @@ impl Daemon {
         if sources::is_quick(folder) { work() } else { self.off_loop(folder, work).await }
     }
 
-    /// Looks at a path of an engine: whether it exists, or is a folder.
+    /// Checks a path of an engine: whether it exists, or is a folder.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(crate) async fn look(
         &self,
         path: &Path,
@@ -87,7 +87,7 @@ impl Daemon {
         self.off_loop(&folder.to_string_lossy(), move || Ok(look(&path)?)).await
     }
 
-    /// Whether it is known that nothing has this path of an engine, not even a link.
+    /// Whether nothing, not even a link, is known to exist at this path of an engine.
     pub(crate) async fn is_absent(&self, path: &Path) -> bool {
         self.look(path, |path| Ok(presence::is_absent(path))).await.unwrap_or(false)
     }
@@ -95,7 +95,7 @@ impl Daemon {
     /// Watches a folder of an engine; `None` if it does not exist.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the watch, or the file system does not answer.
+    /// Fails if the kernel refuses the watch, or the file system does not respond.
     pub(crate) async fn watch_folder(&self, folder: &Path) -> Result<Option<WatchedFolder>> {
         let new = self.watches.folders.begin().map_err(std::io::Error::from)?;
         let (events, path) = (new.events(), folder.to_owned());
@@ -107,7 +107,7 @@ impl Daemon {
     /// The names of the files in a folder of an engine; none if it does not exist.
     ///
     /// # Errors
-    /// Fails when they cannot all be known.
+    /// Fails when the list may be incomplete.
     pub(crate) async fn names_in(&self, folder: &Path) -> Result<Vec<OsString>> {
         let path = folder.to_owned();
         let list = move || {
@@ -117,10 +117,10 @@ impl Daemon {
         self.off_loop(&folder.to_string_lossy(), list).await
     }
 
-    /// The exit code that the engine wrote for this very process, if any.
+    /// The exit code that the engine wrote for this process, if any.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(crate) async fn written_exit_code(&self, record: &Container) -> Result<Option<i32>> {
         let Some(file) = ExitFile::of(&self.host, record) else { return Ok(None) };
         let path = file.path().to_string_lossy().into_owned();
@@ -130,17 +130,17 @@ impl Daemon {
     /// Reads the document of a bundle that no wrapper has opened.
     ///
     /// # Errors
-    /// Fails when it cannot be read, or the file system does not answer.
+    /// Fails when it is unreadable, or the file system does not respond.
     pub(crate) async fn read_document(&self, bundle: &Path, name: &str) -> Result<Original> {
         let (folder, name) = (bundle.to_owned(), name.to_owned());
         let read = move || files::read_at(&files::open_dir(&folder)?, &name);
         self.off_loop(&bundle.to_string_lossy(), read).await
     }
 
-    /// Reads the init process from the PID file of a call, if it differs from `before` the call.
+    /// Reads the init process from the PID file of a call, if it has changed since `before` the call.
     ///
     /// # Errors
-    /// Fails when that cannot be known.
+    /// Fails when that is unknown.
     pub(crate) async fn pid_in_file(
         &self,
         file: &Path,
@@ -161,7 +161,7 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        // A daemon that starts asks one after the other: together they hold it up for less than a minute.
+        // A starting daemon makes these calls one after the other; together they delay it by less than a minute.
         let others = u32::try_from(self.0.hanging_folders()).unwrap_or(u32::MAX);
         let until = Instant::now() + wait / others.saturating_add(1);
         self.0.begin(folder, until).await.ok_or_else(no_answer)?;
@@ -169,7 +169,7 @@ impl Unanswered {
         let is_given_up = Rc::new(Cell::new(false));
         let (calls, name, gives_up) =
             (Rc::clone(&self.0), folder.to_owned(), Rc::clone(&is_given_up));
-        // A task of its own: a call holds its thread although its caller may be gone.
+        // In a separate task: a call keeps its thread although its caller may be gone.
         tokio::task::spawn_local(async move {
             let done = tokio::task::spawn_blocking(work).await;
             calls.end(&name, gives_up.get());
@@ -189,7 +189,7 @@ impl Unanswered {
 
 #[cfg(test)]
 impl Daemon {
-    /// Has a call of this folder hang for good.
+    /// Makes a call of this folder hang forever.
     pub(crate) fn hang(&self, folder: &str) {
         let calls = CallsOfFolder { running: 1, hanging: 1 };
         self.unanswered.0.folders.borrow_mut().insert(folder.to_owned(), calls);
@@ -201,8 +201,8 @@ impl Calls {
         self.folders.borrow().values().filter(|calls| calls.hanging > 0).count()
     }
 
-    /// Counts a call as soon as there is a thread for it; `None` where none is free in time, or an
-    /// earlier call of this folder hangs.
+    /// Counts a call as soon as a thread is free for it; `None` if none is free in time, or an earlier call of this
+    /// folder hangs.
     async fn begin(&self, folder: &str, until: Instant) -> Option<()> {
         loop {
             let returned = self.returned.notified();
@@ -213,7 +213,7 @@ impl Calls {
         }
     }
 
-    /// Counts a call if there is a thread for it; `None` where an earlier one of this folder hangs.
+    /// Counts a call if a thread is free; `None` if an earlier one of this folder hangs.
     fn try_begin(&self, folder: &str) -> Option<bool> {
         let mut folders = self.folders.borrow_mut();
         let running: usize = folders.values().map(|calls| calls.running).sum();

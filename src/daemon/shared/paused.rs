@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container is paused. `pause` and `resume` bypass the daemon, so it looks at the
-//! freezer whenever it describes a container: when a plugin is synchronized, with an update, and
-//! for an operator. Nothing is frozen or thawed here.
+//! Whether a container is paused. `pause` and `resume` bypass the daemon, so it reads the freezer's state whenever it
+//! describes a container: for Synchronize, an update, or an operator. It freezes nothing.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +17,14 @@ impl Daemon {
         let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {
             return false;
         };
-        // The cgroup of the process counts, at or below the container's: a freezer above it freezes
-        // it too.
+        // The process's cgroup counts, at or below the container's: a freezer above it freezes it too.
         let found = self.caches.cgroup_mounts(&self.host);
         let found =
             found.and_then(|mounts| Cgroups::find(&self.host, &mounts, pid, &BTreeMap::new()));
         found.is_ok_and(|cgroups| cgroups.is_frozen())
     }
 
-    /// An event about a container in its present state.
+    /// An event about a container in its current state.
     pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         let mut notification = events::of_container(&self.records.read(), event, key)?;
         // Other events are about containers that start, or have ended.
@@ -40,8 +38,8 @@ impl Daemon {
         Some(notification)
     }
 
-    /// An event about a container that nothing but plugins will read. Where none is connected it has the names by
-    /// which the registry keeps count of what has begun and ended, and the record is not read for the rest.
+    /// An event about a container that only plugins read. If none is connected, it has only the names that the registry
+    /// needs to track known subjects, and the record is not decoded.
     pub(crate) fn notification_for_plugins(
         &self,
         event: Event,

@@ -34,7 +34,7 @@ pub(crate) struct QueueReceiver<T> {
 }
 
 impl<T> QueueReceiver<T> {
-    /// The next piece of work; none once all senders are gone.
+    /// The next piece of work; `None` once all senders are gone.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         let work = self.receiver.recv().await;
         self.queued.set(self.queued.get().saturating_sub(1));
@@ -56,7 +56,7 @@ impl<T> Queue<T> {
         let _the_daemon_is_ending = self.sender.send(work);
     }
 
-    /// The receiving end; none the second time.
+    /// The receiving end; `None` on a second call.
     pub(crate) fn receive(&self) -> Option<QueueReceiver<T>> {
         let receiver = self.receiver.borrow_mut().take()?;
         Some(QueueReceiver { receiver, queued: Rc::clone(&self.queued) })
@@ -72,14 +72,14 @@ impl<T> Queue<T> {
 pub(crate) struct InitProcess {
     pub(crate) key: ContainerKey,
     pub(crate) incarnation: u64,
-    /// None if it has been reaped; an error while that cannot be known.
+    /// `None` if it has been reaped; an error while that is unknown.
     pub(crate) process: io::Result<Option<OwnedFd>>,
-    /// The watch over the container's folder since the creation.
+    /// The watch of the container's folder since the creation.
     pub(crate) folder: StartWatch,
 }
 
 impl InitProcess {
-    /// Opens the init process of this container at once: the kernel gives its exit code only to a
+    /// Opens the init process of this container at once: the kernel reports its exit code only to a
     /// descriptor that was opened while the process existed.
     pub(crate) fn open(
         host: &Host,
@@ -98,7 +98,7 @@ impl InitProcess {
     }
 }
 
-/// The init processes that are watched, and those that the previous program watched.
+/// The watched init processes, and those that the previous program watched.
 #[derive(Default)]
 pub(crate) struct InitWatches {
     watched: RefCell<HashMap<(ContainerKey, u64), Option<RawFd>>>,
@@ -106,13 +106,14 @@ pub(crate) struct InitWatches {
 }
 
 impl InitWatches {
-    /// Notes that this one is watched until [`end`](Self::end): its descriptor stays open as long.
+    /// Records that it is watched until [`end`](Self::end), and keeps its descriptor open until
+    /// then.
     pub(crate) fn begin(&self, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {
         let number = process.map(AsRawFd::as_raw_fd);
         self.watched.borrow_mut().insert((key.clone(), incarnation), number);
     }
 
-    /// Notes that its exit is on record.
+    /// Records that its exit is on record.
     pub(crate) fn end(&self, key: &ContainerKey, incarnation: u64) {
         self.watched.borrow_mut().remove(&(key.clone(), incarnation));
     }
@@ -124,12 +125,12 @@ impl InitWatches {
         rows.map(|((key, incarnation), number)| (key.clone(), *incarnation, *number)).collect()
     }
 
-    /// Notes that the previous program watched this one.
+    /// Records that the previous program watched it.
     pub(crate) fn resume(&self, key: ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
         self.resumed.borrow_mut().insert((key, incarnation), process);
     }
 
-    /// Whether the previous program watched it, and it is not watched again yet.
+    /// Whether the previous program watched it and it is not watched again yet.
     pub(crate) fn is_resumed(&self, record: &Container) -> bool {
         self.resumed.borrow().contains_key(&(record.key.clone(), record.incarnation))
     }
@@ -140,7 +141,7 @@ impl InitWatches {
     }
 }
 
-/// Events of pods that no call of a runtime begins or ends.
+/// Events of pods that begin and end without a runtime call.
 #[derive(Debug)]
 pub(crate) enum PodNews {
     /// Pods may appear without a call from now on.
@@ -151,11 +152,11 @@ pub(crate) enum PodNews {
     MemberEnded(String),
 }
 
-/// The watch over CRI-O's folders (D20).
+/// The watch of CRI-O's folders (D20).
 #[derive(Default)]
 pub(crate) struct CrioWatch {
     pub(crate) news: Queue<PodNews>,
-    /// Notified whenever a pod was forgotten.
+    /// Notified whenever a pod's record is removed.
     pub(crate) forgotten: Notify,
     /// Watched folders in which pods appear.
     pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
@@ -172,7 +173,7 @@ pub(crate) struct CrioWatch {
 pub(crate) struct PodCgroups(RefCell<HashMap<String, Rc<Notify>>>);
 
 impl PodCgroups {
-    /// Begins a watch in the place of an earlier one; returns the signal that ends it.
+    /// Begins a watch, replacing an earlier one; returns the signal that ends it.
     pub(crate) fn begin(&self, id: &str) -> Rc<Notify> {
         let ended = Rc::new(Notify::new());
         self.end(id);
@@ -180,7 +181,7 @@ impl PodCgroups {
         ended
     }
 
-    /// Ends the watch of a forgotten pod.
+    /// Ends the watch of a pod whose record is removed.
     pub(crate) fn end(&self, id: &str) {
         if let Some(ended) = self.0.borrow_mut().remove(id) {
             ended.notify_one();
@@ -193,12 +194,12 @@ impl PodCgroups {
     }
 }
 
-/// The watch over the runtimes' state directories (D65).
+/// The watch of the runtimes' state directories (D65).
 #[derive(Default)]
 pub(crate) struct NodeScopeWatch {
     /// The folders that a task follows.
     pub(crate) watched: RefCell<HashSet<PathBuf>>,
-    /// Notified when all directories are to be looked at.
+    /// Notified when all directories must be checked.
     pub(crate) again: Notify,
     pub(crate) is_followed: Cell<bool>,
 }
@@ -206,7 +207,7 @@ pub(crate) struct NodeScopeWatch {
 /// Watches, and the queues of their work.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// The inotify descriptor of all folders; the start of a container has its own
+    /// The inotify descriptor for all folders; the start of a container has a separate one
     /// (`start_watch.rs`).
     pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
@@ -215,11 +216,11 @@ pub(crate) struct Watches {
     pub(crate) crio: CrioWatch,
     pub(crate) node_scope: NodeScopeWatch,
     pub(crate) pod_cgroups: PodCgroups,
-    /// The fanotify group of the limits of pods.
+    /// The fanotify group for the limits of pods.
     pub(crate) limit_writes: WriteWatch,
     /// Notified when a reload has put another configuration in force.
     pub(crate) reloaded: Notify,
-    /// The same, for the interval at which drift is looked for.
+    /// Likewise, for the interval of drift checks.
     pub(crate) drift_reloaded: Notify,
     /// Folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,

@@ -14,17 +14,17 @@ use crate::error::Result;
 use crate::mark::ExecSubject;
 use crate::state::{Container, ContainerKey, Pod, Store};
 
-/// Interval of attempts to write on a disk that refused it.
+/// Interval of attempts to write to a disk that failed.
 const DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// The records of pods and containers, in memory and on disk.
 #[derive(Debug)]
 pub(crate) struct Records {
     store: RefCell<Store>,
-    /// The number of requests that failed because the disk refused their records, and the last
-    /// reason; kept until the disk takes a record again.
+    /// The number of requests that failed because their records could not be written, and the last
+    /// reason; kept until a write succeeds.
     refusals: RefCell<Option<(usize, String)>>,
-    /// Notified when the disk refuses a record.
+    /// Notified when writing a record fails.
     refused: Notify,
     /// Whether the mark of each container has what `exec` needs (D51).
     marks_execs: Cell<bool>,
@@ -45,7 +45,7 @@ impl Records {
         self.marks_execs.set(is_wanted);
     }
 
-    /// The facts about a container that a wrapper needs for `exec`, but for its folder.
+    /// The facts about a container that a wrapper needs for `exec`, except for its folder.
     fn exec_subject(&self, container: Option<&Container>) -> Option<ExecSubject> {
         let container = container.filter(|_| self.marks_execs.get())?;
         Some(events::exec_subject(&self.read(), container))
@@ -65,17 +65,17 @@ impl Records {
         }
     }
 
-    /// All records, to read. Not to be held across an await.
+    /// All records, to read. Do not hold this across an await.
     pub(crate) fn read(&self) -> Ref<'_, Store> {
         self.store.borrow()
     }
 
-    /// A container's record as it is now; later changes do not reach the caller's copy.
+    /// A copy of a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
     }
 
-    /// The boot of which the records are.
+    /// The boot ID of the records.
     pub(crate) fn boot_id(&self) -> String {
         self.read().boot_id().to_owned()
     }
@@ -88,7 +88,7 @@ impl Records {
     /// Writes a new record to disk, then adds it.
     ///
     /// # Errors
-    /// Fails when the disk refuses; nothing has changed then.
+    /// Fails when the write fails; then nothing has changed.
     pub(crate) fn put(&self, mut container: Container) -> Result<()> {
         container.exec_subject = self.exec_subject(Some(&container));
         let written = self.store.borrow_mut().put(container);
@@ -98,7 +98,7 @@ impl Records {
     /// Changes a record, on disk first.
     ///
     /// # Errors
-    /// Fails when the disk refuses; nothing has changed then.
+    /// Fails when the write fails; then nothing has changed.
     pub(crate) fn change(
         &self,
         key: &ContainerKey,
@@ -109,15 +109,15 @@ impl Records {
         self.note_if_refused(written)
     }
 
-    /// Changes a record without writing it: for values that a crash may lose.
+    /// Changes a record without writing it to disk: for values that a crash may lose.
     pub(crate) fn change_in_memory(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         self.store.borrow_mut().change_in_memory(key, change);
     }
 
-    /// Records an event of a container, in memory even if the disk refuses.
+    /// Records an event of a container, in memory even if the write fails.
     ///
     /// # Errors
-    /// Fails when the disk refuses; the write is tried again.
+    /// Fails when the write fails; it is retried.
     pub(crate) fn note(
         &self,
         key: &ContainerKey,
@@ -129,21 +129,21 @@ impl Records {
         self.retry_if_refused(written)
     }
 
-    /// Forgets a container; `explain` shows it for a while.
+    /// Removes a container's record; `explain` shows it for a while.
     pub(crate) fn forget(&self, key: &ContainerKey) {
         self.store.borrow_mut().forget(key);
         self.retry_if_left();
     }
 
-    /// Keeps a container that was never recorded, or is gone, for `explain` to show for a while.
+    /// Keeps a container that was never recorded, or is removed, for `explain` to show for a while.
     pub(crate) fn remember(&self, container: Container) {
         self.store.borrow_mut().remember(container);
     }
 
-    /// Keeps the record of a container for one that may be re-created under its ID.
+    /// Keeps the record of a container in case one is re-created under its ID.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub(crate) fn keep_for_successor(&self, container: &Container) -> Result<()> {
         self.store.borrow_mut().keep(container)
     }
@@ -156,16 +156,16 @@ impl Records {
     /// Writes a pod to disk, then adds it.
     ///
     /// # Errors
-    /// Fails when the disk refuses; nothing has changed then.
+    /// Fails when the write fails; then nothing has changed.
     pub(crate) fn put_pod(&self, pod: Pod) -> Result<()> {
         let written = self.store.borrow_mut().put_pod(pod);
         self.note_if_refused(written)
     }
 
-    /// Records an event of a pod, in memory even if the disk refuses.
+    /// Records an event of a pod, in memory even if the write fails.
     ///
     /// # Errors
-    /// Fails when the disk refuses; the write is tried again.
+    /// Fails when the write fails; it is retried.
     pub(crate) fn note_pod(&self, id: &str, change: impl FnOnce(&mut Pod)) -> Result<()> {
         let Some(mut pod) = self.read().pod(id).cloned() else { return Ok(()) };
         change(&mut pod);
@@ -173,21 +173,21 @@ impl Records {
         self.retry_if_refused(written)
     }
 
-    /// Changes a pod's record without writing it: for values that a crash may lose.
+    /// Changes a pod's record without writing it to disk: for values that a crash may lose.
     pub(crate) fn change_pod_in_memory(&self, id: &str, change: impl FnOnce(&mut Pod)) {
         self.store.borrow_mut().change_pod_in_memory(id, change);
     }
 
-    /// Forgets a pod; `explain` shows it for a while.
+    /// Removes a pod's record; `explain` shows it for a while.
     pub(crate) fn forget_pod(&self, id: &str) {
         self.store.borrow_mut().forget_pod(id);
         self.retry_if_left();
     }
 
-    /// Notes on disk that this folder has the records of this boot.
+    /// Writes to disk that this folder has the records of this boot.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when the write fails.
     pub(crate) fn stamp(&self) -> Result<()> {
         self.store.borrow_mut().stamp()
     }
@@ -195,24 +195,24 @@ impl Records {
     /// Writes every record again after the folders were wiped.
     ///
     /// # Errors
-    /// Fails when the disk refuses.
+    /// Fails when a write fails.
     pub(crate) fn rebuild(&self) -> Result<()> {
         self.store.borrow_mut().rebuild()
     }
 
-    /// Tries again to remove files that the disk refused to remove.
+    /// Tries again to remove files whose removal failed.
     fn retry_if_left(&self) {
         if self.read().has_leftovers() {
             self.refused.notify_one();
         }
     }
 
-    /// The number of requests whose records the disk refused, and the last reason.
+    /// The number of requests whose records could not be written, and the last reason.
     pub(crate) fn refusals(&self) -> Option<(usize, String)> {
         self.refusals.borrow().clone()
     }
 
-    /// Notes a refusal of the disk until it takes a record again; returns the result unchanged.
+    /// Records a failed write until one succeeds; returns the result unchanged.
     fn note_if_refused(&self, written: Result<()>) -> Result<()> {
         let mut refusals = self.refusals.borrow_mut();
         match &written {
@@ -236,12 +236,12 @@ impl Records {
     fn write_again(&self) -> Result<()> {
         let mut store = self.store.borrow_mut();
         store.write_what_is_not()?;
-        // A refused request has left nothing to write.
+        // A refused request leaves nothing to write.
         let has_refused = self.refusals.borrow().is_some();
         if has_refused { store.try_disk() } else { Ok(()) }
     }
 
-    /// Writes the refused records as soon as the disk takes them, even if no event follows.
+    /// Writes the failed records as soon as the disk permits, even if no event follows.
     pub(crate) async fn write_when_there_is_room(&self) {
         loop {
             self.refused.notified().await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that became no plugin, by the reason. A process with the socket can make thousands a
-//! second, so each is counted and few have a line: the rest of a minute is one more line.
+//! Refused plugin connections, by reason. A process with access to the socket can cause thousands a
+//! second, so all are counted and few have a line; one more line counts the rest of a minute.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::limits;
 use crate::log::{LineLimit, Room};
 use crate::text::counted;
 
-/// What the lines are about.
+/// The subjects of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConnectionLine {
     /// accept(2) failed, mostly because the daemon has no free descriptor.
@@ -22,13 +22,13 @@ pub(crate) enum ConnectionLine {
     User,
     /// The process is not one that `[plugin.NAME] from` permits.
     Origin,
-    /// The name is a pre-installed plugin's.
+    /// The name belongs to a pre-installed plugin.
     File,
-    /// Two processes fight for one name.
+    /// Two processes repeatedly replace each other under one name.
     Contested,
-    /// As many plugins take part as can.
+    /// The limit of connected plugins is reached.
     Full,
-    /// It did not register, or broke the protocol.
+    /// It did not register, or violated the protocol.
     Unfinished,
     /// Its slot was given to another connection.
     Crowded,
@@ -58,7 +58,7 @@ impl ConnectionLine {
         }
     }
 
-    /// What happened to `count` more connections, in one line.
+    /// What happened to `count` further connections, in one line.
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {
             Self::Unaccepted => "could not be accepted",
@@ -82,7 +82,7 @@ impl ConnectionLine {
     }
 }
 
-/// How many there were of each kind.
+/// The number of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLines {
     counted: RefCell<BTreeMap<ConnectionLine, Counted>>,
@@ -107,7 +107,7 @@ impl ConnectionLines {
         line.clone_into(&mut counted.last);
     }
 
-    /// Counts one; whether it has a line.
+    /// Counts one; returns whether it gets a line.
     pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
         self.count(kind, line);
         self.limit.room(
@@ -117,7 +117,7 @@ impl ConnectionLines {
         )
     }
 
-    /// The line about those that had none, once it is time.
+    /// The line about those without one, once it is time.
     pub(crate) fn take_held_back(&self, kind: ConnectionLine) -> Option<String> {
         self.limit.take_held_back(&kind).map(|count| kind.more(count))
     }

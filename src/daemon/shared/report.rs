@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of `status` beside the records: requests, failures, unreadable data of the engines, and
-//! identity claims that an engine contradicts. Each list is bounded.
+//! The part of `status` besides the records: requests, failures, unreadable data of the engines,
+//! and identity claims that an engine contradicts. Each list is bounded.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use super::refused::ConnectionLines;
 /// One failure, as `status` shows it.
 #[derive(Debug, Clone)]
 pub(crate) struct FailureNote {
-    /// The Unix time in nanoseconds when it happened last, and first.
+    /// Unix times in nanoseconds of the last and the first occurrence.
     pub(crate) at: i64,
     pub(crate) first: i64,
     pub(crate) count: u64,
@@ -33,7 +33,7 @@ pub(crate) struct FailureNote {
 }
 
 impl FailureNote {
-    /// Whether it is a refused call, which may be a plugin's right.
+    /// Whether it is a refused call, which a plugin may be entitled to.
     pub(crate) fn is_refusal(&self) -> bool {
         self.kind != self.what
     }
@@ -44,7 +44,7 @@ impl FailureNote {
 pub(crate) struct UnreadSource {
     pub(crate) count: u64,
     pub(crate) at: i64,
-    /// The container of the last time, empty if it concerned none.
+    /// The last container concerned; empty if none was.
     pub(crate) id: String,
 }
 
@@ -60,16 +60,16 @@ pub(crate) struct Contradiction {
     pub(crate) what: String,
 }
 
-/// The part of `status` beside the records.
+/// The part of `status` besides the records.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// When this daemon was started.
     pub(crate) started: Instant,
-    /// Everything that is counted for Prometheus.
+    /// All counters for Prometheus.
     pub(crate) metrics: Metrics,
     /// The last requests to plugins.
     pub(crate) flight: Arc<FlightRecorder>,
-    /// The audit log, if one is kept.
+    /// The audit log, if there is one.
     pub(crate) audit: AuditLog,
     /// Requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
@@ -82,7 +82,7 @@ pub(crate) struct Report {
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
-    /// Values that differed at the last look at all containers: of cgroups, and of init processes.
+    /// Values that differed at the last check of all containers: of cgroups, and of init processes.
     pub(crate) drifts: Cell<Option<(usize, usize)>>,
 }
 
@@ -111,7 +111,7 @@ impl Report {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;
     }
 
-    /// Counts commands that ran without the daemon and of which no other record exists.
+    /// Counts commands that ran without the daemon and have no other record.
     pub(crate) fn count_bypassed(&self, count: u64) {
         *self.requests.borrow_mut().entry("bypassed").or_default() += count;
     }
@@ -136,7 +136,7 @@ impl Report {
     }
 
     /// Records a refused call. The same refusal of another container is counted, not listed again:
-    /// a kubelet retries for ever, each time under a new ID.
+    /// kubelet retries forever, each time under a new ID.
     pub(crate) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
         self.metrics.plugins().count_refusal(error.plugin(), verb);
         let why = error.why();
@@ -165,7 +165,7 @@ impl Report {
         });
     }
 
-    /// Notes data of an engine that could not be read for a container; logs it the first time.
+    /// Records data of an engine that could not be read for a container; logs it the first time.
     pub(crate) fn note_missing(&self, engine: &'static str, what: &str, id: &str) {
         let mut missing = self.missing.borrow_mut();
         let known = missing.len();
@@ -184,8 +184,7 @@ impl Report {
         }
     }
 
-    /// Warns of an identity claim that was not believed, once for each container and claim among
-    /// the latest.
+    /// Warns of a rejected identity claim, once for each container and claim among the latest.
     pub(crate) fn note_contradiction(&self, engine: &'static str, id: &str, what: &str) {
         let mut latest = self.contradictions.borrow_mut();
         if latest.iter().any(|known| known.id == id && known.what == what) {
@@ -204,7 +203,7 @@ impl Report {
         self.failures.borrow().back().is_some_and(|last| last.what == what)
     }
 
-    /// Records that the disk refused a record: one failure, however many are refused in a row.
+    /// Reports that a record could not be written: one failure, however many follow in a row.
     pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
         let what = format!("the record of {id} could not be written: {error}");
         if !self.is_last_failure(&what) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory for snapshots on their way to plugins: until its answer a request is in memory twice, so
-//! plugins that do not read it would cost some 8 MiB each.
+//! Limits the memory for snapshots in flight to plugins: until its response a request is in memory
+//! twice, so each plugin that does not read would cost some 8 MiB.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::limits;
 
-/// Bytes of one permit: a snapshot of a small node waits for no other.
+/// Bytes of one permit: a small node's snapshot waits for no other.
 const UNIT: usize = 64 << 10;
 
-/// Room for snapshots. A plugin that does not answer gives its share back after its time-out.
+/// Memory for snapshots. A plugin that does not answer releases its share after its time-out.
 #[derive(Debug)]
 pub(crate) struct SnapshotRoom(Semaphore);
 
@@ -20,7 +20,7 @@ impl Default for SnapshotRoom {
 }
 
 impl SnapshotRoom {
-    /// Waits, in turn, until there is room for requests of at most `bytes`.
+    /// Waits, in turn, until memory for requests of at most `bytes` is free.
     pub(crate) async fn take(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let units = (bytes / UNIT + 1).min(limits::SNAPSHOTS / UNIT);
         self.0.acquire_many(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Slows down updates that fail again and again, each by plugin and container, so that a plugin and the engine do not
-//! loop. It never applies one.
+//! Delays repeatedly failing updates, by plugin and container, so that a plugin and the engine do not loop. It never
+//! applies one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,23 +10,24 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// The first pause, doubled by each further failure up to the longest.
+/// The first pause; each further failure doubles it, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The failures in a row of one plugin's updates of one container.
+/// Consecutive failures of one plugin's updates of one container.
 #[derive(Debug, Clone, Copy)]
 struct Failing {
     count: u32,
     until: Instant,
 }
 
-/// Updates that fail again and again.
+/// Repeatedly failing updates.
 #[derive(Debug, Default)]
 pub(crate) struct UpdateBackoff(RefCell<HashMap<(String, String), Failing>>);
 
 impl UpdateBackoff {
-    /// How long an update of this plugin and container is not tried, and how often it failed; `None` if it is tried.
+    /// How long updates of this container by this plugin are not tried, and how often they failed; `None` if they are
+    /// tried.
     pub(crate) fn pause(&self, plugin: &str, container: &str) -> Option<(u32, Duration)> {
         let failing = self.0.borrow();
         let known = failing.get(&(plugin.to_owned(), container.to_owned()))?;
@@ -34,7 +35,7 @@ impl UpdateBackoff {
         (!left.is_zero()).then_some((known.count, left))
     }
 
-    /// Notes the result of an update that was tried.
+    /// Records the result of an update that was tried.
     pub(crate) fn note(&self, plugin: &str, container: &str, is_failed: bool) {
         let key = (plugin.to_owned(), container.to_owned());
         let mut failing = self.0.borrow_mut();
@@ -55,7 +56,7 @@ impl UpdateBackoff {
     }
 }
 
-/// The pause after so many failures in a row.
+/// The pause after this many consecutive failures.
 fn pause_after(failures: u32) -> Duration {
     match failures.checked_sub(limits::FREE_FAILURES) {
         None | Some(0) => Duration::ZERO,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The common part of `create` and of the hooks of a creation: the container is described,
-//! announced and recorded, then the plugins are asked.
+//! The common part of `create` and of creation hooks: describes, announces and records the container, then asks the
+//! plugins.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -50,16 +50,15 @@ pub(super) struct Adjusted {
     pub(super) names: Resolved,
 }
 
-/// The container to create, before it is known whether this node has everything for it.
+/// The container to create, before the check whether this node has everything it needs.
 struct Edited {
     adjusted: Adjusted,
     container: Option<api::Container>,
     missing: Vec<PatchError>,
 }
 
-/// Everything before the plugins are asked: describes the container, checks for the required
-/// plugins, announces the pod and records the container. If that fails, `record` keeps the data so
-/// far for `explain`.
+/// The steps before plugins are asked: describes the container, checks for the required plugins, announces the pod and
+/// records the container. If that fails, `record` keeps the data so far for `explain`.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -101,8 +100,8 @@ async fn describe_and_record(
             life::end_if_empty(daemon, &description.pod.id).await;
             return Err(missed);
         }
-        // Again: a plugin may be gone by now before its successor is synchronized (D41). Not after
-        // the container's record: the successor would know it, and be asked to create it.
+        // Checked again, because a plugin may have disconnected before its successor is synchronized (D41). Not after
+        // the container is recorded: the successor would know it from its snapshot, and then receive its creation.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);
     }
@@ -110,7 +109,7 @@ async fn describe_and_record(
     Ok((bundle, description))
 }
 
-/// Notes the plugins that did not connect while a create waited for them.
+/// Records the plugins that did not connect while a create waited for them.
 fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let reason = "was expected to connect and did not in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
@@ -119,7 +118,7 @@ fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     record.skipped.extend(late);
 }
 
-/// Records the container: without a record the daemon would never watch it, nor its pod.
+/// Records the container: without a record the daemon would never watch it or its pod.
 async fn put_on_record(
     daemon: &Rc<Daemon>,
     description: &Description,
@@ -150,14 +149,14 @@ impl Admitted {
         OsStr::new(&self.runtime)
     }
 
-    /// CreateContainer through the chain, and the replies applied to the document. From here on
-    /// plugins receive the container as that document describes it, also if node or runtime cannot
-    /// honour it; without one, as the engine's does. A crash loses the request anyway, so the
-    /// description is written to disk with the decision.
+    /// Sends CreateContainer through the chain, and applies the replies to the document. From here on plugins receive
+    /// the container as that document describes it, even if node or runtime cannot honour it; without changes, as the
+    /// engine's document does. The description is written to disk only with the decision, because a crash loses the
+    /// request anyway.
     ///
     /// # Errors
-    /// Fails with the plugin that refused, the conflict between two, or the adjustment that cannot
-    /// be applied, or not on this node.
+    /// Fails with the plugin that refused, the conflict between two plugins, or the adjustment that cannot be applied
+    /// in general or on this node.
     pub(super) async fn adjust(&self, writer: ResourceWriter) -> Result<Adjusted> {
         let asked = self.ask_and_edit(writer).await;
         let written = asked.as_ref().ok().and_then(|edited| edited.container.as_ref());
@@ -176,7 +175,7 @@ impl Admitted {
         Ok(adjusted)
     }
 
-    /// From now on plugins receive this container; `None`: the engine's.
+    /// Sets the container that plugins receive from now on; `None`: the engine's.
     pub(super) fn describe(&self, container: Option<&api::Container>) {
         let message = messages::to_wire(container.unwrap_or(&self.description.container));
         self.daemon.records.change_in_memory(&self.key, |record| record.message = message);
@@ -197,7 +196,7 @@ impl Admitted {
         Ok(Edited { adjusted, container, missing })
     }
 
-    /// CreateContainer through the chain.
+    /// Sends CreateContainer through the chain.
     async fn ask(&self, writer: ResourceWriter) -> Result<Merged> {
         let Self { daemon, key, description, .. } = self;
         let pod = record::known_pod(daemon, description);
@@ -212,7 +211,7 @@ impl Admitted {
         daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
-        // In one step with the choice of the plugins to ask: one may have left since.
+        // In one step with choosing the plugins to ask: one may have disconnected since.
         let requirement = Requirement::of_container(daemon, description, &description.promises);
         requirement.require_connected()?;
         let mut registered = daemon.registry.participants();
@@ -259,7 +258,7 @@ impl Admitted {
         Err(failure.into_error().hint(hint))
     }
 
-    /// Adds the decision to the recordings: a configuration is compared by what it depends on (D62).
+    /// Adds the decision to the recordings: a comparison of configurations uses it (D62).
     fn record_decision(
         &self,
         request: Option<u64>,
@@ -285,7 +284,7 @@ impl Admitted {
         daemon.registry.recorders.decision(request, decision);
     }
 
-    /// Notes the fields that plugins set and this version does not know (D23).
+    /// Records the fields that plugins set and this version does not know (D23).
     pub(super) fn note_unknown(&self, merged: &Merged) {
         let skipped: Vec<Skipped> =
             merged.unknown.iter().cloned().map(updates::unknown_field).collect();
@@ -293,8 +292,7 @@ impl Admitted {
         self.daemon.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
     }
 
-    /// `run` and `restore` start the container as well: every event that a plugin may refuse comes
-    /// before exec (D5).
+    /// Also starts the container, for `run` and `restore`: every event that a plugin may refuse comes before exec (D5).
     ///
     /// # Errors
     /// Fails with the plugin that refused the start.
@@ -315,19 +313,19 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     error_line.by(plugin.unwrap_or_default()).about(error.field().unwrap_or_default())
 }
 
-/// Notes in the container's record the events of the chain.
+/// Writes the events of the chain to the container's record.
 struct RecordNotes<'a> {
     daemon: &'a Daemon,
     key: &'a ContainerKey,
-    /// The plugins that were skipped, and why.
+    /// The skipped plugins, and why.
     silent: RefCell<Vec<Skipped>>,
-    /// The answers for a recording, if there is one.
+    /// The responses for a recording, if there is one.
     answers: Option<RefCell<Vec<Value>>>,
 }
 
 impl ChainObserver for RecordNotes<'_> {
-    /// A plugin that registers now sees the container with the changes so far (D15). A crash loses
-    /// the request anyway, so this is not written to disk.
+    /// A plugin that registers now receives the container with the changes so far (D15). This is not written to disk,
+    /// because a crash loses the request anyway.
     fn container_changed(&self, container: &api::Container) {
         let view = messages::so_far(container);
         self.daemon.records.change_in_memory(self.key, |record| record.message = view);

@@ -25,14 +25,15 @@ use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{Change, Container, Lifecycle};
 
-/// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so that the runtime refuses it
-/// with its own message; the container that has the ID is not touched by this call.
+/// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so the runtime refuses the call
+/// with its own message; the existing container is not touched.
 pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
     if let Some(old) = daemon.container(&call.key) {
         if is_alive(daemon, &old).doing(|| format!("looking for the old {}", old.key.id))? {
             return Ok(None);
         }
-        // Docker and Podman restart with the same ID: plugins are notified of the old end first.
+        // Docker and Podman restart with the same ID: plugins are notified of the old container's
+        // end first.
         removal::removed(daemon, &old.key).await;
     }
     let is_started = call.command_line.verb.creates_and_starts();
@@ -105,8 +106,8 @@ fn has_news(record: &Container) -> bool {
         && record.gave_way.is_empty())
 }
 
-/// The values that `exec` carries over, unless the record's list of changes suffices for the
-/// container's life: later changes may push these out, and the list lacks the engine's user.
+/// The values that `exec` applies, unless the record's list of changes suffices: later changes may
+/// displace entries, and the list lacks the engine's user.
 fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
     let user = admitted.engines_user();
     let groups = mark::added_groups(user, changes.iter().map(|c| (c.field.as_str(), &c.after)));

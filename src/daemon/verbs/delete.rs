@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `delete`: it never fails because of the daemon, and never waits long (D4). containerd deletes
-//! twice, and sometimes a container that was never created; events go out once. An infrastructure
-//! container that is deleted alive ends its pod right before.
+//! `delete`: it never fails because of the daemon, and never waits long (D4). containerd deletes twice, and sometimes a
+//! container that was never created; events are sent once. If a running infrastructure container is deleted, its pod
+//! ends right before.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,26 +16,26 @@ use crate::error::Result;
 use crate::link::Proceed;
 use crate::state::Container;
 
-/// The time that a `delete` waits for plugins; they are notified of the rest afterwards.
+/// Time limit of a `delete` for plugins; the remaining ones are notified afterwards.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: if the container has exited, plugins are notified of that first.
 pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
-    // If this daemon dies before the runtime has deleted, the next one finds the call on record.
+    // If this daemon dies before the runtime has deleted the container, the next one finds the call on record.
     let pid = call.question().pid;
     daemon.change(&call.key, |record| record.deleting = Some(pid));
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
         note_monitor(daemon, &record).await;
-        // CRI-O removes the file of the exit code as soon as the runtime has deleted.
+        // CRI-O removes the file of the exit code as soon as the runtime has deleted the container.
         state::learn_exit_status(daemon, &call.key).await;
     }
     // Without --force the runtime refuses to delete a running container.
     let is_deleted = has_exited || call.command_line.force;
     if is_deleted {
-        // Before the runtime's `delete`: after it, the engine removes the bundle's folder, which must
-        // not get a new file meanwhile.
+        // Before the runtime's `delete`: afterwards the engine removes the bundle's folder, in which no new file must
+        // appear.
         bundle::restore(daemon, &record).await;
     }
     let ends_pod = record.is_sandbox && is_deleted;
@@ -47,7 +47,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
                 stop::stopped(&daemon, &key).await;
             }
             if ends_pod {
-                // Last chance: a container that the runtime deletes is gone for plugins (D37).
+                // The last opportunity: after the runtime's `delete` the container no longer exists for plugins (D37).
                 stopping::stop_with_sandbox(&daemon, &record).await;
             }
             drop(active);
@@ -57,7 +57,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     Ok(Proceed::default())
 }
 
-/// Notes whether the container's monitor writes exit codes, if there is a place for them.
+/// Records whether the container's monitor writes exit codes, if there is a location for them.
 async fn note_monitor(daemon: &Daemon, record: &Container) {
     if !exit_status::has_file(record) {
         return;

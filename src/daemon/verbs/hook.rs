@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: calls of a runtime that no wrapper started. Plugins are asked about the container as
-//! usual; of an adjustment only cgroup values can be applied, as the runtime has read its document,
-//! and any other change refuses the container.
+//! OCI hooks: calls of a runtime that no wrapper started. Plugins are asked as usual, but the
+//! runtime has already read its document: only cgroup values of an adjustment can be applied, and
+//! any other change refuses the container.
 //!
-//! If a wrapper became this runtime, the hook reports nothing again: it is the very same process.
+//! If a wrapper became this runtime, the hook does not report it again: it is the same process.
 //! Nothing in the bundle is written here.
 
 use std::rc::Rc;
@@ -33,11 +33,11 @@ use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 /// The part of config.json whose changes are applied in cgroups.
 const RESOURCES: &str = "linux.resources.";
 
-/// The pause, and the number of pauses, for which a removal waits for the report of the exit.
+/// The pause, and the number of pauses, for which a removal waits until the exit is reported.
 const ORDER_CHECK: Duration = Duration::from_millis(20);
 const ORDER_CHECKS: usize = 10;
 
-/// Decides a hook; returns the verb whose outcome the daemon has to wait for, if there is one.
+/// Decides a hook; returns the verb whose outcome the daemon must await, if any.
 pub(crate) async fn decide(
     daemon: &Rc<Daemon>,
     lane: &Lane,
@@ -76,11 +76,12 @@ fn is_reported(daemon: &Daemon, lane: &Lane, call: &VerbRequest) -> bool {
         || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
 }
 
-/// A runtime is creating a container: the same steps as `create`, without a document to write.
+/// Handles a container that a runtime is creating: the same steps as `create`, without a document
+/// to write.
 async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Result<Verb> {
     let verb = if call.command_line.verb.creates() { call.command_line.verb } else { Verb::Create };
     if daemon.container(&call.key).is_some() {
-        // The runtime accepted the ID, so the container that had it was removed unnoticed.
+        // The runtime accepted the ID, so its former container was removed unnoticed.
         removal::removed(daemon, &call.key).await;
     }
     let mut record = record::blank_record(daemon, call);
@@ -101,7 +102,7 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
     Err(error)
 }
 
-/// Asks the plugins, and applies their adjustment: all of it, or nothing.
+/// Asks the plugins, and applies their adjustment as a whole, or nothing.
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { daemon, key, .. } = admitted;
     let Adjusted { mut merged, patched, names } = admitted.adjust(ResourceWriter::Daemon).await?;
@@ -161,8 +162,8 @@ pub(super) fn beyond_cgroups(patched: &PatchedSpec) -> Option<&SpecChange> {
     changes.find(|change| !change.field.starts_with(RESOURCES) || is_class(&change.nri_field))
 }
 
-/// Waits until the start and the exit of a short-lived container were reported by the task that
-/// watches it; its removal must not come before them.
+/// Waits until the task that watches a short-lived container has reported its start and exit; its
+/// removal must not come before them.
 pub(crate) async fn end_in_order(daemon: &Daemon, key: &ContainerKey) {
     for _ in 0..ORDER_CHECKS {
         match daemon.container(key) {

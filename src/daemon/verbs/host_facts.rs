@@ -29,7 +29,8 @@ use crate::daemon::shared::Daemon;
 const FEW: usize = 16;
 
 /// Resolves the adjustment's names, and checks that the runtime honours them. The second value
-/// lists what this node lacks for them: the container is refused for it once it is described.
+/// lists what this node lacks for them: the container is refused for that, but only after it is
+/// described.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,
@@ -45,7 +46,8 @@ pub(crate) async fn resolve_for_runtime(
         let runtimes = Arc::clone(&daemon.caches.runtimes);
         let runtime = PathBuf::from(runtime);
         let name = runtime.display().to_string();
-        // On another thread: the runtime may be slow, and other requests must not wait for it.
+        // On another thread, because the runtime may be slow and other requests must not wait for
+        // it.
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
         let features = asked.unwrap_or_default();
         if *features == Features::default() {
@@ -80,7 +82,7 @@ async fn resolve_names(
 /// An edited document, and the container as that document describes it.
 pub(crate) struct Written {
     pub(crate) patched: PatchedSpec,
-    /// `None`: no plugin asked for a change, and the engine's description holds.
+    /// `None`: no plugin requested a change, and the engine's description applies.
     pub(crate) container: Option<api::Container>,
 }
 
@@ -104,8 +106,8 @@ pub(crate) async fn patch(
     })
 }
 
-/// Plugins receive the written values, not the requested ones: names stand for more than they say,
-/// some values follow others, and lists are sorted in their own way.
+/// Plugins receive the written values, not the requested ones: a name may expand to more, some
+/// values depend on others, and lists are sorted.
 fn write(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
@@ -125,8 +127,8 @@ fn write(
     Ok(Written { patched, container: Some(container) })
 }
 
-/// Refuses values that this node lacks, once they are known to be well formed: a runtime would
-/// refuse them without the plugin's name, or drop them.
+/// Refuses well-formed values that this node cannot provide: a runtime would refuse them without
+/// the plugin's name, or drop them.
 pub(crate) fn check_node(
     daemon: &Daemon,
     merged: &Merged,
@@ -137,7 +139,7 @@ pub(crate) fn check_node(
     resolve::check_node(&merged.adjust, names, &config.resctrl_path, document, &config.node())
 }
 
-/// The facts about the host; its mounts are read only if the adjustment asks for mounts that
+/// The facts about the host; its mounts are read only if the adjustment requests mounts that
 /// propagate.
 pub(crate) async fn host_facts(
     daemon: &Daemon,
@@ -155,7 +157,7 @@ pub(crate) async fn host_facts(
         return Ok(HostFacts { runtime_annotations, ..facts });
     }
     let host = daemon.host.clone();
-    // Not on this thread: a plugin may name a file server that does not answer.
+    // Not on this thread: a plugin may name a file server that does not respond.
     let places = sources.join(", ");
     let look = daemon.off_loop(&places, move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;

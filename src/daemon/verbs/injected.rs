@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's injections for a container that is being created: which hold, which of them this
-//! node and this document can take, and the notes about the others. `chain` merges them.
+//! The operator's injections for a container that is being created: which apply, which of them this
+//! node and this document permit, and the notes about the others. `chain` merges them.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::state::{GaveWay, Skipped, WouldInject};
 /// The injections for one container.
 #[derive(Default)]
 pub(super) struct ChosenInjections {
-    /// The injections that are merged with the plugins' answers, in order.
+    /// The injections that are merged with the plugins' responses, in order.
     pub(super) enforced: Vec<Injected>,
     /// The injections in audit mode: owner, the fields that each alone would set, and whether it
     /// would replace a value.
@@ -33,7 +33,7 @@ impl Admitted {
     /// Chooses the injections for this container.
     ///
     /// # Errors
-    /// Fails with the first injection that is impossible and refuses containers then.
+    /// Fails with the first impossible injection that refuses the container in that case.
     pub(super) async fn choose_injections(
         &self,
         pod: &api::PodSandbox,
@@ -78,8 +78,8 @@ impl Admitted {
         Ok(())
     }
 
-    /// The values of an injection, once it is certain that this node and this document can take it
-    /// alone; with the names of the fields if that had to be tried.
+    /// The values of an injection, once a trial shows that this node and this document permit it
+    /// alone; with the names of the fields if it was tried.
     async fn prepare(
         &self,
         injection: &Arc<Injection>,
@@ -87,7 +87,7 @@ impl Admitted {
         writer: ResourceWriter,
     ) -> std::result::Result<(Injected, Vec<String>), String> {
         let prepared = if let Some(profile) = &injection.section.seccomp {
-            // A file, perhaps on a disk that does not answer.
+            // A file, possibly on a disk that does not respond.
             let injection = Arc::clone(injection);
             self.daemon.off_loop(&profile.display().to_string(), move || injection.prepare()).await
         } else {
@@ -140,7 +140,7 @@ impl Admitted {
         }
     }
 
-    /// Notes the results of the injections once every plugin has answered.
+    /// Records the results of the injections once every plugin has answered.
     pub(super) fn note_injections(&self, chosen: &ChosenInjections, merged: &Merged) {
         let Self { daemon, key, .. } = self;
         let metrics = daemon.report.metrics.plugins();

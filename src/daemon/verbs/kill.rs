@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kill` of a pod's infrastructure container: StopPodSandbox goes out before the signal (D37). It
+//! `kill` of a pod's infrastructure container: sends StopPodSandbox before the signal (D37). It
 //! never fails because of the daemon, and the runtime waits a second at most.
 
 use std::rc::Rc;
@@ -14,14 +14,14 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
-/// The time that a `kill` waits for plugins: the answer must reach a wrapper that waits a second.
+/// Time limit of a `kill` for plugins: the response must reach a wrapper that waits a second.
 pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 
-/// The time that it waits for exits of members that are not reported yet, and the interval.
+/// Time limit for members' exits that are not reported yet, and the interval of checks.
 const EXITS_WAIT: Duration = Duration::from_millis(300);
 const EXITS_CHECK: Duration = Duration::from_millis(5);
 
-/// Reacts to a `kill`, which is never refused.
+/// Handles a `kill`, which is never refused.
 pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let signal = argv::ending_signal(&call.command_line);
     let sandbox = daemon.container(&call.key).filter(|record| record.is_sandbox);
@@ -46,7 +46,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The pod is over, whatever this signal does.
     }
-    // An end that is not certain is reported when it happens.
+    // An uncertain end is reported when it happens.
     let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {
@@ -54,7 +54,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
         })
 }
 
-/// Waits until the exits of members, which the engine ended before, are settled and reported.
+/// Waits until the exits of members that the engine has already ended are settled and reported.
 async fn wait_for_exits(daemon: &Daemon, pod: &str) {
     let deadline = tokio::time::Instant::now() + EXITS_WAIT;
     while has_unreported_exit(daemon, pod) && tokio::time::Instant::now() < deadline {

@@ -2,8 +2,8 @@
 //! One file for each verb: the daemon's decision before the runtime runs. A refusal leaves bundle
 //! and container as they were.
 //!
-//! It never waits for the runtime: `lifecycle` settles the outcome of a verb. It imports every room
-//! below them.
+//! It never waits for the runtime: `lifecycle` settles the outcome of a verb. It imports every
+//! folder below it.
 
 mod admitted;
 pub(crate) mod create;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `start`: for a sandbox its pod's RunPodSandbox, for a container StartContainer. A refusal
+//! `start`: RunPodSandbox for a sandbox's pod, or StartContainer for a container. A refusal
 //! prevents the start.
 
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::host::Point;
 use crate::link::Proceed;
 use crate::state::{InFlight, Lifecycle, START};
 
-/// The time that StartContainer waits for an update of the container that is being written.
+/// Time limit of StartContainer for an update of the container that is being written.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
 /// Decides a `start`.
@@ -27,10 +27,10 @@ pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pro
     }
     daemon.host.point(Point::DaemonRecord)?;
     let flight = InFlight { verb: START.to_owned(), pid: call.question().pid, executed: false };
-    // Not written: after a crash the runtime's state shows whether it was started.
+    // Not written to disk: after a crash the runtime's state shows whether it was started.
     daemon.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
-    // An earlier update ends first. Updates that plugins request from here on wait until the
-    // container was started: between StartContainer and the start of its process nothing changes.
+    // An earlier update ends first. Updates that plugins request from here on wait for the start,
+    // so that nothing changes between StartContainer and the start of the process.
     let lane = daemon.lane(&call.key);
     drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` (decisions D21, D66): the plugins are asked about the engine's real changes, and the
-//! runtime gets the engine's values with all values that plugins own over them. kubelet's CPU manager
-//! repeats every cpuset every ten seconds; without this it would undo a plugin's within seconds.
-//! An engine that only repeats its values may do so because a person asked it to: plugins that own
-//! some are asked with the engine's, as an engine's own NRI asks them, and keep the values that
-//! they do not answer.
+//! `update` (decisions D21, D66): plugins are asked only about the engine's actual changes, and the runtime receives
+//! the engine's values overlaid by all values that plugins own. kubelet's CPU manager repeats every cpuset every ten
+//! seconds, and would otherwise revert a plugin's within seconds. But a person may have made the engine repeat its
+//! values: plugins that own some are asked with the engine's, as by an engine's own NRI, and keep the values that they
+//! do not set again.
 //!
-//! A refusal changes nothing. No lock is held while plugins are asked; from their reply until the
-//! runtime has exited no other request writes this container's resources.
+//! A refusal changes nothing. No lock is held while plugins are asked; but from their reply until the runtime has
+//! exited no other request writes this container's resources.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -40,11 +39,10 @@ use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue, Updating};
 
-/// The time that an update waits for another one of the same container: less than the wrapper's
-/// time-out (D8).
+/// Time for which an update waits for another one of the same container: less than the wrapper's time-out (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
-/// The plugins' replies about the updated container itself.
+/// The plugins' replies for the updated container itself.
 #[derive(Debug, Default)]
 struct AnsweredUpdate {
     /// The values that they own from now on.
@@ -54,7 +52,7 @@ struct AnsweredUpdate {
     is_told: bool,
 }
 
-/// Decides an `update`; the second value holds once the runtime took it.
+/// Decides an `update`; the second value applies once the runtime has accepted it.
 pub(crate) async fn update(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -80,7 +78,7 @@ pub(crate) async fn update(
             Error::new("another update of this container takes too long")
                 .hint("nothing was changed")
         })?;
-    // Read again: another update may have changed the record while the plugins were asked.
+    // Read again, because another update may have changed the record while plugins were asked.
     let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };
     let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
     leave_out_idle(daemon, &mut merged.to_runtime, &merged.engine);
@@ -124,7 +122,7 @@ enum EnginesQuestion {
 }
 
 impl EnginesQuestion {
-    /// `None`: the engine repeats its values, and no plugin owns any.
+    /// Returns `None` if the engine repeats its values and no plugin owns any.
     fn of(record: &Container, request: &Block) -> Option<Self> {
         let delta = overlay::delta(request, &record.engine_resources);
         if !delta.is_empty() {
@@ -140,8 +138,7 @@ impl EnginesQuestion {
     }
 }
 
-/// The values of a request that do not come into force, because a plugin owns the field and no
-/// plugin has answered this time.
+/// The requested values that do not take effect, because a plugin owns the field and no plugin has set it this time.
 fn repeated(
     request: &Block,
     overlay: &Block,
@@ -161,8 +158,7 @@ fn repeated(
     repeated.collect()
 }
 
-/// Notes a refusal for `explain`. An engine may repeat a request every ten seconds: it is noted
-/// once.
+/// Records a refusal for `explain`, once: an engine may repeat a request every ten seconds.
 fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
     let why = error.to_string();
     let is_news = |record: &Rc<Container>| record.refused.last() != Some(&why);
@@ -172,14 +168,14 @@ fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
     daemon.change(key, |record| record.refuse(why, now()));
 }
 
-/// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks
-/// whether the runtime took it.
+/// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks whether the runtime
+/// accepted it.
 fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
-    // Without it the next daemon relies on the files' values.
+    // Without the stamp the next daemon relies on the files' values.
     let stamp = state_dir::state_stamp(&daemon.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,
@@ -193,7 +189,7 @@ fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUp
     daemon.change(&record.key, |record| record.updating = Some(updating));
 }
 
-/// UpdateContainer through the chain; updates of other containers are carried out.
+/// Sends UpdateContainer through the chain; updates of other containers are carried out.
 async fn ask(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -217,7 +213,7 @@ async fn ask(
     let pods = target::KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };
     let asked = chain::update(&subscribers, request, scope, &skips).await;
-    // Once: kubelet repeats its request every ten seconds.
+    // Recorded once, because kubelet repeats its request every ten seconds.
     updates::note_skipped(daemon, key, Event::UpdateContainer.name(), skips.0.into_inner());
     let updated = match asked {
         Ok(updated) => updated,
@@ -247,7 +243,7 @@ fn own(
         EnginesQuestion::Changed(_) => {
             own.and_then(|update| update.linux.as_ref()?.resources.as_ref())
         }
-        // Alone: beside the engine's old values, a plugin's limit would leave the swap unchanged.
+        // Only the plugin's values: next to the engine's old values, a plugin's limit would leave the swap unchanged.
         EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
     };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
@@ -280,15 +276,14 @@ fn own(
     Ok(AnsweredUpdate { part, owners, classes, is_told: true })
 }
 
-/// The engine's values, over them the plugins' earlier ones, over these their present replies.
+/// Overlays the engine's values with the plugins' earlier ones, and these with their current replies.
 fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
-    // crun applies the device rules that it gets, and only those.
+    // crun applies the device rules that it receives, and only those.
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
     let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
-    // The engine cannot take back values that its runtime's update does not apply: the plugin's
-    // stay in force.
+    // The engine cannot reset values that its runtime's update does not apply: the plugin's stay in force.
     let unheeded = ignored(record, &record.overlay);
     overlay::put_over(&mut merged.overlay, &unheeded);
     overlay::put_over(&mut merged.to_runtime, &unheeded);
@@ -308,7 +303,7 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     Ok(merged)
 }
 
-/// The runtime gets the daemon's document, by standard input.
+/// The runtime receives the daemon's document by standard input.
 fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     let stdin =
         serde_json::to_vec(resources).map_err(|error| Error::new(quoted(&error.to_string())))?;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches folders: one inotify descriptor for all of them, since a host has few folders and many
-//! pods. A watcher receives the names that appear and vanish, and a note when the kernel dropped
-//! events. It reads no file. Reference: inotify(7).
+//! Watches folders with one inotify descriptor, since a host has few folders and many pods. A watcher receives the
+//! names that appear and vanish, and a note when the kernel dropped events. It reads no file. Reference: inotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// The events of every watch: a second watch of one folder would replace the first one's.
+/// The events of every watch: a second watch of a folder would replace the first one's.
 const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CLOSE_WRITE)
@@ -31,7 +30,7 @@ const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// The number of the kernel's note that it dropped events.
+/// The watch number with which the kernel reports dropped events.
 const OVERFLOW: i32 = -1;
 
 /// An event in a folder.
@@ -41,9 +40,9 @@ pub(crate) enum FolderEvent {
     Came(OsString),
     /// The file of this name was removed.
     Went(OsString),
-    /// The folder itself was removed or moved: a new one at its path is not watched.
+    /// The folder itself was removed or moved; a new one at its path is not watched.
     Gone,
-    /// The kernel dropped events: the watcher has to check the folder itself.
+    /// The kernel dropped events: the watcher must check the folder itself.
     Unknown,
 }
 
@@ -59,7 +58,7 @@ struct Shared {
     listeners: RefCell<HashMap<i32, Vec<UnboundedSender<FolderEvent>>>>,
     /// Watches that are being added outside of the loop.
     adding: Cell<usize>,
-    /// What came for watches without a listener meanwhile: the folder is gone, or has to be checked.
+    /// Events that arrived meanwhile for watches without a listener: the folder is gone, or must be checked.
     early: RefCell<BTreeMap<i32, FolderEvent>>,
 }
 
@@ -67,8 +66,8 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct NewWatch(Rc<Shared>);
 
-/// Adds a watch, from any thread; `None` if the folder does not exist. The folder's file server may not
-/// answer. A watch that is not taken stays until the folder is watched again.
+/// Adds a watch, from any thread; `None` if the folder does not exist. The folder's file server may not respond. A
+/// watch that is not claimed stays until the folder is watched again.
 ///
 /// # Errors
 /// Fails if the kernel refuses the watch.
@@ -80,7 +79,7 @@ pub(crate) fn add_watch(events: &OwnedFd, folder: &Path) -> Result<Option<i32>, 
     }
 }
 
-/// A watch over one folder; dropping it ends the watch.
+/// A watch of one folder; dropping it ends the watch.
 #[derive(Debug)]
 pub(crate) struct WatchedFolder {
     number: i32,
@@ -89,8 +88,8 @@ pub(crate) struct WatchedFolder {
 }
 
 impl FolderWatch {
-    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left: for callers
-    /// that look again, or have another source.
+    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left: for callers that check again, or
+    /// have another source.
     pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
         self.watch_if_there(folder).map_err(io::Error::from).or_absent().flatten()
     }
@@ -160,7 +159,7 @@ impl Drop for NewWatch {
 }
 
 impl WatchedFolder {
-    /// The next event; never returns once the folder itself is gone and that was reported.
+    /// The next event; never returns once the folder's own removal was reported.
     pub(crate) async fn next(&mut self) -> FolderEvent {
         match self.news.recv().await {
             Some(news) => news,
@@ -168,8 +167,8 @@ impl WatchedFolder {
         }
     }
 
-    /// Waits until a file appears, the kernel drops events, or the folder itself is gone: false
-    /// then, for a new folder at its path is not watched.
+    /// Waits until a file appears or the kernel drops events. Returns false if the folder itself is gone, because a new
+    /// folder at its path is not watched.
     pub(crate) async fn next_arrival(&mut self) -> bool {
         loop {
             match self.next().await {
@@ -182,13 +181,13 @@ impl WatchedFolder {
         true
     }
 
-    /// Waits until a file is removed, or the folder itself.
+    /// Waits until a file, or the folder itself, is removed.
     pub(crate) async fn next_departure(&mut self) {
         while matches!(self.next().await, FolderEvent::Came(_)) {}
         self.drain();
     }
 
-    /// Drops the events that were not received yet.
+    /// Drops events that were not received yet.
     pub(crate) fn drain(&mut self) {
         while self.news.try_recv().is_ok() {}
     }
@@ -313,7 +312,7 @@ mod tests {
             });
             std::fs::create_dir(kept.join("a")).unwrap();
             std::fs::remove_dir(&gone).unwrap();
-            // Later than both.
+            // Later than both events.
             std::fs::create_dir(temp.path().join("b")).unwrap();
             until(&mut probe, &FolderEvent::Came("b".into())).await;
             let [mut kept, mut gone] = begun.map(|(new, number)| new.listen(number));
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_no_lack_of_watches() {
+    fn a_missing_folder_is_not_a_lack_of_watches() {
         let temp = tempfile::tempdir().unwrap();
         crate::files::replace(&temp.path().join("file"), b"").unwrap();
         local(async {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes by descriptor: whether one has exited, and waiting for that, without polling.
 //!
-//! A PID is only a number; the start time beside it distinguishes a process from a later one of the
-//! same number. This module never sends a signal.
+//! A PID may be reused; with the start time it identifies one process. This module never sends a signal.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -38,18 +37,18 @@ pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
     process
 }
 
-/// The kernel's answer about the exit of a process.
+/// The kernel's report about the exit of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProcessExit {
     /// The code, or 128 and the signal.
     Code(i32),
-    /// None until its parent has reaped it.
+    /// Its parent has not reaped it yet.
     NotReaped,
-    /// The kernel does not know the request (before 6.15).
+    /// The kernel does not support the request (before 6.15).
     Unsaid,
 }
 
-/// `struct pidfd_info` of linux/pidfd.h, as far as its first version goes.
+/// `struct pidfd_info` of linux/pidfd.h, first version.
 #[repr(C)]
 #[derive(Default)]
 struct PidfdInfo {
@@ -81,20 +80,20 @@ pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     }
 }
 
-/// Waits until the descriptor is readable, which for a process means that it has exited. If the
-/// event loop cannot take it, it only pauses: the caller checks again, and other tasks run meanwhile.
+/// Waits until the descriptor is readable, which for a process means that it has exited. If the event loop cannot
+/// register it, this only pauses; the caller checks again.
 pub(crate) async fn readable(descriptor: &OwnedFd) {
     if is_readable_later(descriptor).await {
         return;
     }
-    // Another task waits on it: the loop takes each descriptor once.
+    // Another task waits on it: the loop registers each descriptor once.
     match descriptor.try_clone() {
         Ok(copy) if is_readable_later(&copy).await => {}
         _ => tokio::time::sleep(UNWATCHED_CHECK).await,
     }
 }
 
-/// Waits until the descriptor is readable; false at once if the event loop cannot take it.
+/// Waits until the descriptor is readable; false at once if the event loop cannot register it.
 #[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
 async fn is_readable_later(descriptor: &OwnedFd) -> bool {
     let number = descriptor.as_raw_fd();
@@ -143,7 +142,7 @@ mod tests {
         }
     }
 
-    /// In another process: the limit holds for the whole process.
+    /// In another process, because the limit applies to the whole process.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
     fn without_free_descriptors_no_exit_is_assumed() {
@@ -161,7 +160,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut child = std::process::Command::new("/bin/sleep").arg("300").spawn().unwrap();
         let process = open(child.id()).unwrap().unwrap();
-        // poll(2) takes no more descriptors than the limit says.
+        // poll(2) accepts no more descriptors than the limit.
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
         let copied = process.try_clone().is_ok();
@@ -175,7 +174,7 @@ mod tests {
         let (early, pause) = runtime.block_on(async {
             tokio::select! {
                 biased;
-                // It needs no descriptor of its own; one that waits beside it would.
+                // It needs no extra descriptor; a concurrent waiter would.
                 () = ended(&process) => (true, Duration::ZERO),
                 found = second => found,
             }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container's process was started, even if it has exited since: a `run` may be over in
-//! milliseconds, and then leaves nothing to read.
+//! Whether a container's process was started, even if it has exited since: a `run` may end within
+//! milliseconds and leave no state.
 //!
 //! runc's init waits at `exec.fifo` in the container's folder: it opens the fifo for writing, which
-//! blocks until the runtime reads (fifo(7)). A container that fails before has a fifo without a
-//! writer. So the folder is watched (inotify(7)) from its creation, for a writer that closes: Linux
-//! no longer reports reads from a fifo (seen on 6.18). Runtimes without a fifo are judged by their
-//! state file. This module only reads.
+//! blocks until the runtime reads (fifo(7)). The fifo of a container that fails earlier has no
+//! writer. So the folder is watched (inotify(7)) from its creation for a writer that closes the
+//! fifo: Linux no longer reports reads from a fifo (seen on 6.18). Runtimes without a fifo are
+//! judged by their state file. This module only reads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,8 +24,8 @@ use crate::presence::{self, IfThere};
 
 const FIFO: &str = "exec.fifo";
 
-/// Interval of looks for the folder. From its creation to the opening of the fifo runc needs more
-/// than ten milliseconds.
+/// Interval of checks for the folder. runc takes more than ten milliseconds from its creation to
+/// the opening of the fifo.
 const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
 /// Interval of checks without an event, once the folder is watched.
@@ -47,7 +47,7 @@ impl StartWatch {
         Self { folder, events, is_over, has_fifo: false, was_written: false }
     }
 
-    /// Looks for the folder from now on in a thread: a daemon that is busy for those ten
+    /// Checks for the folder in a thread from now on: a daemon that is busy for those ten
     /// milliseconds would be too late. The thread ends when it has found the folder.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
@@ -70,7 +70,7 @@ impl StartWatch {
     /// state names an init process.
     ///
     /// # Errors
-    /// Fails when that cannot be known now.
+    /// Fails when that is unknown.
     pub(crate) fn has_started(&mut self, has_init: bool) -> io::Result<bool> {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)
@@ -101,7 +101,7 @@ impl StartWatch {
     }
 
     /// Waits for the next event without polling, if the kernel has a watch for it: it may take
-    /// days. It also returns when the folder is removed.
+    /// days. Also returns when the folder is removed.
     pub(crate) fn event(&self) -> impl Future<Output = ()> + use<> {
         let events = self.events.get().and_then(|events| events.try_clone().or_absent());
         async move {
@@ -131,12 +131,13 @@ impl Drop for StartWatch {
     }
 }
 
-/// `None` if the folder does not exist yet, or the kernel has no watch left: another look follows.
+/// `None` if the folder does not exist yet, or the kernel has no watch left: the caller checks
+/// again.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
     let events = events.map_err(io::Error::from).or_absent()?;
-    // Of a fifo that was written before the watch, only the removal is an event.
+    // For a fifo that was written before the watch, only the removal is an event.
     let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO;
     let wanted = wanted | WatchFlags::DELETE;
     let added = inotify::add_watch(&events, folder, wanted | WatchFlags::ONLYDIR);
@@ -167,7 +168,7 @@ mod tests {
             nix::unistd::mkfifo(&self.folder().join(FIFO), mode).unwrap();
         }
 
-        /// Does the same as runc: init writes, the runtime reads and removes.
+        /// Acts like runc: init writes, the runtime reads and removes.
         fn let_go(&self) {
             let path = self.folder().join(FIFO);
             let mut both = std::fs::File::options().read(true).write(true).open(&path).unwrap();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes to files, each with the process that wrote: one fanotify group for all of them. inotify does
-//! not name the writer. It needs CAP_SYS_ADMIN and Linux 5.15. It reads no file and no process.
-//! Reference: fanotify(7).
+//! Watches writes to files and reports the writing process of each, with one fanotify group: inotify does not name the
+//! writer. It needs CAP_SYS_ADMIN and Linux 5.15. It reads no file and no process. Reference: fanotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,17 +16,17 @@ use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags}
 
 use crate::daemon::watch::pidfd;
 
-/// Pause between two reads: the kernel merges the events of a process that writes without end.
+/// Pause between two reads: the kernel merges the events of a process that writes continuously.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes of `struct fanotify_event_metadata`, and of the record with the descriptor behind it.
+/// Bytes of `struct fanotify_event_metadata`, and of the record with the descriptor after it.
 const METADATA: usize = 24;
 const PIDFD_RECORD: usize = 8;
 
 /// `FAN_EVENT_INFO_TYPE_PIDFD`.
 const IS_PIDFD: u8 = 4;
 
-/// The process that wrote to a file. Its number stands for it as long as it has not ended.
+/// The process that wrote to a file. Its PID identifies it until it has ended.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) pid: u32,
@@ -37,7 +36,7 @@ pub(crate) struct Writer {
 /// Receives the writer of each write; `None` if the kernel does not name one.
 type OnWrite = Rc<dyn Fn(Option<&Writer>)>;
 
-/// The listener of a file, with its number: a later one may have its place.
+/// The listener of a file, with its number: a later one may replace it.
 type Listener = (u64, OnWrite);
 
 /// All watched files.
@@ -48,7 +47,7 @@ pub(crate) struct WriteWatch {
 
 struct Shared {
     group: Fanotify,
-    /// The same group, to be read.
+    /// The same group, for reading.
     events: OwnedFd,
     /// By device and inode.
     listeners: RefCell<HashMap<(u64, u64), Listener>>,
@@ -65,10 +64,10 @@ pub(crate) struct WatchedFile {
 }
 
 impl WriteWatch {
-    /// Watches a file, in the place of an earlier listener; `None` if it does not exist.
+    /// Watches a file, replacing an earlier listener; `None` if it does not exist.
     ///
     /// # Errors
-    /// Fails if the kernel names no writers, or refuses the watch.
+    /// Fails if the kernel does not report writers, or refuses the watch.
     pub(crate) fn watch(
         &self,
         path: &Path,
@@ -126,7 +125,7 @@ impl Drop for WatchedFile {
             return;
         }
         listeners.remove(&self.place);
-        // Of a file that is gone the kernel has removed the mark.
+        // If the file is gone, the kernel has removed the mark.
         let _gone_with_its_file = self.shared.group.mark(
             MarkFlags::FAN_MARK_REMOVE,
             MaskFlags::FAN_MODIFY,
@@ -139,20 +138,20 @@ impl Drop for WatchedFile {
 async fn listen(shared: Rc<Shared>) {
     loop {
         pidfd::readable(&shared.events).await;
-        // Room for many events of 32 bytes.
+        // Space for many events of 32 bytes.
         let mut buffer = [0; 4096];
         match rustix::io::read(&shared.events, &mut buffer) {
             Ok(length) => events(buffer.get(..length).unwrap_or_default())
                 .for_each(|event| deliver(&shared, event)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            // Without a descriptor for it the kernel drops the event.
+            // Without a free descriptor the kernel drops the event.
             Err(_lost) => deliver(&shared, RawEvent { file: -1, pid: 0, process: -1 }),
         }
         tokio::time::sleep(READ_PAUSE).await;
     }
 }
 
-/// An event as the kernel wrote it; a descriptor below 0 is none.
+/// An event as the kernel wrote it; a negative descriptor means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RawEvent {
     file: RawFd,
@@ -185,7 +184,7 @@ fn deliver(shared: &Shared, event: RawEvent) {
     let pid = u32::try_from(event.pid).ok().filter(|pid| *pid > 0);
     let writer = pid.zip(process).map(|(pid, process)| Writer { pid, process });
     let Some(file) = file else {
-        // The queue was full: any of the files may have been written.
+        // The queue overflowed: any of the files may have been written.
         let all: Vec<Listener> = shared.listeners.borrow().values().cloned().collect();
         return all.iter().for_each(|(_, on_write)| on_write(None));
     };
@@ -248,12 +247,12 @@ mod tests {
                 list.borrow_mut().push(writer.pid);
             });
             let Ok(Some(watched)) = watched else {
-                // Without CAP_SYS_ADMIN the kernel names no writer.
+                // Without CAP_SYS_ADMIN the kernel does not report writers.
                 assert_eq!(watched.err(), Some(Errno::EPERM));
                 return;
             };
             assert!(watch.watch(&temp.path().join("none"), |_| {}).unwrap().is_none());
-            // A later watch over the same file goes on when the earlier one is dropped.
+            // A later watch of the same file continues when the earlier one is dropped.
             let list = Rc::clone(&seen);
             let later =
                 watch.watch(&path, move |writer| list.borrow_mut().push(writer.unwrap().pid));

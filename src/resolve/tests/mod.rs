@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names against trees of files that stand in for a host; needs of adjustments are in `needs.rs`.
+//! Names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
 
 mod device_nodes;
 mod needs;
@@ -53,7 +53,7 @@ impl HostTree {
         missing.into_iter().next().map_or(Ok(resolved), Err)
     }
 
-    /// The one line of a refusal about `field`, which says all of `wanted`.
+    /// The one-line refusal of `field`, which contains all of `wanted`.
     #[track_caller]
     fn refuses(&self, adjustment: &api::ContainerAdjustment, field: &str, wanted: &[&str]) {
         let error = self.resolve(adjustment).unwrap_err();
@@ -191,7 +191,7 @@ fn a_cdi_device_that_cannot_be_had_is_refused_by_its_name() {
 }
 
 #[test]
-fn what_is_no_regular_spec_file_is_named_and_not_waited_for() {
+fn an_irregular_spec_file_is_named_and_not_waited_for() {
     let field = "CdiDevices[v.com/d=x]";
     let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
     let at = |name: &str| tree.host().path("/etc/cdi").join(name);
@@ -212,7 +212,7 @@ fn what_is_no_regular_spec_file_is_named_and_not_waited_for() {
 }
 
 #[test]
-fn text_of_a_file_that_is_no_spec_is_in_no_error() {
+fn no_error_quotes_a_file_that_is_not_a_spec() {
     let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
     for text in ["root:s3cret:1:2\n", "kind: [s3cret", "cdiVersion: {s3cret: 1}", "- s3cret\n- 2"] {
         tree.put("/etc/secrets", text);
@@ -400,7 +400,7 @@ fn an_rdt_class_of_the_engines_file_resolves_to_its_group() {
 }
 
 #[test]
-fn a_group_that_the_engines_file_does_not_name_is_no_class() {
+fn a_group_missing_in_the_engines_file_is_not_a_class() {
     let tree = tree_with_rdt_file(RDT_CLASSES);
     for class in ["foreign", "lead", "exclusive", "Gold"] {
         tree.refuses(&rdt(class), "RdtClass", &[class, "/etc/rdt.yaml: there is no such class"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What adjustments need, against what runtimes answer.
+//! The needs of adjustments, compared with runtimes' responses.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use crate::runtime::features::Features;
 use crate::spec::patch::{CdiDevice, Class, Resolved};
 
-/// Adjustments that need something of the runtime, and the field that a refusal names.
+/// Adjustments that need a feature of the runtime, and the field that a refusal names.
 fn needing() -> Vec<(api::ContainerAdjustment, &'static str)> {
     let one = api::LinuxContainerAdjustment::default;
     let namespace = |kind: &str| {
@@ -99,7 +99,7 @@ fn refusals(runtime: &Features) -> Vec<&'static str> {
 }
 
 #[test]
-fn an_old_runc_is_refused_what_it_would_skip() {
+fn fields_that_an_old_runc_would_skip_are_refused() {
     let features = r#"{"mountOptions": ["ro", "rro"], "linux": {
         "namespaces": ["pid", "network"],
         "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"]}}}"#;
@@ -137,13 +137,13 @@ fn a_new_runc_and_a_silent_runtime_are_refused_nothing() {
         "mountExtensions": {"idmap": {"enabled": true}}, "netDevices": {"enabled": true}}}"#;
     assert_eq!(refusals(&Features::from_answers("runc version 1.4.0", features)), [""; 0]);
     assert_eq!(refusals(&Features::default()), [""; 0]);
-    // The specification has no word for the last two.
+    // The specification has no name for the last two.
     let unnamed = ["LinuxSched", "IoPriority"];
     assert_eq!(refusals(&Features::from_answers("youki version 0.5.3", features)), unnamed);
 }
 
 #[test]
-fn an_unknown_runtime_has_what_its_features_name_alone() {
+fn an_unknown_runtime_has_only_its_named_features() {
     let all: Vec<&str> = needing().into_iter().map(|(_, field)| field).collect();
     let no_lists = r#"{"linux": {"seccomp": {"enabled": true}}}"#;
     for said in ["{}", no_lists, "unknown command"] {
@@ -161,7 +161,7 @@ fn an_unknown_runtime_has_what_its_features_name_alone() {
 fn cruns_abilities_come_from_its_version_or_features() {
     let named = r#"{"linux": {"netDevices": {"enabled": true}, "memoryPolicy": {}}}"#;
     let (schemata, devices, policy) = ("RdtSchemata", "LinuxNetDevices[eth0]", "MemoryPolicy");
-    // As Debian's packages answer. They do not list time namespaces, which they have.
+    // The responses of Debian's packages. They do not list time namespaces, which they have.
     let on_1_21 = include_str!("../../../fixtures/runtime/crun/1.21.features.json");
     let on_1_28 = include_str!("../../../fixtures/runtime/crun/1.28.features.json");
     for (version, features, wanted) in [
@@ -169,7 +169,7 @@ fn cruns_abilities_come_from_its_version_or_features() {
         ("1.28", on_1_28, vec![]),
         ("1.14.1", "{}", vec![schemata, devices, policy]),
         ("1.22", r#"{"linux": {"netDevices": {"enabled": true}}}"#, vec![policy]),
-        // Its own word is above the version.
+        // Its `features` take precedence over the version.
         ("1.28", "{}", vec![devices, policy]),
         ("1.21", named, vec![schemata]),
     ] {
@@ -190,7 +190,7 @@ fn cruns_abilities_come_from_its_version_or_features() {
 }
 
 #[test]
-fn a_runtimes_own_word_counts_whatever_its_version() {
+fn a_runtimes_features_take_precedence_over_its_version() {
     let features = r#"{"mountOptions": [], "linux": {"namespaces": [],
         "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"],
             "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"], "supportedFlags": []},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What nodes lack, on trees of files; the table of docs/compatibility.md is that of the code.
+//! Features that nodes lack, on trees of files; the table of docs/compatibility.md matches the
+//! code's.
 
 use std::path::Path;
 
@@ -74,7 +75,7 @@ fn a_field_is_refused_only_if_the_node_lacks_its_support() {
         assert_eq!(error.field(), Some(field), "{error}");
         says(&error, &["on this node"]);
         checked(&rich, &adjustment).unwrap();
-        // A node of which nothing can be read is trusted; resctrl is there or not.
+        // A completely unreadable node is trusted; resctrl exists or does not.
         if !field.starts_with("Rdt") {
             checked(&HostTree::new(&[]), &adjustment).unwrap();
         }
@@ -110,7 +111,7 @@ const NODE_NEEDS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn the_compatibility_page_lists_what_the_node_must_have() {
+fn the_compatibility_page_lists_the_nodes_requirements() {
     let page = include_str!("../../../docs/compatibility.md");
     let part = page.split("### Node requirements").nth(1).unwrap();
     let rows = part.split("\n##").next().unwrap().lines().filter(|line| line.starts_with("| `"));
@@ -120,7 +121,7 @@ fn the_compatibility_page_lists_what_the_node_must_have() {
         .map(|(fields, what)| format!("| `{}` | {what} |", fields.replace(", ", "`, `")))
         .collect();
     assert_eq!(rows, wanted);
-    // Each row is refused by the test above.
+    // The test above checks that each row is refused.
     let tried: Vec<&str> = each().iter().map(|(_, field)| *field).collect();
     for (fields, _) in NODE_NEEDS {
         let first = fields.split(", ").next().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources that cgroups of a host have no setting for, on trees of files.
+//! Resources for which the host's cgroups have no setting, on trees of files.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::plugin::api;
 use crate::resolve::check_node;
 use crate::spec::patch::{Class, PatchError, Resolved};
 
-/// Cgroup v1 on a kernel that has everything, with one container.
+/// Cgroup v1 on a kernel with every feature, with one container.
 const V1: [(&str, &str); 9] = [
     ("/proc/sys/kernel/osrelease", "4.18.0-553.el8"),
     ("/sys/fs/cgroup/memory/memory.use_hierarchy", "1"),
@@ -33,7 +33,7 @@ const V2: [(&str, &str); 4] = [
 
 const DOCUMENT: &str = r#"{"linux": {"cgroupsPath": "/kubepods/c1"}}"#;
 
-/// Resources, whose numbers NRI wraps to tell zero from nothing.
+/// Resources in NRI's form, which wraps numbers to distinguish zero from absent.
 fn in_nri(resources: &serde_json::Value) -> api::LinuxResources {
     let mut resources = resources.clone();
     for section in ["memory", "cpu"] {
@@ -104,7 +104,7 @@ fn values_that_hold_anyway_pass_on_both_versions() {
             checked(&tree, &resources).unwrap();
         }
     }
-    // Nothing can be seen: the runtime knows.
+    // No file is visible, so the runtime decides.
     checked(&HostTree::new(&[]), &json!({"memory": {"swappiness": 7}})).unwrap();
     let empty = HostTree::new(&[("/sys/fs/cgroup/README", "")]);
     checked(&empty, &json!({"memory": {"limit": 4096}})).unwrap();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Annotations.
 //!
-//! runc keeps annotations as `key=value` labels beside its own `bundle=` label, and runtimes give
-//! meaning to some keys (systemd properties, CRIU configuration, crun's handlers). A plugin that could set those would
-//! reach further than its adjustment says, so they are refused unless the operator allows them.
-//! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`.
+//! runc stores annotations as `key=value` labels next to its `bundle=` label, and runtimes act on some keys (systemd
+//! properties, CRIU configuration, crun's handlers). Setting those would have effects beyond the adjustment, so they
+//! are refused unless the operator permits them. Reference: `features` of runc and crun,
+//! `potentiallyUnsafeConfigAnnotations`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,8 +25,8 @@ const UNSAFE: [&str; 5] = [
     "run.oci.",
 ];
 
-/// Applies the adjustment's annotations: a `-key` removes, anything else sets. Those in `allowed` may be
-/// annotations that the runtime acts on.
+/// Applies the adjustment's annotations: a `-key` removes, anything else sets. `allowed` lists those that may be set
+/// although the runtime acts on them.
 pub(super) fn patch(
     root: &mut Object<'_>,
     annotations: &HashMap<String, String>,
@@ -48,8 +48,8 @@ pub(super) fn patch(
     patch_map(object, &wanted, ("annotations", "Annotations"), changes)
 }
 
-/// Whether a runtime acts on the annotation. An operator may not allow `bundle`: runc reads the
-/// container's bundle from it.
+/// Whether a runtime acts on the annotation. An operator may not permit `bundle`: runc reads the container's bundle
+/// from it.
 pub(crate) fn is_acted_on(key: &str) -> bool {
     let is_it =
         |name: &&str| if name.ends_with('.') { key.starts_with(name) } else { key == *name };

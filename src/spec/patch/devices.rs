@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Device nodes, and the cgroup rules that let the container use them.
 //!
-//! A node that comes brings its rule, a node that goes takes its rule along, unless another node
-//! is the same device. Rules with wildcards are the engine's and are never touched.
-//! Reference: NRI `AdjustDevices`, but for BUG-02 and BUG-G9; OCI `config-linux.md`.
+//! A new node adds its rule, and a removed node removes its rule unless another node is the same
+//! device. Rules with wildcards are the engine's and never changed. Reference: NRI `AdjustDevices`,
+//! except for BUG-02 and BUG-G9; OCI `config-linux.md`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -50,7 +50,7 @@ impl DeviceNumber {
     }
 }
 
-/// One node of the document, as it is found or put there.
+/// One node of the document, existing or added.
 struct DeviceNode<'t> {
     path: String,
     identity: Option<DeviceNumber>,
@@ -73,10 +73,10 @@ pub(super) fn patch(
     nodes.put_back(root)
 }
 
-/// The nodes and rules of a document while they are edited: read once and written once, however
-/// many devices come and go.
+/// A document's nodes and rules while they are edited: read once and written once, for any number
+/// of devices.
 pub(super) struct Nodes<'t> {
-    /// `None`: it was taken out.
+    /// `None` if it was removed.
     nodes: Vec<Option<DeviceNode<'t>>>,
     by_path: HashMap<String, Vec<usize>>,
     /// Number of nodes of each device.
@@ -86,7 +86,7 @@ pub(super) struct Nodes<'t> {
 }
 
 impl<'t> Nodes<'t> {
-    /// Reads the document's nodes; until they are put back it has none.
+    /// Takes the document's nodes out; it has none until they are put back.
     pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
         let items = std::mem::take(root.object("linux")?.array("devices")?.items());
         let (nodes, by_path, count) = Default::default();
@@ -111,7 +111,7 @@ impl<'t> Nodes<'t> {
         Ok(())
     }
 
-    /// Applies one device, which the container may use in the ways of `access`.
+    /// Applies one device, which the container may use with `access`.
     pub(super) fn apply(
         &mut self,
         root: &mut Object<'t>,
@@ -172,7 +172,7 @@ impl<'t> Nodes<'t> {
         self.nodes.push(Some(node));
     }
 
-    /// Takes out all nodes at a path; gives back which devices they were.
+    /// Removes all nodes at a path; returns their devices.
     fn remove(&mut self, path: &str) -> Vec<DeviceNumber> {
         let places = self.by_path.remove(path).unwrap_or_default();
         let gone = places.into_iter().filter_map(|at| self.nodes.get_mut(at)?.take()?.identity);
@@ -224,14 +224,14 @@ fn rules_of<'o, 't>(root: &'o mut Object<'t>) -> Result<&'o mut Vec<Item<'t>>, D
     Ok(root.object("linux")?.object("resources")?.array("devices")?.items())
 }
 
-/// The cgroup rules of a document while they are edited.
+/// A document's cgroup rules while they are edited.
 struct Rules<'t> {
-    /// `None`: it was taken out.
+    /// `None` if it was removed.
     items: Vec<Option<Item<'t>>>,
     /// The rules that allow one device.
     allowing: HashMap<DeviceNumber, Vec<usize>>,
-    /// The access that holds: rules behind the last denial. Later rules win, so nothing before
-    /// it counts.
+    /// The access in force: rules after the last denial. Later rules override earlier ones, so
+    /// nothing before it counts.
     in_force: HashMap<DeviceNumber, BTreeSet<String>>,
 }
 
@@ -258,7 +258,7 @@ impl<'t> Rules<'t> {
         self.items.push(Some(item));
     }
 
-    /// Takes out the rules that allow exactly this device.
+    /// Removes the rules that allow exactly this device.
     fn drop_all(&mut self, device: &DeviceNumber, nri_field: &str, changes: &mut Changes) {
         self.in_force.remove(device);
         let places = self.allowing.remove(device).unwrap_or_default();
@@ -268,7 +268,7 @@ impl<'t> Rules<'t> {
         }
     }
 
-    /// Lets the container use this device so, unless a rule already says it.
+    /// Grants the container this access to the device, unless a rule already does.
     fn allow(
         &mut self,
         device: &DeviceNumber,
@@ -289,7 +289,7 @@ impl<'t> Rules<'t> {
     }
 }
 
-/// Whether a rule allows, which access, and to which single device.
+/// Whether a rule allows, its access, and its device if it is a single one.
 fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<DeviceNumber>), DocumentError> {
     let object = rule.open("linux.resources.devices[]")?;
     let is_allowing = object.value("allow")? == Some(Value::Bool(true));
@@ -298,7 +298,7 @@ fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<DeviceNumber>), Do
     Ok((is_allowing, access, DeviceNumber::of(&object)?))
 }
 
-/// Appends cgroup rules behind those that are there; later rules win.
+/// Appends cgroup rules to the existing ones; later rules override earlier ones.
 pub(super) fn patch_rules(
     root: &mut Object<'_>,
     rules: &[(String, Value)],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: each is added behind those that are there.
+//! OCI hooks: each is added after the existing ones.
 //!
-//! Hooks that the engine wrote are never removed or moved; NRI has no way to ask for it.
-//! Reference: OCI runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.
+//! The engine's hooks are never removed or moved; NRI has no request for that. Reference: OCI
+//! runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.
 
 use oci_document::{Item, Object};
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub(super) fn patch(
     Ok(())
 }
 
-/// Appends the hooks of one of many devices; notes only the added ones, not the whole list.
+/// Appends the hooks of one of many devices; records only the added ones, not the whole list.
 pub(super) fn append(
     root: &mut Object<'_>,
     hooks: &api::Hooks,
@@ -102,8 +102,8 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
     ]))
 }
 
-/// A runtime takes zero for "at once", and what overflows as nanoseconds for the past; it ends the
-/// hook before it begins.
+/// Refuses a time-out with which a runtime ends the hook before it begins: zero means "at once",
+/// and a value that overflows in nanoseconds means the past.
 fn check_timeout(stage: &str, hook: &api::Hook) -> Result<(), String> {
     match hook.timeout.as_ref().map(|timeout| timeout.value) {
         Some(value) if !(1..=i64::from(i32::MAX)).contains(&value) => {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that `exec` starts in a container: the engine makes its document from its own
-//! record, which lacks the values that plugins set at the container's creation.
+//! The process that `exec` starts in a container: the engine creates its document from its records, which lack the
+//! values that plugins set at the container's creation.
 //!
-//! The rule (D36): a value that is absent, or that is the engine's own, becomes the plugin's; any
-//! other was asked for by the caller (`docker exec --env`) and stays. What a plugin removed is
-//! removed where it is the engine's own. Groups belong to a user: they are added to the one that the
-//! engine gave the container. Everything else stays byte for byte.
+//! The rule (D36): an absent value, or the engine's, becomes the plugin's; any other was requested by the caller
+//! (`docker exec --env`) and stays. A value that a plugin removed is removed if it is the engine's. Groups belong to a
+//! user: they are added to the engine's user of the container. All other bytes are unchanged.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +17,10 @@ use crate::limits;
 use crate::mark::ProcessValue;
 use crate::plugin::api;
 
-/// Lays the plugins' values over the document of a process; `None` if nothing changes.
+/// Applies the plugins' values to the document of a process; `None` if nothing changes.
 ///
 /// # Errors
-/// Fails where the document cannot be edited without guessing.
+/// Fails if the document cannot be edited unambiguously.
 pub fn patch_later_process(
     document: &[u8],
     values: &[ProcessValue],
@@ -40,7 +39,7 @@ pub fn patch_later_process(
 /// Applies the plugins' changes to the document of a process that `exec` starts.
 ///
 /// # Errors
-/// Fails where a value cannot be passed on, or the document cannot be edited without guessing.
+/// Fails if a value cannot be passed on, or the document cannot be edited unambiguously.
 pub(crate) fn patch_exec(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
@@ -109,8 +108,8 @@ fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, Pa
     Ok(true)
 }
 
-/// Adds groups if the process runs as the engine's own user of the container, with the groups that
-/// the engine gave that user, or with none.
+/// Adds groups if the process runs as the engine's user of the container, with the groups that the engine gave that
+/// user, or with none.
 fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, PatchError> {
     let Some((engine, added)) = value.groups() else { return Ok(false) };
     let user = process.object("user")?;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux part of an adjustment: the order of its fields, and the small ones.
+//! The Linux part of an adjustment: the order of its fields, and the small fields.
 //!
-//! It never leaves a field out: each is named here, so that a new one does not compile until
-//! its handling is decided.
-//! Reference: NRI `Generator.Adjust`, but for BUG-06, BUG-12, BUG-G1; decision D23.
+//! Each field is named here, so that a new one breaks the build until its handling is decided.
+//! Reference: NRI `Generator.Adjust`, except for BUG-06, BUG-12, BUG-G1; decision D23.
 
 use std::collections::{HashMap, HashSet};
 
@@ -74,8 +73,8 @@ fn patch_cgroups_path(
     Ok(changes.set(linux, "cgroupsPath", Value::from(path), names)?)
 }
 
-/// A `-type` leaves the container in the runtime's own namespace; anything else gives it a new
-/// one or the one at `path`.
+/// A `-type` leaves the container in the runtime's namespace; anything else gives it a new one or
+/// the one at `path`.
 fn patch_namespaces(
     root: &mut Object<'_>,
     namespaces: &[api::LinuxNamespace],
@@ -144,7 +143,7 @@ fn patch_sysctls(
                 return Err(PatchError::invalid(nri_field, problem));
             }
             Err(problem) => problem.to_owned(),
-            // The runtime judges a document that names no namespace at all.
+            // A document without any namespace is left to the runtime.
             Ok(kind) if !namespaces.is_empty() && is_missing(kind) => {
                 format!("the container has no {kind} namespace of its own: it is the host's")
             }
@@ -156,7 +155,7 @@ fn patch_sysctls(
     patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), changes)
 }
 
-/// The types of the namespaces that the container is to have.
+/// The types of the namespaces that the container will have.
 fn namespaces_of(root: &mut Object<'_>) -> Result<HashSet<String>, PatchError> {
     let mut types = HashSet::new();
     for item in root.object("linux")?.array("namespaces")?.items().iter() {

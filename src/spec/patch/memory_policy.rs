@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The NUMA memory policy, replaced as a whole.
 //!
-//! It cannot be removed: NRI has no way to ask for it, and mode zero is a policy too.
-//! Reference: NRI `AdjustMemoryPolicy`, but for BUG-G14; set_mempolicy(2).
+//! It cannot be removed: NRI has no request for that, and mode zero is a policy too. Reference: NRI
+//! `AdjustMemoryPolicy`, except for BUG-G14; set_mempolicy(2).
 
 use oci_document::Object;
 
@@ -41,7 +41,7 @@ pub(super) fn patch(
     Ok(changes.set(root.object("linux")?, "memoryPolicy", value, names)?)
 }
 
-/// Whether the kernel takes the mode with these nodes, or with none.
+/// Whether the kernel accepts the mode with these nodes, or with none.
 fn is_complete(mode: api::MpolMode, nodes: &str) -> bool {
     use api::MpolMode as Mode;
     match mode {

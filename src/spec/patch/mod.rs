@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container adjustment becomes edits of `config.json`, one area per file.
+//! Converts a container adjustment to edits of `config.json`, one area per file.
 //!
-//! Order as the reference applies it: annotations, environment, arguments, hooks, CDI devices,
-//! devices, cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network
-//! devices, memory policy, resources, classes, RDT, mounts, resource limits.
-//! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
-//! A field that it cannot apply is refused by name (D23), never skipped.
-//! Reference: NRI `pkg/runtime-tools/generate`; docs/nri-differences.md.
+//! The fields are applied in the reference's order: annotations, environment, arguments, hooks, CDI devices, devices,
+//! cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network devices, memory policy,
+//! resources, classes, RDT, mounts, resource limits. All or nothing: edits go to a copy, and the first failure leaves
+//! the document as it was. A field that cannot be applied is refused by name (D23), never skipped. Reference: NRI
+//! `pkg/runtime-tools/generate`; docs/nri-differences.md.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -46,7 +45,7 @@ pub use propagation::{HostFacts, HostMounts, propagating_sources};
 pub use resolved::{CdiDevice, Resolved};
 pub(crate) use resolved::{Class, is_plain_path};
 
-/// The result of an adjustment of a document.
+/// The result of applying an adjustment to a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PatchedSpec {
     /// The new document; `None` when nothing changed.
@@ -55,12 +54,12 @@ pub struct PatchedSpec {
     pub changes: Vec<SpecChange>,
 }
 
-/// One changed place.
+/// One changed value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpecChange {
     /// Its place in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
     pub field: String,
-    /// The NRI field behind it, as owners are keyed (D25): `Env[PATH]`, `CPUSetCPUs`.
+    /// Its NRI field, in the form of the owner table (D25): `Env[PATH]`, `CPUSetCPUs`.
     pub nri_field: String,
     /// The value before.
     pub before: Option<Value>,
@@ -68,19 +67,19 @@ pub struct SpecChange {
     pub after: Option<Value>,
 }
 
-/// Why an adjustment cannot be applied.
+/// The reason why an adjustment cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// The document cannot be edited where it has to be.
+    /// The document cannot be edited as required.
     #[error(transparent)]
     SpecDocument(#[from] DocumentError),
-    /// A field that NRI has and this version does not apply.
+    /// An NRI field that this version does not apply.
     #[error("{} is set, which this version of nri-runc cannot apply", quoted(field))]
     NotApplied {
         /// The NRI field, as in D25.
         field: String,
     },
-    /// A value that no runtime would take, or that must not reach one.
+    /// A value that no runtime accepts, or that must not reach one.
     #[error("{} cannot be applied: {problem}", quoted(field))]
     Invalid {
         /// The NRI field, as in D25.
@@ -95,7 +94,7 @@ impl PatchError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
-    /// The NRI field at fault, by which its owner is found: as the plugin wrote its key.
+    /// The NRI field at fault, spelled as the plugin's key, by which its owner is found.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::SpecDocument(_) => None,
@@ -110,7 +109,7 @@ impl From<PatchError> for Error {
     }
 }
 
-/// Applies `adjustment` to the config.json in `document`, for a host that is like `facts`.
+/// Applies `adjustment` to the config.json in `document`, for a host with these `facts`.
 pub fn patch_on(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -123,8 +122,8 @@ pub fn patch_on(
     }
 }
 
-/// Like [`patch_on`], but applies harmless values that a kernel or runtime probably refuses, and returns
-/// them as doubts. For a document that is only shown.
+/// Like [`patch_on`], but applies harmless values that a kernel or runtime probably refuses, and returns them as
+/// doubts. Used for a document that is only shown.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -142,7 +141,7 @@ pub fn patch_anyway(
         special_fields: _,
     } = adjustment;
     if *adjustment == api::ContainerAdjustment::default() {
-        // Even an odd document passes: only the runtime judges it.
+        // Even an invalid document is accepted: only the runtime judges it.
         return Ok((PatchedSpec { bytes: None, changes: Vec::new() }, Vec::new()));
     }
     let mut document = SpecDocument::parse(document)?;
@@ -170,7 +169,7 @@ pub fn patch_anyway(
 struct Changes(Vec<SpecChange>, Vec<PatchError>);
 
 impl Changes {
-    /// Notes a value that was applied and that will hardly be taken.
+    /// Records a value that was applied but will probably be refused.
     fn doubt(&mut self, field: &str, checked: Result<(), impl Into<String>>) {
         self.1.extend(checked.err().map(|problem| PatchError::invalid(field, problem)));
     }
@@ -186,7 +185,7 @@ impl Changes {
         self.0.push(SpecChange { field, nri_field, before, after });
     }
 
-    /// Sets a member unless it says the same already.
+    /// Sets a member, unless it already has the value.
     fn set(
         &mut self,
         object: &mut Object<'_>,
@@ -202,7 +201,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Takes a member out, if it is there.
+    /// Removes a member, if it exists.
     fn remove(
         &mut self,
         object: &mut Object<'_>,
@@ -216,7 +215,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Sets a member, or removes it without a value.
+    /// Sets a member, or removes it if there is no value.
     fn put(
         &mut self,
         object: &mut Object<'_>,
@@ -231,7 +230,7 @@ impl Changes {
     }
 }
 
-/// The key without its removal marker, and whether it had one.
+/// The key without its removal mark, and whether it had one.
 fn unmark(key: &str) -> (&str, bool) {
     match key.strip_prefix('-') {
         Some(name) => (name, true),
@@ -239,8 +238,8 @@ fn unmark(key: &str) -> (&str, bool) {
     }
 }
 
-/// Returns the wanted value of each key of a map with removal markers, in a fixed order. A key that is
-/// both removed and set is set: plugins replace each other's values that way.
+/// Returns the wanted value of each key of a map with removal markers, in a fixed order. A key that is both removed and
+/// set is set: that is how plugins replace each other's values.
 fn wanted_by_key<V>(
     map: &HashMap<String, V>,
     to_json: impl Fn(&V) -> Value,
@@ -256,7 +255,7 @@ fn wanted_by_key<V>(
     wanted
 }
 
-/// Sets and removes members of a map; `names` are the prefixes of the change's names.
+/// Sets and removes members of a map; `names` are the prefixes of the changes' names.
 fn patch_map(
     object: &mut Object<'_>,
     wanted: &BTreeMap<&str, Option<Value>>,
@@ -271,8 +270,8 @@ fn patch_map(
     Ok(())
 }
 
-/// The name of an enumeration's value, which NRI has from OCI. A number that a newer NRI may have added
-/// is refused: it would become an absent member, or a removal.
+/// The name of an enumeration's value, which is also OCI's. An unknown number, of a newer NRI, is refused: it would
+/// become an absent member, or a removal.
 fn known<E: EnumFull>(
     field: &str,
     what: &str,
@@ -300,7 +299,7 @@ fn object_of<const N: usize>(members: [(&str, Value); N]) -> Value {
     members.into_iter().filter(|(_, value)| !is_absent(value)).collect()
 }
 
-/// A number of which zero says nothing.
+/// A number for which zero means absent.
 fn nonzero<T: Into<Value> + Default + PartialEq>(number: T) -> Value {
     Some(number).filter(|number| *number != T::default()).map_or(Value::Null, Into::into)
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mounts.
 //!
-//! A new mount takes the place of all that had its destination. Only when something changed are
-//! mounts brought into the reference's order, by depth and then by destination, in which parents
-//! come before what is mounted beneath them. It never looks at a source: whether it exists is
-//! for the runtime to say.
-//! Reference: NRI `AdjustMounts`, but for BUG-G8 (docs/nri-differences.md).
+//! A new mount replaces all with the same destination. If anything changed, mounts are sorted in
+//! the reference's order, by depth and then by destination, so that parents precede their children.
+//! Sources are not checked: the runtime reports missing ones. Reference: NRI `AdjustMounts`, except
+//! for BUG-G8 (docs/nri-differences.md).
 
 use std::collections::HashMap;
 
@@ -30,17 +29,17 @@ pub(super) fn patch(
     placed.put_back(root, |place| (depth(place), place.to_owned()))
 }
 
-/// The mounts of a document while they are edited: read once and written once, however many come
-/// and go.
+/// A document's mounts while they are edited: read once and written once, for any number of
+/// changes.
 pub(super) struct Placed<'t> {
-    /// Place and mount; `None`: it was taken out.
+    /// Destination and mount; `None` if it was removed.
     mounts: Vec<Option<(String, Item<'t>)>>,
     by_place: HashMap<String, Vec<usize>>,
     is_changed: bool,
 }
 
 impl<'t> Placed<'t> {
-    /// Reads the document's mounts; until they are put back it has none.
+    /// Takes the document's mounts out; it has none until they are put back.
     pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
         let items = std::mem::take(root.array("mounts")?.items());
         let (mounts, by_place) = (Vec::with_capacity(items.len()), HashMap::new());
@@ -53,7 +52,7 @@ impl<'t> Placed<'t> {
         Ok(placed)
     }
 
-    /// Writes them into the document, in this order if something changed.
+    /// Writes them into the document, in this order if anything changed.
     pub(super) fn put_back<K: Ord>(
         self,
         root: &mut Object<'t>,
@@ -88,17 +87,17 @@ impl<'t> Placed<'t> {
         Ok(())
     }
 
-    /// Applies one entry; returns whether it changed anything.
+    /// Applies one entry; returns whether anything changed.
     fn place(&mut self, mount: &api::Mount, changes: &mut Changes) -> Result<bool, PatchError> {
         let (destination, is_removal) = unmark(&mount.destination);
-        // Owned by the place that it means, however it is spelt.
+        // Its owner is found by the normalized destination, however it is spelled.
         let cleaned = clean(destination);
         let nri_field = field_of(destination);
         if destination.is_empty() {
             return Err(PatchError::invalid(nri_field, "a mount needs a destination"));
         }
         let there = self.by_place.get(&cleaned).map(Vec::as_slice).unwrap_or_default();
-        // The last of several mounts at one place is the one that is seen.
+        // Of several mounts at one destination, the last is visible.
         let last = there.last().and_then(|at| self.mounts.get(*at)?.as_ref());
         let before = last.map(|(_, item)| item.value());
         let after = if is_removal { None } else { Some(mount_value(&nri_field, mount)?) };
@@ -136,7 +135,7 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError>
     ]))
 }
 
-/// The NRI field of the mount at `destination`, as its owner is found by (D25).
+/// The NRI field of the mount at `destination`, by which its owner is found (D25).
 pub(crate) fn field_of(destination: &str) -> String {
     format!("Mounts[{}]", clean(destination))
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process: environment, arguments, resource limits, OOM score.
 //!
-//! Entries that a plugin does not name stay, also those without `=`. It never expands or
-//! merges values: a variable is replaced as a whole.
-//! Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`, `AdjustRlimits`, but for BUG-01,
-//! BUG-18, BUG-G2, BUG-G5, BUG-G17 (docs/nri-differences.md).
+//! Entries that a plugin does not name stay, even those without `=`. It never expands or merges
+//! values: a variable is replaced as a whole. Reference: NRI `AdjustEnv`, `AdjustArgs`,
+//! `AdjustOomScoreAdj`, `AdjustRlimits`, except for BUG-01, BUG-18, BUG-G2, BUG-G5, BUG-G17
+//! (docs/nri-differences.md).
 
 use std::collections::HashMap;
 
@@ -22,8 +22,7 @@ struct Variable<'a> {
     wanted: Option<&'a str>,
 }
 
-/// Sets and removes variables. A removed one is gone however often it was there; a new value
-/// takes the place of the first.
+/// Sets and removes variables. Removal removes all occurrences; a new value replaces the first.
 pub(super) fn patch_env(
     root: &mut Object<'_>,
     env: &[api::KeyValue],
@@ -38,15 +37,15 @@ pub(super) fn patch_env(
     environment.put_back(process)
 }
 
-/// The environment of a document while it is edited: read once and written once.
+/// A document's environment while it is edited: read once and written once.
 pub(super) struct Environment<'t> {
-    /// `None`: it was taken out.
+    /// `None` if it was removed.
     entries: Vec<Option<Item<'t>>>,
     by_name: HashMap<String, Vec<usize>>,
 }
 
 impl<'t> Environment<'t> {
-    /// Reads the environment of a process; until it is put back the document has none.
+    /// Takes the environment of a process out; the document has none until it is put back.
     pub(super) fn take(process: &mut Object<'t>) -> Result<Self, PatchError> {
         let items = std::mem::take(process.array("env")?.items());
         let mut by_name: HashMap<String, Vec<usize>> = HashMap::with_capacity(items.len());
@@ -85,7 +84,7 @@ impl<'t> Environment<'t> {
         Ok(())
     }
 
-    /// Finds the places of a variable, and its value: the last one counts.
+    /// Finds the positions of a variable, and its value: the last one counts.
     fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
         let there = self.by_name.get(name).cloned().unwrap_or_default();
         let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());
@@ -94,8 +93,8 @@ impl<'t> Environment<'t> {
         (there, value)
     }
 
-    /// Gives a variable the value `wanted`, or takes it out, where it is absent or has the value
-    /// `replaced`; returns whether that changed it.
+    /// Sets a variable to `wanted`, or removes it, if it is absent or has the value `replaced`;
+    /// returns whether that changed it.
     pub(super) fn replace(
         &mut self,
         name: &str,
@@ -173,7 +172,7 @@ pub(super) fn patch_args(
     patch_args_of(root.object("process")?, args, changes)
 }
 
-/// The same for a process.
+/// Like [`patch_args`], for a process.
 pub(super) fn patch_args_of(
     process: &mut Object<'_>,
     args: &[String],
@@ -204,7 +203,7 @@ pub(super) fn patch_oom_score_adj(
     Ok(changes.set(root.object("process")?, "oomScoreAdj", Value::from(score), names)?)
 }
 
-/// Sets resource limits, each in place of what the document has of its type.
+/// Sets resource limits, each replacing the document's one of its type.
 pub(super) fn patch_rlimits(
     root: &mut Object<'_>,
     rlimits: &[api::POSIXRlimit],
@@ -216,7 +215,7 @@ pub(super) fn patch_rlimits(
     patch_rlimits_of(root.object("process")?, rlimits, changes)
 }
 
-/// The same for a process.
+/// Like [`patch_rlimits`], for a process.
 pub(super) fn patch_rlimits_of(
     process: &mut Object<'_>,
     rlimits: &[api::POSIXRlimit],
@@ -263,8 +262,8 @@ fn put_rlimit(
     Ok(())
 }
 
-/// Gives a limit the value `wanted`, or takes it out, where it is absent or has the value
-/// `replaced`; returns whether that changed it.
+/// Sets a limit to `wanted`, or removes it, if it is absent or has the value `replaced`; returns
+/// whether that changed it.
 pub(super) fn replace_rlimit(
     items: &mut Vec<Item<'_>>,
     name: &str,
@@ -296,7 +295,7 @@ fn is_same_limit(one: &Value, other: &Value) -> bool {
     })
 }
 
-/// The places of a limit in a list.
+/// The positions of a limit in a list.
 fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>, PatchError> {
     let mut places = Vec::new();
     for (index, item) in items.iter().enumerate() {

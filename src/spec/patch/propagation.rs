@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Propagation: a bind mount that is to propagate needs a host mount that does, and a root file
-//! system that lets it through.
+//! Propagation: a propagating bind mount needs a host mount that propagates, and a root file system that permits it.
 //!
-//! Each mount is judged by its own options. The facts about the host come in as text; without them
-//! the runtime decides. It never changes a host mount.
-//! Reference: NRI `AdjustMounts`, but for BUG-G7; mount_namespaces(7), proc(5).
+//! Each mount is checked by its options. The facts about the host are passed in as text; without them the runtime
+//! decides. It never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7; mount_namespaces(7),
+//! proc(5).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,7 +14,7 @@ use super::{Changes, PatchError, Resolved, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// The facts about the host on which the validity of an adjustment depends.
+/// The facts about the host on which an adjustment's validity depends.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// The mounts that the runtime sees. Without them nothing about the host is checked.
@@ -24,21 +23,20 @@ pub struct HostFacts {
     pub resolved: HashMap<String, String>,
     /// The resolved names of the adjustment.
     pub names: Resolved,
-    /// Whether cgroup v2 alone is in use: it lacks some settings of v1, whose value may hold anyway.
+    /// Whether only cgroup v2 is in use: it lacks some of v1's settings, whose values may be in force anyway.
     pub is_cgroup_v2: bool,
-    /// Annotations that the runtime acts on and that their plugins may set.
+    /// Annotations that plugins may set although the runtime acts on them.
     pub runtime_annotations: BTreeSet<String>,
 }
 
-/// How a mount propagates mounts beneath it.
+/// How a mount propagates its child mounts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Propagation {
     Shared,
     Slave,
 }
 
-/// The sources whose host mounts decide about an adjustment, its CDI devices included; only these
-/// need facts.
+/// The sources whose host mounts matter for an adjustment, its CDI devices included; only these need facts.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
     names: &'a Resolved,
@@ -49,7 +47,7 @@ pub fn propagating_sources<'a>(
     propagating.map(|mount| mount.source.as_str()).collect()
 }
 
-/// Checks the host's mount behind `mount`, and lets the root file system propagate.
+/// Checks the host mount of `mount`'s source, and makes the root file system propagate.
 pub(super) fn patch(
     root: &mut Object<'_>,
     mount: &api::Mount,
@@ -78,7 +76,7 @@ pub(super) fn patch(
     Ok(changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
 }
 
-/// The propagation a mount asks for; the last of its options wins, as for mount(8).
+/// The propagation that a mount requests; the last of its options applies, as in mount(8).
 fn wanted(mount: &api::Mount) -> Option<Propagation> {
     let (_, is_removal) = unmark(&mount.destination);
     let is_bind = mount.type_ == "bind"
@@ -118,8 +116,7 @@ fn check(mounts: &HostMounts, source: &str, wanted: Propagation) -> Result<(), S
     ))
 }
 
-/// The host's mounts as a tree of path parts: a path finds its mount in one walk, however many
-/// mounts the host has.
+/// The host's mounts as a tree of path parts: a path's mount is found in one walk, for any number of mounts.
 #[derive(Debug, Clone)]
 pub struct HostMounts(Vec<Branch>);
 
@@ -143,13 +140,13 @@ impl HostMounts {
                     all.push(Branch::default());
                 }
             }
-            // Of several mounts at one place the last one is visible.
+            // Of several mounts at one mount point, the last is visible.
             all[at].mount = Some((point, propagation));
         }
         Self(all)
     }
 
-    /// The host's mount that holds `path`, and how it propagates.
+    /// The host's mount that contains `path`, and how it propagates.
     fn holding(&self, path: &str) -> Option<(&str, Option<Propagation>)> {
         let mut branch = self.0.first()?;
         let mut found = branch.mount.as_ref();

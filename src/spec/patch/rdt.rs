@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Intel RDT: class of service, schemata, monitoring.
 //!
-//! A removal comes first and takes everything; only values set with it remain. Without one, fields
-//! that a plugin does not name stay. It never touches resctrl: names that would lead the runtime
-//! elsewhere in it are refused.
-//! Reference: NRI `AdjustRdt`, but for BUG-08; OCI `config-linux.md`, intelRdt.
+//! A removal comes first and removes the whole section; only values set with it remain. Without a
+//! removal, fields that a plugin does not name stay. It never accesses resctrl; names that would
+//! lead the runtime elsewhere in it are refused. Reference: NRI `AdjustRdt`, except for BUG-08; OCI
+//! `config-linux.md`, intelRdt.
 
 use oci_document::Object;
 use serde_json::{Map, Value};
@@ -21,14 +21,14 @@ const MONITORING: &str = "RdtEnableMonitoring";
 /// Directories of resctrl that are not classes.
 const NOT_CLASSES: [&str; 5] = [".", "..", "info", "mon_groups", "mon_data"];
 
-/// One member of the section; without a value it is removed.
+/// One member of the section; removed if it has no value.
 struct RdtSetting {
     key: &'static str,
     nri_field: &'static str,
     value: Option<Value>,
 }
 
-/// Applies the adjustment's RDT part; an empty one asks for nothing.
+/// Applies the adjustment's RDT part; an empty one requests nothing.
 pub(super) fn patch(
     root: &mut Object<'_>,
     rdt: Option<&api::LinuxRdt>,
@@ -61,7 +61,8 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>, PatchError> {
         settings.push(RdtSetting { key: "closID", nri_field: CLOS_ID, value });
     }
     if let Some(schemata) = schemata.as_ref().map(|given| given.value.as_slice()) {
-        // The runtime writes them line by line: a second line inside one would be another schema.
+        // The runtime writes them line by line, and a line feed inside one would start another
+        // schema.
         let is_line = |line: &&String| line.contains(':') && !line.chars().any(char::is_control);
         if let Some(odd) = schemata.iter().find(|line| !is_line(line)) {
             let problem = format!("\"{}\" is not a schema, such as MB:0=70", quoted(odd));
@@ -77,13 +78,13 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>, PatchError> {
     Ok(settings)
 }
 
-/// A directory right beneath resctrl; empty leaves it to the runtime.
+/// Whether it is a directory directly below resctrl; an empty name is left to the runtime.
 fn is_class(clos_id: &str) -> bool {
     let is_odd = |c: char| c == '/' || c.is_control();
     !NOT_CLASSES.contains(&clos_id) && clos_id.len() <= 255 && !clos_id.chars().any(is_odd)
 }
 
-/// Puts `settings` in place of the whole section.
+/// Replaces the whole section by `settings`.
 fn replace(
     linux: &mut Object<'_>,
     settings: Vec<RdtSetting>,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The meaning of an adjustment on this host, and its way into `config.json`: CDI devices, block I/O
-//! and RDT classes.
+//! The resolved names of an adjustment, and their edits of `config.json`: CDI devices, block I/O and RDT classes.
 //!
-//! Their meaning is in files of the host, which are read before (`src/resolve`); here it is plain
-//! data. A name that was not resolved is refused, never skipped.
-//! Reference: NRI `InjectCDIDevices`, `AdjustBlockIOClass`, `AdjustRdtClass`; decisions D23, D26.
+//! Files of the host define the names, and are read before (`src/resolve`); here they are plain data. An unresolved
+//! name is refused, never skipped. Reference: NRI `InjectCDIDevices`, `AdjustBlockIOClass`, `AdjustRdtClass`; decisions
+//! D23, D26.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,7 +15,7 @@ use super::{Changes, HostFacts, PatchError, clean, devices, hooks, mounts, proce
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// The meaning of an adjustment's names on this host.
+/// The definitions of an adjustment's names on this host.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Resolved {
     /// One entry for each CDI device of the adjustment, in its order.
@@ -29,15 +28,15 @@ pub struct Resolved {
     pub notes: Vec<String>,
 }
 
-/// The meaning of a class.
+/// The definition of a class.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Class {
-    /// No plugin asked for one.
+    /// No plugin requested one.
     #[default]
     Unasked,
-    /// The empty class: what the engine wrote is taken out.
+    /// The empty class: the engine's value is removed.
     Cleared,
-    /// The member that it stands for.
+    /// The member that the class stands for.
     Set(Value),
 }
 
@@ -62,7 +61,7 @@ pub struct CdiDevice {
     pub additional_gids: Vec<u32>,
 }
 
-/// Applies the CDI devices, each by its own name, so that its owner can be named.
+/// Applies the CDI devices, each under its name, so that its owner can be named.
 pub(super) fn patch_cdi(
     root: &mut Object<'_>,
     wanted: &[api::CDIDevice],
@@ -95,7 +94,7 @@ pub(super) fn patch_cdi(
     edited.put_back(root)
 }
 
-/// The lists of the document that CDI devices edit, each taken out once for all devices.
+/// The document's lists that CDI devices edit, each taken out once for all devices.
 #[derive(Default)]
 struct Edited<'t> {
     env: Option<process::Environment<'t>>,
@@ -156,7 +155,7 @@ impl<'t> Edited<'t> {
         let Self { env, nodes, mounts, gids: _ } = self;
         env.map_or(Ok(()), |env| env.put_back(root.object("process")?))?;
         nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
-        // CDI: mounts of one depth stay as they are.
+        // CDI: mounts of one depth keep their order.
         mounts.map_or(Ok(()), |mounts| mounts.put_back(root, mounts::depth))
     }
 
@@ -183,7 +182,7 @@ impl<'t> Edited<'t> {
     }
 }
 
-/// CDI: files of bind mounts keep their owners in a container with its own user namespace.
+/// CDI: files of bind mounts keep their owners in a container with a user namespace.
 fn with_mapped_ids<'m>(
     root: &mut Object<'_>,
     mounts: &'m [api::Mount],
@@ -211,7 +210,7 @@ fn with_mapped_ids<'m>(
     Ok(mounts.into())
 }
 
-/// Opens a list that is not open yet.
+/// Opens a list unless it is open already.
 fn opened<T>(
     place: &mut Option<T>,
     take: impl FnOnce() -> Result<T, PatchError>,
@@ -239,7 +238,7 @@ impl Ids {
         Ok(Self { uid: id(user.value("uid")?), gid: id(user.value("gid")?) })
     }
 
-    /// CDI: a node without an owner belongs to the user of the container.
+    /// CDI: a node without an owner belongs to the container's user.
     fn fill(self, node: &api::LinuxDevice) -> api::LinuxDevice {
         let mut node = node.clone();
         if node.uid.is_none() {
@@ -252,7 +251,7 @@ impl Ids {
     }
 }
 
-/// Applies the classes; `rdt`, which comes after, overrides what the RDT class gave.
+/// Applies the classes; `rdt`, which comes later, overrides the RDT class.
 pub(super) fn patch_classes(
     root: &mut Object<'_>,
     resources: &api::LinuxResources,
@@ -286,7 +285,7 @@ pub(super) fn patch_classes(
     Ok(())
 }
 
-/// Whether a path inside the container is one, and cannot be taken for a removal.
+/// Whether it is a path inside the container that does not look like a removal.
 pub(crate) fn is_plain_path(path: &str) -> bool {
     path.starts_with('/') && clean(path) != "/"
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of an adjustment in the words of the OCI specification.
+//! Resources of an adjustment in the OCI specification's form.
 //!
-//! One list of settings becomes edits of config.json at creation and an overlay for updates, so that
-//! the two cannot disagree. Values are checked here, where the plugin can still be named; they are
-//! never converted (the runtime converts shares to weight).
-//! Reference: NRI `AdjustResources`, but for BUG-G3 and BUG-G4; decision D24.
+//! One list of settings is used for edits of config.json at creation and for the overlay in updates, so that the two
+//! agree. Values are checked here, where the plugin can still be named, but never converted (the runtime converts
+//! shares to weight). Reference: NRI `AdjustResources`, except for BUG-G3 and BUG-G4; decision D24.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -22,10 +21,10 @@ use crate::spec::owned::holds_anyway;
 /// The kernel's minimum CPU time of a cgroup in a period, in microseconds.
 const LEAST_BANDWIDTH: u64 = 1000;
 
-/// Maximum CPU shares; cgroup v2 would silently take fewer.
+/// Maximum CPU shares; cgroup v2 would silently reduce higher values.
 const MOST_SHARES: u64 = 262_144;
 
-/// Lengths that the kernel takes for a period, in microseconds.
+/// Lengths that the kernel accepts for a period, in microseconds.
 const PERIODS: RangeInclusive<u64> = 1000..=1_000_000;
 
 /// One member of a section of `LinuxResources`.
@@ -37,13 +36,13 @@ struct ResourceSetting {
     nri_field: String,
 }
 
-/// All resources that a plugin asks for.
+/// All resources that a plugin requests.
 #[derive(Debug, Default)]
 struct RequestedResources {
     settings: Vec<ResourceSetting>,
     /// Page size and the entry of `hugepageLimits`.
     hugepages: Vec<(String, Value)>,
-    /// Cgroup rules, each with the name that it is owned by.
+    /// Cgroup rules, each with its name in the owner table.
     rules: Vec<(String, Value)>,
     /// Values that a kernel probably refuses.
     doubts: Vec<PatchError>,
@@ -80,7 +79,7 @@ pub(super) fn patch(
         } else {
             (resources.object(section)?, format!("linux.resources.{section}.{key}"))
         };
-        // Nothing is lost without it, and crun refuses to create a container with it.
+        // Omitting it loses nothing, and crun refuses to create a container with it.
         let is_idle = facts.is_cgroup_v2 && holds_anyway(section, &key, &value);
         if !is_idle || object.value(&key)?.is_some() {
             changes.set(object, &key, value, (&field, &nri_field))?;
@@ -140,7 +139,7 @@ pub fn overlay_of(
             Class::Set(Value::Object(class)) => class.clone(),
             Class::Set(_) | Class::Cleared | Class::Unasked => Map::new(),
         };
-        // All members, so that none of the earlier class is left. Runtimes skip a weight of zero.
+        // All members, so that nothing of the earlier class remains. Runtimes skip a weight of zero.
         let mut whole = Map::from_iter([("weight".to_owned(), Value::from(0))]);
         whole.extend(BLOCK_IO_LISTS.map(|list| (list.to_owned(), Value::Array(Vec::new()))));
         whole.extend(class);
@@ -173,7 +172,7 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchErro
         }
         wanted.set("unified", key, Value::from(value.as_str()), &nri_field);
     }
-    // The last of several limits of one size counts.
+    // The last of several limits of one page size counts.
     let (mut last, mut superseded) = (HashMap::new(), HashSet::new());
     for api::HugepageLimit { page_size, limit, special_fields: _ } in hugepage_limits {
         let size = keys::hugepage(page_size);
@@ -202,13 +201,12 @@ fn read_scalars(
     wanted: &mut RequestedResources,
 ) -> Result<(), PatchError> {
     let memory = resources.memory.get_or_default();
-    // NRI: a limit of zero leaves what the engine wrote.
+    // NRI: a limit of zero leaves the engine's value.
     let nonzero = |limit: i64| (limit != 0).then_some(limit);
     let limit = memory.limit.as_ref().and_then(|limit| nonzero(limit.value));
     let swap = memory.swap.as_ref().and_then(|swap| nonzero(swap.value));
-    // NRI: a limit alone means the same limit with swap, else a container could swap without
-    // bound (D24). Without a limit there is none with swap either: runtimes and kernels refuse a
-    // sum that is below one of its parts.
+    // NRI: a limit alone implies the same limit with swap, or a container could swap without limit (D24). Unlimited
+    // memory implies unlimited memory with swap: runtimes and kernels refuse a sum that is less than one of its parts.
     let (swap, swap_field) = match (swap, limit) {
         (None, Some(limit)) => (Some(limit), NriField::MemLimit),
         (Some(swap), Some(-1)) if swap != -1 => (Some(-1), NriField::MemLimit),
@@ -232,7 +230,7 @@ fn read_scalars(
     Ok(())
 }
 
-/// Refuses what every kernel refuses. Zero says "leave it" to runtimes.
+/// Refuses values that every kernel refuses. Zero means "unchanged" to runtimes.
 fn check(scalar: &Scalar, value: &Value) -> Result<(), String> {
     let Some(number) = value.as_i64() else { return Ok(()) };
     match scalar.section {
@@ -276,7 +274,7 @@ fn check_range(scalar: &Scalar, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Runtimes refuse a limit with swap that is below the limit without, or that has none beside it.
+/// Runtimes refuse a limit with swap that is lower than the limit without, or that has no such limit next to it.
 fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>, PatchError> {
     let memory = root.object("linux")?.object("resources")?.object("memory")?;
     let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);
@@ -336,7 +334,7 @@ fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     if access.chars().any(|mode| !"rwm".contains(mode)) {
         return Err("its access is not made of r, w, m");
     }
-    // Minus one is any device, in words that every runtime has.
+    // Minus one means any device, for every runtime.
     let is_number = |number: i64| (-1..=i64::from(u32::MAX)).contains(&number);
     if [major, minor].iter().any(|n| n.as_ref().is_some_and(|n| !is_number(n.value))) {
         return Err("no device has such a number");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scheduling of the process: CPU scheduler and I/O priority.
 //!
-//! Values are checked as the kernel will, while the plugin can still be named. Nothing of
-//! what the engine wrote is mixed in: either is replaced, or removed, as a whole.
-//! Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, but for BUG-G14; sched(7), ioprio_set(2).
+//! Values are checked like in the kernel, while the plugin can still be named. The engine's values are not merged: each
+//! of the two is replaced or removed as a whole. Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, except for
+//! BUG-G14; sched(7), ioprio_set(2).
 
 use oci_document::Object;
 use serde_json::{Value, json};

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The seccomp policy, replaced as a whole.
 //!
-//! Words are only looked at for their shape: which of them exist is for the runtime's libseccomp
-//! to say. A policy is never merged with the engine's and cannot be removed; NRI has no way to
-//! ask for either.
-//! Reference: NRI `AdjustSeccompPolicy`, but for BUG-G6; OCI `config-linux.md`, seccomp.
+//! Only the form of names is checked: the runtime's libseccomp decides which of them exist. A
+//! policy is never merged with the engine's and cannot be removed; NRI has no request for either.
+//! Reference: NRI `AdjustSeccompPolicy`, except for BUG-G6; OCI `config-linux.md`, seccomp.
 
 use oci_document::Object;
 use protobuf::MessageField;
@@ -19,7 +18,7 @@ const FIELD: &str = "SeccompPolicy";
 /// The action that asks another process.
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 
-/// The kernel hands six arguments to a system call.
+/// The index of a system call's last argument: the kernel passes six.
 const LAST_ARGUMENT: u32 = 5;
 
 /// Replaces the policy.
@@ -67,13 +66,14 @@ fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<
     Ok(with_required([("defaultAction", action)], optional))
 }
 
-/// An object that has its required members even where they are empty.
+/// An object that has its required members even if they are empty.
 fn with_required<const N: usize>(required: [(&str, Value); N], optional: Value) -> Value {
     let Value::Object(optional) = optional else { return optional };
     required.into_iter().map(|(key, value)| (key.to_owned(), value)).chain(optional).collect()
 }
 
-/// A filter that notifies needs a listener, and must not notify on the calls that reach it.
+/// Checks that a filter that notifies has a listener, and does not notify on the calls that reach
+/// it.
 fn check_notify(policy: &api::LinuxSeccomp) -> Result<(), String> {
     let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
     let mut asking = policy.syscalls.iter().filter(notifies);
@@ -129,7 +129,8 @@ fn argument_value(argument: &api::LinuxSeccompArg, doubts: &mut Vec<String>) -> 
     ])
 }
 
-/// The kernel returns sixteen bits; runtimes cut off the rest without a word.
+/// Checks the error number: the kernel returns sixteen bits, and runtimes silently cut off the
+/// rest.
 fn errno(given: &MessageField<api::OptionalUInt32>, doubts: &mut Vec<String>) -> Value {
     let errno = given.as_ref().map(|given| given.value);
     if let Some(errno) = errno.filter(|errno| *errno > u32::from(u16::MAX)) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refuses values that no runtime may get: they would lead it out of the container, mean something
-//! else to it, or make the kernel fail with an error that names no plugin.
+//! Refuses values that must not reach a runtime: they would lead out of the container, mean
+//! something else to the runtime, or make the kernel fail with an error that names no plugin.
 //!
-//! Each function names the mistake for the operator. Nothing here is corrected.
-//! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
+//! Each function describes the mistake for the operator. Nothing is corrected here. Reference: OCI
+//! `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
-/// The kernel keeps twelve bits of a major number and twenty of a minor one.
+/// The largest numbers: the kernel keeps twelve bits of a major number and twenty of a minor one.
 const LAST_MAJOR: i64 = 0xfff;
 const LAST_MINOR: i64 = 0xf_ffff;
 
-/// The permissions in a mode. A type beside them is not passed on: some runtimes would merge it
-/// with the device's type into another device.
+/// The permissions in a mode. A file type in it is not passed on: some runtimes would merge it with
+/// the device's type into another device.
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// System V message queues, semaphores and shared memory belong to an IPC namespace.
@@ -29,7 +29,7 @@ const IPC_SYSCTLS: [&str; 12] = [
     "shmmni",
 ];
 
-/// A path that is handed to the kernel as it is.
+/// Checks a path that is passed to the kernel unchanged.
 pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
     match path {
         _ if path.contains('\0') => Err("its path contains NUL"),
@@ -38,14 +38,14 @@ pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A path where the runtime makes something: it must not lead back out of the root file system.
+/// Checks a path at which the runtime creates a file: it must not lead out of the root file system.
 pub(super) fn check_place(path: &str) -> Result<(), &'static str> {
     check_path(path)?;
     if climbs(path) { Err("its path leads upwards") } else { Ok(()) }
 }
 
-/// The numbers of a device. A negative one would be a wildcard in the rule that comes along, and
-/// open all devices of its kind.
+/// Checks the numbers of a device. A negative one would be a wildcard in its rule, and grant access
+/// to all devices of its kind.
 pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String> {
     if (0..=LAST_MAJOR).contains(&major) && (0..=LAST_MINOR).contains(&minor) {
         Ok(())
@@ -54,14 +54,14 @@ pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String>
     }
 }
 
-/// Checks the container's cgroup path; `engine` is the path that the engine asked for.
+/// Checks the container's cgroup path; `engine` is the engine's path.
 pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(), &'static str> {
     if path.chars().any(char::is_control) {
         return Err("it contains a control character");
     }
     let is_systemds = engine.and_then(systemd_parts).is_some();
     match systemd_parts(path) {
-        // To the cgroupfs driver a colon is a letter like any other.
+        // For the cgroupfs driver a colon has no special meaning.
         Some([slice, ..]) if !is_systemds && !slice.is_empty() && !slice.ends_with(".slice") => {}
         Some([slice, prefix, name]) => {
             let is_slice = slice.is_empty() || slice.ends_with(".slice");
@@ -93,8 +93,8 @@ fn systemd_parts(path: &str) -> Option<[&str; 3]> {
     (parts.next().is_none() && !path.starts_with('/')).then_some(three)
 }
 
-/// The namespace that a sysctl belongs to. One that belongs to none would be set for the host:
-/// not every runtime looks.
+/// The namespace that a sysctl belongs to. One without a namespace would be set for the host, and
+/// not every runtime checks that.
 pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static str> {
     let first = key.find(['.', '/']).and_then(|at| key.get(at..=at)).unwrap_or(".");
     let parts: Vec<&str> = key.split(first).collect();
@@ -117,8 +117,8 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
     }
 }
 
-/// Whether a kernel could find a setting of the host under this name. If it finds none, the runtime
-/// fails and no harm is done.
+/// Whether a kernel may have a host setting of this name. If it has none, the runtime fails without
+/// harm.
 pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
     const TREES: [&str; 12] = [
         "abi", "bus", "crypto", "debug", "dev", "fs", "kernel", "net", "sunrpc", "user", "vm",
@@ -129,8 +129,8 @@ pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
     TREES.contains(&first) || first.is_empty() || key.contains("..") || !key.chars().all(is_plain)
 }
 
-/// Numbers and rising ranges between commas. A number that no kernel could mean is refused as
-/// well: runtimes build a bit mask of that length.
+/// Whether it is a list of numbers and ascending ranges, separated by commas. Numbers beyond any
+/// kernel's are refused too, because runtimes build a bit mask of that length.
 pub(super) fn is_id_list(list: &str) -> bool {
     let number = |text: &str| -> Option<u16> {
         text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
@@ -149,7 +149,7 @@ pub(super) fn is_cpuset(list: &str) -> bool {
     parts.peek().is_some() && parts.all(is_id_list)
 }
 
-/// A page size as the kernel spells it in file names: `64KB`, `2MB`, `1GB`.
+/// Whether it is a page size as in the kernel's file names: `64KB`, `2MB`, `1GB`.
 pub(super) fn is_page_size(size: &str) -> bool {
     let number = ["KB", "MB", "GB"].iter().find_map(|unit| size.strip_suffix(unit));
     number.is_some_and(|number| {
@@ -157,7 +157,7 @@ pub(super) fn is_page_size(size: &str) -> bool {
     })
 }
 
-/// A file name of a controller. youki joins the key to a path without looking at it, and
+/// Whether it is a controller's file name. youki appends the key to a path unchecked, and
 /// `cgroup.*` files move and kill processes.
 pub(super) fn is_unified_key(key: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

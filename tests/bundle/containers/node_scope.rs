@@ -138,7 +138,7 @@ fn an_update_that_their_runtime_refuses_is_not_on_record() {
 }
 
 #[test]
-fn another_daemon_keeps_them_and_sees_what_ended_meanwhile() {
+fn another_daemon_keeps_them_and_notices_ended_ones() {
     let mut host = shared_root("node");
     plain_run(&host, "gone");
     plain_run(&host, "stays");
@@ -155,7 +155,7 @@ fn another_daemon_keeps_them_and_sees_what_ended_meanwhile() {
 }
 
 #[test]
-fn a_reload_of_the_scope_synchronizes_plugins_anew() {
+fn a_reload_of_the_scope_synchronizes_plugins_again() {
     let mut host = shared_root("handler");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -179,7 +179,7 @@ fn a_reload_of_the_scope_synchronizes_plugins_anew() {
 }
 
 #[test]
-fn a_daemon_of_the_narrow_scope_drops_them_without_a_word() {
+fn a_daemon_of_the_narrow_scope_drops_them_silently() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -318,7 +318,7 @@ fn updates(host: &TestHost) -> Vec<Value> {
 }
 
 #[test]
-fn a_refused_update_puts_back_only_what_plugins_had_set() {
+fn a_refused_update_restores_only_plugins_values() {
     let mut host = shared_root("node");
     refuse_32_mib(&host);
     plain_run(&host, "theirs");
@@ -382,7 +382,7 @@ fn a_narrowed_scope_reports_no_living_container_as_removed() {
 }
 
 #[test]
-fn a_container_that_ends_at_once_leaves_nothing_behind() {
+fn a_container_that_ends_at_once_leaves_no_record() {
     let mut host = shared_root("node");
     host.start_daemon();
     let told = host.plugin("10", "env", Script::default());

@@ -119,7 +119,7 @@ fn a_reused_container_id_has_its_own_events() {
 }
 
 #[test]
-fn a_delete_of_what_never_was_is_the_runtimes_business_alone() {
+fn a_delete_of_an_unknown_container_goes_to_the_runtime() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     succeeds(&host.verb(&["delete", "--force", "c1"]));

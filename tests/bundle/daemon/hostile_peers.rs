@@ -90,7 +90,7 @@ fn unregistered_connections_make_room_for_a_plugin() {
 }
 
 #[test]
-fn who_has_not_registered_yet_and_who_has_left_is_shown() {
+fn unregistered_and_disconnected_plugins_are_shown() {
     let host = started(PATIENT);
     let silent = dial(&host, "nri.sock");
     wait_until("it is shown", || host.admin(&["plugins"])[0]["state"] == "registering");
@@ -107,7 +107,7 @@ fn who_has_not_registered_yet_and_who_has_left_is_shown() {
 }
 
 #[test]
-fn a_flood_leaves_nothing_behind() {
+fn a_flood_leaves_no_trace() {
     let host = started("[nri]\nplugin_registration_timeout = \"300ms\"\n");
     // The daemon waits at a second descriptor of the same file, which it closes and opens: a single
     // look may find one too few.

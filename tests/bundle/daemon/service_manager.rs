@@ -60,7 +60,7 @@ fn a_socket_of_the_service_manager_outlives_the_daemon() {
 }
 
 #[test]
-fn no_plugin_is_started_or_awaited_beside_an_engines_socket() {
+fn no_plugin_is_started_or_awaited_with_an_engines_socket() {
     let mut host =
         TestHost::new("[nri]\nwait_for = [\"10-absent\"]\nplugin_registration_timeout = \"80s\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -81,7 +81,7 @@ fn no_plugin_is_started_or_awaited_beside_an_engines_socket() {
 }
 
 #[test]
-fn required_plugins_are_suspended_beside_an_engines_socket() {
+fn required_plugins_are_suspended_with_an_engines_socket() {
     let mut host = TestHost::new(
         "[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",
@@ -103,7 +103,7 @@ fn required_plugins_are_suspended_beside_an_engines_socket() {
 }
 
 #[test]
-fn a_daemon_that_ends_leaves_the_socket_of_who_came_after_it() {
+fn a_daemon_that_ends_leaves_a_later_listeners_socket() {
     let mut host = TestHost::new("");
     host.start_daemon();
     std::fs::remove_file(host.path("nri.sock")).unwrap();

@@ -72,7 +72,7 @@ fn a_queued_exec_is_refused_too_when_the_plugin_disconnects() {
 }
 
 #[test]
-fn a_validator_has_its_time_beside_a_plugin_that_hangs() {
+fn a_validator_keeps_its_time_if_a_plugin_hangs() {
     let (silent, validator) = (hanging(), ExecPlugin::validating(None));
     let host = with(&silent);
     connect(&host, &validator, "90-v");
@@ -122,7 +122,7 @@ fn an_unreadable_subscription_file_refuses_execs() {
     host.kill_daemon();
     std::fs::remove_file(host.path("run/execs")).unwrap();
     std::fs::create_dir(host.path("run/execs")).unwrap();
-    refused(&host, &exec(&host, &json!({})), &["plugins take part in execs"]);
+    refused(&host, &exec(&host, &json!({})), &["plugins handle execs"]);
 }
 
 #[test]

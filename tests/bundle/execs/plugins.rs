@@ -364,7 +364,7 @@ fn without_a_daemon_the_policy_of_the_plugins_decides() {
     let mut host = with(&plugin.protecting());
     assert_eq!(host.read("run/execs"), "plugins protect\n");
     host.kill_daemon();
-    let words = ["plugins take part in execs; no process was started"];
+    let words = ["plugins handle execs; no process was started"];
     refused(&host, &exec(&host, &json!({})), &words);
     refused(&host, &host.verb(&["exec", "c1", "sh"]), &words);
     assert!(!host.read("run/refused").contains("/bin/sh"));

@@ -184,7 +184,7 @@ fn two_that_are_always_set_conflict() {
 }
 
 #[test]
-fn later_plugins_see_what_is_injected_and_their_removal_stands() {
+fn later_plugins_receive_injections_and_may_remove_them() {
     let host = started("[[inject]]\nname = \"i\"\nenv = { X = \"1\", Y = \"1\" }\n");
     let _told = host.plugin("10", "p", sets("-X", ""));
     succeeds(&host.create("c1"));

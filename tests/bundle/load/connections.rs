@@ -32,7 +32,7 @@ fn minutes_begun(since: Instant) -> usize {
 }
 
 #[test]
-fn a_plugin_registers_beside_a_flood_of_connections() {
+fn a_plugin_registers_during_a_flood_of_connections() {
     let (host, since) = (started(PATIENT), Instant::now());
     let is_over = Arc::new(AtomicBool::new(false));
     // Some keep all slots taken, others come and go. Not so many that the kernel's queue is always full:

@@ -60,7 +60,7 @@ fn is_refused(host: &TestHost, id: &str, words: &[&str]) {
 }
 
 #[test]
-fn an_outside_process_is_no_pre_installed_plugin() {
+fn an_outside_process_cannot_be_a_pre_installed_plugin() {
     let host = host(REQUIRED, sample);
     takes_part(&host, "10-policy", true);
     let pid = || host.admin(&["plugins"])[0]["pid"].clone();

@@ -113,7 +113,7 @@ fn the_fourth_takeover_within_a_minute_is_refused() {
 }
 
 #[test]
-fn an_empty_place_is_no_takeover_however_often_it_was_taken() {
+fn filling_an_empty_place_is_never_a_takeover() {
     let host = started("");
     let mut old = first(&host, works("v0"));
     for name in ["v1", "v2", "v3"] {

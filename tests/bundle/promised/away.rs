@@ -23,7 +23,7 @@ fn without_proc() -> String {
 }
 
 #[test]
-fn without_the_daemon_only_what_a_promise_is_about_is_refused() {
+fn without_the_daemon_only_promised_containers_are_refused() {
     let lines = promise(DEVICES);
     let host = TestHost::new(&format!("autostart = false\n{lines}"));
     let bundle = gpu(&host);

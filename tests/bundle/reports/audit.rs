@@ -81,7 +81,7 @@ fn each_applied_value_is_a_line_with_its_plugin_and_no_secret() {
 }
 
 #[test]
-fn what_was_never_in_force_is_no_applied_line() {
+fn values_never_in_force_have_no_applied_line() {
     let host = host("");
     let _sets = host.plugin("10", "a", sets("A1", "1"));
     let refuses = Script { refuses: Some("not today"), only: Some("c1"), ..Script::default() };

@@ -34,7 +34,7 @@ fn edits(sed: &str) -> String {
 }
 
 #[test]
-fn what_a_wrapper_behind_changes_is_told_from_plugins_changes() {
+fn changes_of_a_later_wrapper_are_not_plugins_changes() {
     let sed = "s/HELLO=there\"/HELLO=you\",\"NVIDIA=all\"/; s/\"A=1\",//";
     let host = behind(&edits(sed));
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
@@ -56,7 +56,7 @@ fn what_a_wrapper_behind_changes_is_told_from_plugins_changes() {
 }
 
 #[test]
-fn a_wrapper_behind_that_takes_a_plugins_value_away_is_seen() {
+fn a_later_wrapper_that_removes_a_plugins_value_is_shown() {
     let host = behind(&edits("s/,*\"HELLO=there\"//"));
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
@@ -69,7 +69,7 @@ fn a_wrapper_behind_that_takes_a_plugins_value_away_is_seen() {
 }
 
 #[test]
-fn a_wrapper_behind_that_changes_nothing_is_not_mentioned() {
+fn a_later_wrapper_that_changes_nothing_is_not_mentioned() {
     for script in ["true", "cp \"$f\" \"$f.new\" && mv \"$f.new\" \"$f\"", "printf '\\n ' >>\"$f\""]
     {
         let host = behind(script);
@@ -83,7 +83,7 @@ fn a_wrapper_behind_that_changes_nothing_is_not_mentioned() {
 }
 
 #[test]
-fn a_document_broken_or_removed_behind_is_no_change() {
+fn a_document_that_is_later_broken_or_removed_is_no_change() {
     for script in ["echo '{' >\"$f\"", "rm \"$f\"", "rm \"$f\"; mkdir \"$f\""] {
         // The fake runtime does not read the document again.
         let host = behind(&format!("cp \"$f\" \"$f.kept\"; {script}"));
@@ -98,7 +98,7 @@ fn a_document_broken_or_removed_behind_is_no_change() {
 }
 
 #[test]
-fn without_a_plugins_change_a_wrapper_behind_is_not_looked_at() {
+fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
     let host = behind(&edits("s/\"env\"/\"vne\"/"));
     let _told = host.plugin("10", "quiet", Script::default());
     succeeds(&host.create("c1"));

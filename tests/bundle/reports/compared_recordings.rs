@@ -139,7 +139,7 @@ fn a_pod_that_was_hidden_has_no_answer_to_go_by() {
 }
 
 #[test]
-fn a_recording_without_what_a_verdict_needs_is_refused() {
+fn a_recording_that_lacks_needed_data_is_refused() {
     let host = recorded("");
     let script = host.read("script.jsonl");
     let claims = "[[require]]\nname = \"gpu\"\nclaims = [\"gpu.example\"]\nplugin = \"gpu\"\n";

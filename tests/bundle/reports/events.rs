@@ -243,7 +243,7 @@ fn a_follower_without_events_continues_and_notes_the_gap() {
 }
 
 #[test]
-fn a_reader_that_stops_delays_nothing_and_learns_what_it_missed() {
+fn a_reader_that_stops_delays_nothing_and_gets_a_lost_line() {
     let host = started("");
     let follower = Following::begin(&host, &[]);
     live(&host, "first");
@@ -293,7 +293,7 @@ fn ask(host: &TestHost, question: &Value) -> (DaemonResponse, UnixStream) {
 }
 
 #[test]
-fn a_reader_too_many_and_what_is_no_cursor_are_refused() {
+fn excess_readers_and_invalid_cursors_are_refused() {
     let host = started("");
     let question = json!({"verb": "events", "follow": true});
     let mut streams = Vec::new();

@@ -215,7 +215,7 @@ fn a_socket_is_for_root_alone_and_replaces_a_stale_one() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_and_a_socket_that_is_used_stay() {
+fn files_other_than_stale_sockets_stay() {
     let dir = tempfile::tempdir().unwrap();
     let file = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
     let (file, socket) = (file.path().to_owned(), dir.path().join("used.sock"));

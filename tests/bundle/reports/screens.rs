@@ -350,7 +350,7 @@ fn a_refused_container_has_the_time_of_its_refusal() {
 }
 
 #[test]
-fn an_unknown_name_is_no_matter_of_the_daemon() {
+fn an_unknown_name_fails_without_the_daemon() {
     let host = started("");
     let output = host.call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(output.stderr).unwrap();

@@ -221,7 +221,7 @@ fn forty_secrets_that_were_planted_are_in_no_file_of_an_archive() {
 }
 
 #[test]
-fn an_archive_without_a_daemon_names_what_is_missing() {
+fn an_archive_without_a_daemon_names_the_missing_parts() {
     let mut host = host_with_secrets();
     let names = |files: &[(String, String)]| -> Vec<String> {
         files.iter().map(|(name, _)| name.clone()).collect()

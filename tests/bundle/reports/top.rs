@@ -38,7 +38,7 @@ fn one_page_goes_into_a_pipe_and_has_no_escapes() {
 }
 
 #[test]
-fn a_terminal_shows_what_happens_and_is_as_before_afterwards() {
+fn a_terminal_shows_changes_and_is_restored_afterwards() {
     let host = started("");
     let _told = host.plugin("10", "a", sets("A", "1"));
     for by in [Some(Signal::SIGINT), Some(Signal::SIGTERM), Some(Signal::SIGHUP), None] {

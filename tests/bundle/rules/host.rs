@@ -108,7 +108,7 @@ fn audit_mode_sets_the_field_and_explain_shows_the_denial() {
 }
 
 #[test]
-fn a_rule_does_not_widen_what_the_plugins_own_section_permits() {
+fn a_rule_does_not_widen_the_plugins_section() {
     let lines = "[plugin.a]\ndeny = [\"Env\"]\n[[rule]]\nplugins = [\"a\"]\nallow = [\"*\"]\n";
     let host = started(lines);
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
@@ -167,7 +167,7 @@ fn updates_and_evictions_of_others_go_by_the_others_pod() {
 }
 
 #[test]
-fn a_create_goes_on_whose_reply_updates_a_protected_container() {
+fn a_reply_with_an_update_of_a_protected_container_passes() {
     let host = started(
         "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\ndeny = [\"*\"]\n",
     );

@@ -168,7 +168,7 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
 /// Connects, leaves the connection to a child that is the named program, and ends.
 #[test]
 #[expect(unsafe_code, reason = "a process that leaves its connection to a child")]
-fn an_exited_process_is_no_plugin_even_if_its_pid_is_reused() {
+fn an_exited_process_is_refused_even_if_its_pid_is_reused() {
     use std::os::fd::AsRawFd;
     let program = example("device_injector");
     // Its heir calls itself as it likes.

@@ -113,7 +113,7 @@ fn resources_are_those_of_the_narrowest_annotation() {
 }
 
 #[test]
-fn defaults_fill_in_only_what_the_engine_left_open() {
+fn defaults_set_only_values_that_the_engine_left_unset() {
     let defaults =
         r#"{"cpu": {"shares": 2, "cpus": "0"}, "memory": {"limit": 5, "swap": 9000000}}"#;
     let host = launched("resource_defaults", "20-resource-defaults", defaults);
@@ -305,7 +305,7 @@ fn a_pinned_pod_gets_cpus_and_memory_of_one_numa_node() {
 }
 
 #[test]
-fn a_pinner_that_comes_back_knows_what_is_taken() {
+fn a_restarted_pinner_knows_the_taken_cpus() {
     let mut host = TestHost::new("");
     host.write("pinner.json", r#"{"exclusive": "2-4", "shared": "0"}"#);
     host.start_daemon();

@@ -17,7 +17,7 @@ use test_support::{Script, TestHost, fails, heard, started, succeeds, wait_until
 
 use super::{Installed, install, install_script};
 
-const GOES_ON: &str = "the daemon goes on as it is";
+const GOES_ON: &str = "the daemon continues unchanged";
 
 /// The daemon is the same, and its plugin takes part.
 #[track_caller]
@@ -39,11 +39,11 @@ fn a_program_that_cannot_take_over_changes_nothing() {
         ("echo nonsense", "cannot take a running daemon's place"),
         (
             "echo '{\"version\":\"9.9\",\"states\":[77]}'",
-            "9.9) cannot go on with this daemon's state",
+            "9.9) cannot continue from this daemon's state",
         ),
         (
             "echo '{\"version\":\"0.0\",\"states\":[]}'",
-            "0.0) cannot go on with this daemon's state",
+            "0.0) cannot continue from this daemon's state",
         ),
         ("sleep 60", "did not say in 5 s what it can do"),
         ("kill -9 $$", "it failed"),
@@ -72,7 +72,7 @@ fn a_state_of_another_version_is_left_to_a_program_for_it() {
     for version in [0, 2] {
         let installed = Installed::new(&format!("[debug]\nstate_version = {version}\n"));
         let told = installed.host.plugin("10", "a", Script::default());
-        fails(&installed.reexec(), &[GOES_ON, "cannot go on with this daemon's state"]);
+        fails(&installed.reexec(), &[GOES_ON, "cannot continue from this daemon's state"]);
         nothing_has_changed(&installed, "c1", &told);
         // A program that says that it knows the form, and does not: an ordinary restart.
         let script = "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[0,2]}' ;; \

@@ -41,7 +41,7 @@ fn has_namespaces() -> bool {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the program under test")]
-fn install_sh_has_the_running_daemon_become_what_it_installed() {
+fn install_sh_makes_the_daemon_execute_the_new_program() {
     if !has_namespaces() {
         return;
     }

@@ -77,7 +77,7 @@ fn a_newer_wrapper_follows_the_policy_if_the_program_is_old() {
     let told = host.plugin("10", "a", Script::default());
     install_script(host, "exit 1");
     speak(host, 6, "on_daemon_failure = \"fail\"\n");
-    fails(&host.create("c1"), &["the daemon goes on as it is"]);
+    fails(&host.create("c1"), &["the daemon continues unchanged"]);
     speak(host, 5, "");
     succeeds(&host.create("c2"));
     assert!(heard(&told, "CreateContainer c2") && !heard(&told, "CreateContainer c1"));

@@ -73,7 +73,7 @@ fn refusals_are_found_in_the_journal_by_field_and_by_priority() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "somebody else's line")]
-fn another_users_journal_entry_is_no_audit_line() {
+fn another_users_journal_entry_is_not_an_audit_line() {
     let Some(scopes) = journaled() else { return };
     let _told = scopes.place.host.plugin("20", "env", sets("GREETING", "hello"));
     let id = format!("{}applied", scopes.prefix());

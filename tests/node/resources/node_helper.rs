@@ -88,7 +88,7 @@ fn the_helper_has_systemd_restart_the_first_unit_that_is_active() {
 }
 
 #[test]
-fn the_helper_prints_what_systemd_refused() {
+fn the_helper_prints_systemds_refusal() {
     let Some(unit) = Unit::start() else { return };
     let name = &unit.name;
     for socket in SOCKETS {

@@ -57,7 +57,7 @@ fn each_container_fails_alone_and_only_required_ones_report() {
 }
 
 #[test]
-fn a_frozen_container_takes_what_the_kernel_takes() {
+fn a_frozen_container_accepts_the_values_the_kernel_accepts() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();

@@ -234,7 +234,7 @@ fn a_panic_of_the_daemon_before_is_a_failure_of_the_next_one() {
     world.configure("");
     world.host.start_daemon();
     let is_told = |status: &Value| {
-        status["failures"].to_string().contains("the daemon before ended with: thread")
+        status["failures"].to_string().contains("the previous daemon ended with: thread")
     };
     wait_until("it is told", || is_told(&world.host.admin(&["status"])));
     assert_eq!(world.host.admin(&["status"])["bypassed"], 1);

@@ -453,7 +453,7 @@ fn a_plugin_socket_that_plugins_cannot_use_is_named() {
 }
 
 #[test]
-fn each_way_to_be_a_plugin_beside_root_is_named() {
+fn each_way_to_be_a_plugin_without_root_is_named() {
     try_all(ACCESS);
 }
 

@@ -97,7 +97,7 @@ const FOLDER: &[Fault] = &[
             world.host.write("config.toml", &text);
         },
         row: "run directory",
-        says: "a part of the path is no folder",
+        says: "a path component is not a folder",
         next: "make ",
         mend: Mend::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
         ..FAULT

@@ -64,7 +64,7 @@ fn creates_wait_for_plugins_that_left_while_none_could_connect() {
 }
 
 #[test]
-fn nothing_waits_for_what_a_reload_leaves_as_it_was() {
+fn creates_do_not_wait_for_values_unchanged_by_a_reload() {
     let host = started(PATIENT);
     let _told = host.plugin("10", "a", sets("HELLO", "a"));
     reload(&host, &format!("{PATIENT}wait_for = [\"10-a\"]\n[log]\nlevel = \"debug\"\n"));

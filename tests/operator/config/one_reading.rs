@@ -30,7 +30,7 @@ const FILES: [(&str, Verdict, &str); 16] = [
     (
         "[runtime.nri-crun]\npath = \"/x\"\n",
         Verdict::Refuses,
-        "config.toml:9:1: the section [runtime.nri-crun] has another name now: write \
+        "config.toml:9:1: the section [runtime.nri-crun] was renamed: write \
          [instance.nri-crun]",
     ),
     ("[plugin.a]\nrequird = true\n", Verdict::Refuses, "config.toml:10:1: unknown key"),
@@ -142,7 +142,7 @@ fn a_broken_file_on_disk_changes_nothing_for_a_create() {
 }
 
 #[test]
-fn a_reload_and_check_name_what_is_hardly_meant() {
+fn a_reload_and_check_name_probable_mistakes() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     let more = "[plugin.env]\nstrikes = 2\n[plugin.ghost]\nstrikes = 2\n[[rule]]\nname = \"all\"\n\

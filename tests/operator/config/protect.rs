@@ -45,7 +45,7 @@ fn a_mistake_in_a_protecting_key_refuses_every_create() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_refuses_creates_from_the_start() {
+fn invalid_toml_refuses_creates_from_the_start() {
     // Before any daemon could keep a good one: not even the runtime is known.
     let broken = "[plugin.a]\ndeny = [\"Env\"\n";
     let Some(mut host) = TestHost::with_default_paths(broken) else { return };

@@ -366,7 +366,7 @@ fn creates_that_run_meanwhile_neither_fail_nor_wait() {
 }
 
 #[test]
-fn wrappers_that_find_a_broken_file_use_what_was_reloaded_last() {
+fn wrappers_that_find_a_broken_file_use_the_last_valid_one() {
     let mut host = TestHost::new("");
     host.start_daemon();
     configure(&host, "on_daemon_failure = \"fail\"\nautostart = false\n");

@@ -314,7 +314,7 @@ fn systemd_restarts_and_stops_the_daemon_that_it_runs() {
 }
 
 #[test]
-fn check_names_the_configuration_in_force_beside_a_mistake() {
+fn check_names_the_configuration_in_force_and_a_mistake() {
     let host = started("");
     configure(&host, "[plugin.guard]\nrequired = true\n");
     let row = finding(&host, "required plugins");

@@ -198,7 +198,7 @@ fn a_conflict_in_the_file_names_both_and_changes_nothing() {
 }
 
 #[test]
-fn what_is_no_adjustment_is_refused_with_its_number() {
+fn an_invalid_adjustment_is_refused_with_its_number() {
     let stand = Stand::new("");
     for (documents, word) in [
         (vec![json!({}), json!({"envy": 1})], "adjustment 2"),
@@ -242,7 +242,7 @@ fn an_rdt_class_without_resctrl_is_shown_with_a_warning() {
 }
 
 #[test]
-fn what_cannot_be_applied_names_whose_it_is() {
+fn an_inapplicable_adjustment_names_its_plugin() {
     let stand = Stand::new("");
     let limit = json!({"type": "RLIMIT_NOFILE", "hard": 1, "soft": 2});
     let bad = json!({"plugin": "10-bad", "rlimits": [limit]});
@@ -252,7 +252,7 @@ fn what_cannot_be_applied_names_whose_it_is() {
 }
 
 #[test]
-fn what_is_no_bundle_is_refused() {
+fn an_invalid_bundle_is_refused() {
     let stand = Stand::new("");
     for document in ["", "[]", "{\"process\": 5}", "{\"a\": 1"] {
         stand.put("web/config.json", document);

@@ -83,7 +83,7 @@ fn results_of_execs_and_updates_reach_their_subscribers() {
 }
 
 #[test]
-fn a_validation_alone_is_no_request_of_a_script() {
+fn a_script_cannot_request_a_validation_alone() {
     let mut replay = Replay::start();
     let answer = replay.ask(&json!({"id": 1, "call": "ValidateExec", "request": {}}));
     assert!(answer["error"].as_str().unwrap().contains("part of ExecContainer"), "{answer}");

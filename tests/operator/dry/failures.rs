@@ -191,7 +191,7 @@ fn disconnecting_a_stranger_is_an_error() {
 }
 
 #[test]
-fn waiting_in_vain_names_who_is_missing_and_who_lingers() {
+fn a_failed_wait_names_missing_and_lingering_plugins() {
     let mut replay = Replay::start();
     replay.plugin("10-a", ReplayPlugin::new());
     let wait = json!({"synchronized": ["10-a", "20-b"], "gone": ["10-a"], "timeout": "50ms"});

@@ -155,7 +155,7 @@ fn with_ask_sync_the_script_gives_the_state() {
 }
 
 #[test]
-fn a_validator_sees_what_all_want_and_who_wants_it() {
+fn a_validator_receives_all_changes_and_their_owners() {
     let mut replay = Replay::start();
     replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let events = [Event::ValidateContainerAdjustment];

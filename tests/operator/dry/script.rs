@@ -9,7 +9,7 @@ use test_support::example::example;
 use test_support::replay::{Action, Replay, ReplayPlugin, command, create, prepared, setting};
 
 #[test]
-fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
+fn calls_run_concurrently_and_wait_delays_later_lines() {
     let mut replay = Replay::with("plugin_request_timeout = \"60s\"", &[]);
     let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!("held")));
@@ -49,7 +49,7 @@ fn a_cancelled_call_disconnects_no_plugin() {
 }
 
 #[test]
-fn cancelling_what_is_over_or_unknown_changes_nothing() {
+fn cancelling_a_finished_or_unknown_call_does_nothing() {
     let mut replay = Replay::start();
     replay.create();
     replay.send(&json!({"cancel": "create"}));
@@ -98,7 +98,7 @@ fn malformed_lines_are_reported_by_number_and_skipped() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_one_malformed_line() {
+fn bytes_that_are_not_text_are_one_malformed_line() {
     use std::io::Write;
     let temp = prepared("");
     let mut child = command(&temp, &["replay"]).spawn().unwrap();
@@ -153,7 +153,7 @@ fn a_script_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn an_empty_script_and_one_valid_line_are_no_error() {
+fn an_empty_script_and_one_valid_line_succeed() {
     let temp = prepared("");
     for script in [
         "",
@@ -267,7 +267,7 @@ fn a_pre_installed_plugin_is_connected_before_the_first_line() {
 }
 
 #[test]
-fn a_pre_installed_file_that_is_no_program_is_skipped() {
+fn a_pre_installed_file_that_cannot_run_is_skipped() {
     let temp = prepared("plugin_registration_timeout = \"300ms\"");
     let file = temp.path().join("plugins/10-broken");
     test_support::program::put(&file, b"#!/nowhere/at/all\n");

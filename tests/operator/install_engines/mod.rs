@@ -401,7 +401,7 @@ fn a_record_without_bundle_and_state_keeps_no_registration() {
 }
 
 #[test]
-fn a_link_is_not_replaced_and_nothing_is_left_behind() {
+fn a_link_is_not_replaced_and_no_file_is_left() {
     let place = Place::new();
     place.write("/srv/daemon.json", "{}\n");
     std::fs::create_dir_all(place.path("/etc/docker")).unwrap();

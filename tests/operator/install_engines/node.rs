@@ -448,7 +448,7 @@ const MOST_DESCRIPTORS: usize = 17;
 const MOST_KIB: u64 = 20 << 10;
 
 #[test]
-fn probes_are_answered_beside_slow_clients_of_bounded_cost() {
+fn probes_are_answered_despite_slow_clients() {
     let node = DockerNode::new();
     node.write("fails", "");
     let mut running = node.start("--listen 127.0.0.1:0");

@@ -71,7 +71,7 @@ fn contradictory_decisions_are_usage_errors() {
 }
 
 #[test]
-fn a_dry_run_refuses_what_the_real_one_would() {
+fn a_dry_run_refuses_like_the_real_run() {
     let place = with_containerd_2();
     assert!(place.refused("install", "containerd --dry-run").contains("--take-over-nri"));
     let said = place.install("containerd --take-over-nri --dry-run");

@@ -82,7 +82,7 @@ fn podmans_built_in_runtime_is_noted_with_how_to_keep_it() {
 }
 
 #[test]
-fn what_cannot_be_set_is_no_reason_to_refuse() {
+fn a_value_that_cannot_be_set_does_not_refuse() {
     // The engine's own is not there, a name has a runtime of its own, CRI-O does not run.
     let place = crio("/nowhere/at/all/runc", "runtime = [\"/nowhere/runc\"]");
     assert_eq!(install(&place, &[]), Ok(None));

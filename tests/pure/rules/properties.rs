@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn rules_behind_one_about_everything_are_never_tried(
+    fn rules_after_one_that_matches_all_never_apply(
         all in proptest::collection::vec(written(), 1..5),
         more in proptest::collection::vec(written(), 1..5),
     ) {

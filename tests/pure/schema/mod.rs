@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn exactly_what_was_set_or_removed_is_owned(bytes in vec(any::<u8>(), 1..600)) {
+    fn exactly_the_set_or_removed_fields_are_owned(bytes in vec(any::<u8>(), 1..600)) {
         let Story { merged, .. } = story(&bytes);
         let owners: BTreeSet<String> = merged.owners.to_flat("c0").into_keys().collect();
         prop_assert_eq!(owned(&merged.adjust), owners, "{:?}", merged.adjust);

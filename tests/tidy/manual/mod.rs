@@ -350,7 +350,7 @@ fn completions_offer_verbs_options_and_engines_in_bash() {
 }
 
 #[test]
-fn completions_offer_nothing_for_what_is_no_verb() {
+fn completions_offer_nothing_for_an_unknown_verb() {
     assert_eq!(offered(&["nri-runc", "nri", "frobnicat"]), [""]);
     assert_eq!(offered(&["nri-runc", "nri", "install", "kubelet"]), [""], "no engine");
     assert_eq!(offered(&["nri-runc", "--he"]), [""], "the runtime's own");

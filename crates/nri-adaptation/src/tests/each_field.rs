@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must hold for every one of the forty fields.
+//! Properties of every one of the forty fields.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// An adjustment that sets exactly this field; compound ones under the key that [`key`] tells.
+/// An adjustment that sets exactly this field; compound ones under the key that [`key`] returns.
 fn setting(field: NriField) -> api::ContainerAdjustment {
     let resources =
         NriField::ALL.into_iter().filter_map(|f| Some((f, of_resources(resources_setting(f)?))));
@@ -73,7 +73,7 @@ fn linux_settings() -> Vec<(NriField, api::ContainerAdjustment)> {
     all.into_iter().map(|(field, linux)| (field, of_linux(linux))).collect()
 }
 
-/// Under which key [`setting`] sets a compound field.
+/// The key under which [`setting`] sets a compound field.
 fn key(field: NriField) -> Option<&'static str> {
     let special = [
         (NriField::Mounts, "/d"),
@@ -87,7 +87,7 @@ fn key(field: NriField) -> Option<&'static str> {
     is_compound(field).then_some(key)
 }
 
-/// Whether it is owned key by key (`Env[PATH]`) instead of as a whole.
+/// Whether it is owned by key (`Env[PATH]`) instead of as a whole.
 fn is_compound(field: NriField) -> bool {
     [1, 2, 4, 5, 6, 24, 27, 30, 33, 34, 35].contains(&field.number())
 }

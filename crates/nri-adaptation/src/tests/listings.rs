@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where entries stand in the lists that plugins see, and which spellings are one entry.
+//! The order of entries in the lists that plugins receive, and spellings that mean one entry.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn a_variable_that_is_set_moves_last_and_replaces_duplicates() {
 }
 
 #[test]
-fn a_mount_that_is_set_replaces_its_destination_and_stands_last() {
+fn a_set_mount_replaces_its_destination_and_comes_last() {
     let mounts = vec![mount("/a", "old"), mount("/b", "old"), mount("/a/", "old")];
     let mut creation = creation_of(api::Container { mounts, ..Default::default() });
     let mounts = vec![mount("/a", "new")];

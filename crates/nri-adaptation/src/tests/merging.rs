@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An answer as a whole: what plugins find, what validators get, what a refusal leaves behind.
+//! Whole replies: what plugins and validators receive, and that a refusal changes nothing.
 
 use super::*;
 

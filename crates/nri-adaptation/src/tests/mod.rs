@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims about merging, and the small pieces of answers that they are made of.
+//! Tests of merging, and helpers to build replies.
 //!
 //! Reference: the result collector of `pkg/adaptation` in NRI v0.12, with its defects corrected.
 
@@ -33,7 +33,7 @@ fn answered(adjust: api::ContainerAdjustment) -> api::CreateContainerResponse {
     api::CreateContainerResponse { adjust: some(adjust), ..Default::default() }
 }
 
-/// One plugin that may do everything answers with this adjustment.
+/// Merges this adjustment as the reply of a plugin without restrictions.
 fn answer(
     creation: &mut Creation,
     plugin: &str,
@@ -138,7 +138,7 @@ fn pids(limit: i64) -> api::LinuxResources {
     api::LinuxResources { pids, ..Default::default() }
 }
 
-/// Resources that set exactly this field, if it is one of resources.
+/// Resources that set exactly this field, if it is a resource.
 fn resources_setting(field: NriField) -> Option<api::LinuxResources> {
     let all = memory_settings().into_iter().chain(cpu_settings()).chain(other_settings());
     all.into_iter().find(|(one, _)| *one == field).map(|(_, resources)| resources)

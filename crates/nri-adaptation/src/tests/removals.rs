@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every removal marker: what it takes away, what stays in the adjustment, who owns it then.
+//! Every removal mark: what it removes, what stays in the adjustment, and who owns the field
+//! afterwards.
 
 use super::*;
 
-/// A field that has removal markers, seen through one entry per key.
+/// A field with removal marks, accessed by one entry per key.
 struct RemovalCase {
     field: NriField,
     key: &'static str,
-    /// An adjustment that has these (name, value) entries; a name may be a marker.
+    /// An adjustment with these (name, value) entries; a name may be a mark.
     adjust: fn(&[(&str, &str)]) -> api::ContainerAdjustment,
     /// A container that has this entry.
     container: fn(&str, &str) -> api::Container,
-    /// The entries that a plugin sees under this key.
+    /// The entries that a plugin receives under this key.
     visible: fn(&api::Container, &str) -> Vec<String>,
     /// The names in a combined adjustment, in order (sorted for maps).
     combined: fn(&api::ContainerAdjustment) -> Vec<String>,
-    /// Whether nobody else may set what one plugin removed from the original.
+    /// Whether other plugins may not set what one plugin removed from the original.
     removal_is_owned: bool,
 }
 
@@ -167,7 +168,7 @@ impl RemovalCase {
 }
 
 #[test]
-fn what_the_original_has_leaves_a_marker_and_is_no_longer_seen() {
+fn removing_an_original_value_leaves_a_mark_and_hides_it() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         assert_eq!(kind.seen(&creation), ["vvv"], "{}", kind.field);
@@ -236,7 +237,7 @@ fn only_maps_keep_the_marker_next_to_the_new_value() {
 }
 
 #[test]
-fn who_may_set_what_was_removed_from_the_original() {
+fn which_plugins_may_set_a_removed_original_value() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         answer(&mut creation, "00-bar", kind.remove()).unwrap();
@@ -347,7 +348,7 @@ fn removed_rdt_is_hidden_and_no_later_plugin_may_set_it() {
 }
 
 #[test]
-fn rdt_that_is_set_anew_in_full_does_not_show_its_removal() {
+fn rdt_that_is_set_again_in_full_does_not_show_its_removal() {
     let full = api::LinuxRdt {
         schemata: some(api::OptionalRepeatedString::new()),
         enable_monitoring: boolean(false),

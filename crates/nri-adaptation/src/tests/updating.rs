@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of existing containers, asked for while one is created, updated or stopped.
+//! Updates of existing containers, requested while one is created, updated or stopped.
 
 use super::*;
 use crate::{Updated, Updates};
@@ -145,7 +145,7 @@ fn the_updated_container_comes_last_with_the_engines_request() {
 }
 
 #[test]
-fn the_next_plugin_sees_the_running_result_as_what_is_requested() {
+fn the_next_plugin_receives_the_result_so_far_as_the_request() {
     let mut updates = requested(shares(1));
     assert!(updates.request().unwrap().linux_resources.memory.is_some());
     updates.answer("00-bar", &ALL, &[update(SUBJECT, quota(2))], &[]).unwrap();
@@ -158,7 +158,7 @@ fn the_next_plugin_sees_the_running_result_as_what_is_requested() {
 }
 
 #[test]
-fn the_first_plugin_may_override_what_the_engine_asks_for() {
+fn the_first_plugin_may_override_the_engines_request() {
     let mut updates = requested(shares(1));
     updates.answer("00-bar", &ALL, &[update(SUBJECT, shares(2))], &[]).unwrap();
     assert_eq!(resources_of(&updates.finish(), 0).cpu.shares, uint64(2));
@@ -184,7 +184,7 @@ fn a_plugin_can_change_the_pids_limit() {
 }
 
 #[test]
-fn a_pids_limit_in_the_request_is_no_conflict() {
+fn a_pids_limit_in_the_request_does_not_conflict() {
     let mut updates = requested(pids(10));
     updates.answer("00-bar", &ALL, &[update(SUBJECT, shares(1))], &[]).unwrap();
     updates.answer("10-foo", &ALL, &[update(SUBJECT, quota(1))], &[]).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the built-in validator lets pass and what it refuses, flag by flag, and whom a missing
-//! plugin does not hold up.
+//! What the built-in validator permits and refuses, flag by flag, and which containers a missing
+//! plugin does not block.
 
 use proptest::prelude::*;
 
@@ -9,17 +9,17 @@ use crate::validator::{DefaultValidator, REQUIRED_PLUGINS, ValidatorExemptions, 
 use nri_api::ValidateContainerAdjustmentRequest as Request;
 use nri_api::security_profile::ProfileType;
 
-/// The key under which these operators look for tolerance.
+/// The key of these operators' annotation that tolerates missing plugins.
 const TOLERATE: &str = "tolerate.example";
 
-/// A validator that is on, with one thing set.
+/// An enabled validator with one setting.
 fn on(set: impl FnOnce(&mut DefaultValidator)) -> DefaultValidator {
     let mut validator = DefaultValidator { enable: true, ..Default::default() };
     set(&mut validator);
     validator
 }
 
-/// A validator that refuses all that can be refused, but asks for no plugins.
+/// A validator that refuses everything it can refuse, but requires no plugins.
 fn strict() -> DefaultValidator {
     on(|v| {
         v.reject_oci_hook_adjustment = true;
@@ -31,7 +31,7 @@ fn strict() -> DefaultValidator {
     })
 }
 
-/// What is to be judged after `10-foo`, `20-bar`, … answered with these adjustments.
+/// The request for validators after `10-foo`, `20-bar`, … replied with these adjustments.
 fn asked(container: api::Container, adjusts: Vec<api::ContainerAdjustment>) -> Request {
     let mut creation = creation_of(api::Container { name: "ctr".to_owned(), ..container });
     for (plugin, adjust) in ["10-foo", "20-bar"].iter().zip(adjusts) {
@@ -159,7 +159,7 @@ fn changes_to_another_container_do_not_fail_the_validation() {
 }
 
 #[test]
-fn everyone_who_injected_a_hook_is_named() {
+fn every_plugin_that_injected_a_hook_is_named() {
     let request = asked(api::Container::new(), vec![hooks(), hooks()]);
     assert_eq!(
         strict().validate(&request).unwrap_err(),
@@ -277,7 +277,7 @@ fn required_plugins_are_known_by_name_or_by_index_and_name() {
 }
 
 #[test]
-fn an_annotation_adds_to_what_the_operator_requires() {
+fn an_annotation_adds_to_the_operators_required_plugins() {
     let validator = on(|v| v.required_plugins = vec!["a".to_owned()]);
     let reason = validator.validate(&annotated(&[(REQUIRED_PLUGINS, "- b\n- foo\n")])).unwrap_err();
     assert_eq!(reason, "validation error: required plugins \"a,b\" not present");
@@ -329,7 +329,7 @@ fn tolerance_excuses_missing_plugins_and_nothing_else() {
     validator.required_plugins = vec!["absent".to_owned()];
     validator.tolerate_missing_plugins_annotation = TOLERATE.to_owned();
     for (value, passes) in [("true", true), ("1", true), ("false", false), ("F", false)] {
-        // A pod that tolerates missing plugins needs no readable list: it is not read.
+        // The list of a pod that tolerates missing plugins may be invalid: it is not read.
         let mut request = annotated(&[(TOLERATE, value)]);
         assert_eq!(validator.validate(&request).is_ok(), passes, "{value}");
         let pod = request.pod.mut_or_insert_default();
@@ -384,7 +384,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 prop_compose! {
-    /// Requests as no merge would make them.
+    /// Requests that no merge would produce.
     fn any_request()(
         texts in prop::collection::vec(text(), 12),
         fields in prop::collection::vec(-2..42i32, 3),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container as the `config.json` of a bundle describes it, with the fields that plugins use most.
+//! A container from a bundle's `config.json`, with the fields that plugins use most.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin as the harness's runtime is connected to it.
+//! One connected plugin of the harness's runtime.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use crate::{Result, async_trait};
 /// Pods and containers for Synchronize.
 pub(super) type Snapshot = (Vec<api::PodSandbox>, Vec<api::Container>);
 
-/// The unasked requests of all plugins.
+/// The unprompted requests of all plugins.
 #[derive(Debug, Default)]
 pub(super) struct Upcall {
     pub(super) requests: Vec<api::UpdateContainersRequest>,
@@ -57,7 +57,7 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Registers, configures and synchronizes it; also returns the updates that it answered with.
+    /// Registers, configures and synchronizes it; also returns the updates in its answer.
     pub(super) async fn new(
         stream: UnixStream,
         launched: Option<[String; 3]>,
@@ -117,7 +117,7 @@ impl Connected {
         self.trunk.close(why);
     }
 
-    /// Sends a request; the error of the plugin, or its silence, is the error.
+    /// Sends a request; fails with the plugin's error or time-out.
     pub(super) async fn call<R: PluginRequest>(
         &self,
         request: &R,

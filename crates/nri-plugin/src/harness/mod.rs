@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A runtime for tests, in the process of the test: no engine, no container, no root.
 //!
-//! It listens on a socket of a private folder, registers plugins as a runtime does, asks them in the order of their
-//! indices, and merges their answers with the rules of nri-runc. A conflict, a refusal or a time-out is the error of the
-//! request. A restart closes every connection, and takes back the plugins that reconnect.
+//! It listens on a socket in a private folder, registers plugins like a runtime, asks them in index order, and merges
+//! their answers by nri-runc's rules. A conflict, a refusal or a time-out fails the request. A restart closes every
+//! connection, and accepts the plugins that reconnect.
 //!
 //! ```
 //! use nri_plugin::harness::{Runtime, container, pod};
@@ -62,9 +62,9 @@ use connected::{Connected, Upcall};
 pub use bundle::bundle;
 pub use recording::Answered;
 
-/// How long the harness waits for a plugin to connect, register and synchronize.
+/// Time limit for a plugin to connect, register and synchronize.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a plugin may take to answer, unless the test sets another time-out. A runtime's default is 2 s.
+/// Time limit for a plugin's answer, unless the test sets another. A runtime's default is 2 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A pod called `name`, which is its ID as well.
@@ -126,13 +126,13 @@ impl Runtime {
         })
     }
 
-    /// The socket, for plugins that are programs.
+    /// The socket, for plugins that are separate programs.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join("nri.sock")
     }
 
-    /// Sets how long a plugin may take to answer a request. One that takes longer is disconnected.
+    /// Sets the time limit for a plugin's answers. A slower plugin is disconnected.
     pub fn set_request_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -146,7 +146,7 @@ impl Runtime {
         self.start(plugin).await
     }
 
-    /// Does the same for a plugin with settings of the test, whose socket is this runtime's.
+    /// Like [`add`](Self::add), for a plugin with the test's settings and this runtime's socket.
     ///
     /// # Errors
     /// Fails as [`add`](Self::add) does.
@@ -168,8 +168,8 @@ impl Runtime {
         self.register(stream, None).await
     }
 
-    /// Registers, configures and synchronizes a plugin that a test has launched with the other end of this stream, with
-    /// its index, name and configuration; returns its identity. A restart does not launch it again.
+    /// Registers, configures and synchronizes a plugin that the test has launched with the other end of this stream,
+    /// with its index, name and configuration; returns its identity. A restart does not relaunch it.
     ///
     /// # Errors
     /// Fails when it is not registered within half a minute, or when it refuses.
@@ -209,7 +209,7 @@ impl Runtime {
         connected.map(Connected::id).collect()
     }
 
-    /// Closes every connection as a restart does, and waits until as many plugins are connected and synchronized again.
+    /// Closes every connection like a restart, and waits until as many plugins are connected and synchronized again.
     /// Pods and containers stay.
     ///
     /// # Errors
@@ -225,19 +225,19 @@ impl Runtime {
         Ok(())
     }
 
-    /// The updates and evictions that plugins have sent unasked; they are applied.
+    /// The updates and evictions that plugins have sent unprompted; they are applied.
     #[must_use]
     pub fn requests(&self) -> Vec<api::UpdateContainersRequest> {
         self.upcalls.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()
     }
 
-    /// Lists unasked updates of this container as failed from now on.
+    /// Reports unprompted updates of this container as failed from now on.
     pub fn fail_updates_of(&mut self, container: &str) {
         let mut upcalls = self.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
         upcalls.failing.insert(container.to_owned());
     }
 
-    /// A container as it is.
+    /// The current state of a container.
     #[must_use]
     pub fn container(&self, id: &str) -> Option<&api::Container> {
         self.containers.get(id)
@@ -292,7 +292,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Creates a container of a pod that runs: CreateContainer, ValidateContainerAdjustment, PostCreateContainer.
+    /// Creates a container in a running pod: CreateContainer, ValidateContainerAdjustment, PostCreateContainer.
     ///
     /// # Errors
     /// Fails when a plugin refuses it or does not answer, or two plugins set the same field.
@@ -382,7 +382,7 @@ impl Runtime {
         Ok(updated)
     }
 
-    /// Stops a container: StopContainer. Returns the updates of others that plugins answered with.
+    /// Stops a container: StopContainer. Returns the updates of others in the plugins' answers.
     ///
     /// # Errors
     /// Fails when the container does not exist, or a plugin does not answer.
@@ -449,7 +449,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Puts updates into the records, field by field where they are set.
+    /// Applies updates to the records, field by field if set.
     fn apply(&mut self, updates: &[api::ContainerUpdate]) {
         for update in updates {
             if let Some(container) = self.containers.get_mut(&update.container_id) {
@@ -476,7 +476,7 @@ impl Drop for Runtime {
     }
 }
 
-/// The engine's own part of an update.
+/// The engine's part of an update.
 fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate {
     let resources = request.linux_resources.clone();
     let linux = api::LinuxContainerUpdate { resources, ..Default::default() };
@@ -484,7 +484,7 @@ fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate 
     api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }
 }
 
-/// A plugin's error as the error of the request.
+/// Converts a plugin's error to the request's.
 fn refused(plugin: &str, why: impl std::fmt::Display) -> HandlerError {
     format!("{plugin}: {why}").into()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording of a node as a test case: the lines that `nri-runc nri replay --record` writes, sent to the plugins.
+//! A recording of a node as a test case: sends the lines that `nri-runc nri replay --record` writes to the plugins.
 
 use std::path::Path;
 
@@ -22,11 +22,11 @@ pub struct Answered {
     pub adjust: Option<api::ContainerAdjustment>,
     /// Updates of containers.
     pub updates: Vec<api::ContainerUpdate>,
-    /// The refusal, conflict or time-out that ended the request, if one did.
+    /// The refusal, conflict or time-out that ended the request, if any.
     pub error: Option<String>,
 }
 
-/// Answers of the request of one line, before its outcome is known to be one.
+/// The answers to one line's request, before its outcome is known.
 #[derive(Default)]
 struct Answer(Option<api::ContainerAdjustment>, Vec<api::ContainerUpdate>);
 
@@ -41,7 +41,7 @@ pub(super) async fn replay(runtime: &mut Runtime, path: &Path) -> Result<Vec<Ans
         if let Some(state) = line.get("state") {
             set_state(runtime, state).map_err(|error| invalid(error.to_string()))?;
         }
-        // Lines about the plugins of the node, and the end of a recording, are for `replay`.
+        // Lines about the node's plugins, and the end of a recording, are for `replay`.
         let Some(name) = line.get("call").and_then(Value::as_str) else { continue };
         let event = ALL_EVENTS.into_iter().find(|event| event.name() == name);
         let event = event.ok_or_else(|| invalid(format!("there is no request {name:?}")))?;
@@ -73,7 +73,7 @@ fn message<M: MessageFull>(value: &Value) -> Result<M> {
     Ok(api::json::read(value)?)
 }
 
-/// Fails at a request that cannot be read; inside, the outcome of one that was sent.
+/// Fails at a request that cannot be parsed; the inner result is the outcome of one that was sent.
 async fn send(runtime: &mut Runtime, event: Event, request: &Value) -> Result<Result<Answer>> {
     macro_rules! notified {
         ($request:ident) => {{
@@ -108,7 +108,7 @@ async fn send(runtime: &mut Runtime, event: Event, request: &Value) -> Result<Re
         Event::PostStartContainer => notified!(PostStartContainerRequest),
         Event::PostUpdateContainer => notified!(PostUpdateContainerRequest),
         Event::RemoveContainer => notified!(RemoveContainerRequest),
-        // The creation before it has sent it.
+        // The preceding creation has already sent it.
         Event::ValidateContainerAdjustment => Ok(Answer::default()),
     })
 }

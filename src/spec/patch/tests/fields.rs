@@ -61,7 +61,8 @@ fn of_rdt(rdt: api::LinuxRdt) -> Adjustment {
     linux(Linux { rdt: some(rdt), ..Default::default() })
 }
 
-/// What a document became, and `(field, NRI field)` of each change. Done twice it is done once.
+/// The resulting document, and `(field, NRI field)` of each change; applying it twice has the same
+/// result as once.
 fn outcome(document: &str, adjustment: &Adjustment) -> (String, Vec<(String, String)>) {
     let (text, changes) = adjusted(document, adjustment);
     assert_eq!(patch(text.as_bytes(), adjustment).unwrap().bytes, None, "{text}");
@@ -207,7 +208,7 @@ fn a_seccomp_policy_is_written_in_full() {
 }
 
 #[test]
-fn words_that_are_no_seccomp_are_refused() {
+fn invalid_seccomp_names_are_refused() {
     let word = |word: &str| vec![word.to_owned()];
     let of_rule =
         |rule: api::LinuxSyscall| api::LinuxSeccomp { syscalls: vec![rule], ..small_policy() };
@@ -319,7 +320,7 @@ fn what_rdt_does_not_name_stays() {
 }
 
 #[test]
-fn a_removed_rdt_leaves_only_what_is_set_with_it() {
+fn a_removed_rdt_leaves_only_values_set_with_it() {
     let (text, changes) = outcome(RDT, &of_rdt(rdt(None, None, true)));
     assert_eq!(text, r#"{"linux":{"y":2}}"#);
     let gone = [
@@ -354,7 +355,7 @@ fn rdt_names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn a_section_that_is_no_object_is_refused_unless_it_is_replaced() {
+fn a_section_that_is_not_an_object_is_refused_or_replaced() {
     let document = r#"{"linux":{"intelRdt":5,"netDevices":[],"seccomp":5}}"#;
     for adjustment in [of_rdt(rdt(Some("a"), None, false)), net_devices(&[("a", "b")])] {
         assert_eq!(super::refused(document, &adjustment).field(), None);

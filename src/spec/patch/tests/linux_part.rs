@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux part: devices, resources, namespaces, and what is not applied.
+//! The Linux part: devices, resources, namespaces, and fields that are not applied.
 
 use protobuf::MessageField;
 use serde_json::{Value, json};
@@ -263,7 +263,7 @@ fn a_field_that_is_not_applied_is_named() {
 }
 
 #[test]
-fn an_overlay_equals_what_the_patch_writes() {
+fn an_overlay_equals_the_patchs_values() {
     let resources = api::LinuxResources {
         memory: some(api::LinuxMemory { limit: int64(9), ..Default::default() }),
         cpu: some(api::LinuxCPU { cpus: "1".to_owned(), ..Default::default() }),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims about what an adjustment makes of a document: how adjustments are made here.
+//! Tests of adjusted documents: helpers to create adjustments.
 
 use protobuf::MessageField;
 use serde_json::Value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts that propagate, and what the host has to say about them.
+//! Mounts that propagate, and the host's conditions for them.
 
 use serde_json::Value;
 
@@ -27,8 +27,7 @@ fn tmpfs() -> api::Mount {
     api::Mount { type_: "tmpfs".to_owned(), ..mount("/a", &["rshared"]) }
 }
 
-/// A mount of `source` with `option`, on a host of which only the lines of its mountinfo are
-/// known.
+/// A mount of `source` with `option`, on a host with only these lines of mountinfo.
 fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, String> {
     let facts = HostFacts {
         mounts: Some(HostMounts::read(&mountinfo.join("\n"))),

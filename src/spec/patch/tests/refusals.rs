@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plugin cannot hand to a runtime: values that lead out of the container, that mean
-//! something else, or that no kernel takes; and what looks like it and is fine.
+//! Refused values: those that lead out of the container, mean something else, or that no kernel
+//! accepts; and similar values that are fine.
 
 use protobuf::MessageField;
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn a_device_is_made_inside_the_container_as_described() {
         assert!(field.starts_with("Devices["), "{field}");
     }
     adjusted("{}", &device("/dev/..x", "c", (1, 3), 0));
-    // Types as in stat(2), of this and of others, and as Go's os.FileMode has them.
+    // File types as in stat(2), matching and others, and as in Go's os.FileMode.
     for mode in [0o666, 0o020_666, 0o060_666, 0o010_666, 0o100_666, 0x0420_0000 | 0o666] {
         let (text, _) = adjusted("{}", &device("/dev/x", "c", (1, 3), mode));
         assert_eq!(spec(&text)["linux"]["devices"][0]["fileMode"], 0o666);
@@ -132,7 +132,7 @@ fn a_sysctl_of_the_whole_host_is_refused() {
 }
 
 #[test]
-fn a_sysctl_that_is_no_name_is_refused() {
+fn an_invalid_sysctl_name_is_refused() {
     for key in ["", ".", "net..a", "net/../kernel/panic", "net/./a", "/net/a", "net.a\0", "net.a b"]
     {
         assert!(invalid_field(&sysctl(key)).starts_with("Sysctl["), "{key:?}");
@@ -219,7 +219,7 @@ fn cpu_time_that_no_kernel_gives_is_refused() {
 }
 
 #[test]
-fn what_is_no_list_of_cpus_is_refused() {
+fn an_invalid_list_of_cpus_is_refused() {
     let of = |cpus: &str, mems: &str| {
         cpu(api::LinuxCPU { cpus: cpus.to_owned(), mems: mems.to_owned(), ..Default::default() })
     };

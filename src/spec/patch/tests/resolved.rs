@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI devices and classes, whose meaning comes with the adjustment.
+//! CDI devices and classes, whose definitions come with the adjustment.
 
 use serde_json::{Value, json};
 
@@ -192,7 +192,7 @@ fn cdi_edits_are_checked_like_a_plugins_and_name_their_device() {
 }
 
 #[test]
-fn a_class_takes_the_place_of_what_the_engine_wrote() {
+fn a_class_replaces_the_engines_values() {
     let document = r#"{"linux":{"resources":{"blockIO":{"weight":1}},"intelRdt":{"schemata":[]}}}"#;
     let resolved = Resolved {
         block_io: Class::Set(json!({"weight": 80})),

@@ -72,7 +72,7 @@ fn an_adjustment_that_asks_for_nothing_changes_nothing() {
 }
 
 #[test]
-fn what_is_there_already_is_no_change() {
+fn setting_an_existing_value_is_not_a_change() {
     let document = r#"{"annotations":{"a":"1"},"process":{"env":["A\u003d1"],"oomScoreAdj":5,
         "rlimits":[{"soft":1,"type":"RLIMIT_NOFILE","hard":2}],"args":["x"]},
         "mounts":[{"source":"/src","destination":"/d","type":"bind","options":["ro"]}],
@@ -230,7 +230,7 @@ fn all_mounts_at_a_destination_go_however_spelt() {
 }
 
 #[test]
-fn hooks_are_added_behind_the_engines() {
+fn hooks_are_added_after_the_engines() {
     let document = r#"{"hooks":{"prestart":[{"path":"/first","x":1}],"vendor":[]}}"#;
     let (text, changes) = adjusted(document, &prestart(hook("/second", Some(3))));
     let wanted = r#"{"hooks":{"prestart":[{"path":"/first","x":1},{"path":"/second","timeout":3}],"vendor":[]}}"#;

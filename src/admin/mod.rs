@@ -326,7 +326,17 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         return print_json(&daemon::abilities());
     }
     let named = arguments.config.as_ref().map(|file| config::load(Some(file)));
-    let loaded = runtime::verify(named.unwrap_or_else(config::load_for_this_process));
+    // Hooks and engines are the node's.
+    let is_of_node = matches!(
+        arguments.verb,
+        AdminVerb::Hook { .. }
+            | AdminVerb::Install(_)
+            | AdminVerb::Uninstall(_)
+            | AdminVerb::Node(_)
+    );
+    let unnamed =
+        if is_of_node { config::load_for_this_process } else { config::load_for_operator };
+    let loaded = runtime::verify(named.unwrap_or_else(unnamed));
     let config = &loaded.config;
     check_user(arguments.verb.traits().is_roots, config)?;
     refuse_missing_file(arguments, &loaded)?;
@@ -408,7 +418,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
 fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();
     let is_owner = || std::fs::metadata(&config.run_dir).is_ok_and(|d| d.uid() == user.as_raw());
-    if !is_roots || user.is_root() || is_owner() {
+    if !is_roots || user.is_root() || config.is_of_user || is_owner() {
         return Ok(());
     }
     Err(Error::new("this command must be run as root").hint("use sudo"))

@@ -158,6 +158,8 @@ pub struct Config {
     pub exempt_by_annotation: bool,
     pub default_namespace: String,
     pub run_dir: PathBuf,
+    /// Whether the daemon is a user's (`config/user.rs`).
+    pub is_of_user: bool,
     pub runtime_roots: Vec<PathBuf>,
     pub runtime_name: String,
     pub instances: BTreeMap<String, String>,
@@ -273,6 +275,7 @@ impl Default for Config {
             exempt_by_annotation: false,
             default_namespace: String::new(),
             run_dir: PathBuf::from("/run/nri-runc"),
+            is_of_user: false,
             runtime_roots: Vec::new(),
             runtime_name: "nri-runc".to_owned(),
             instances: BTreeMap::new(),

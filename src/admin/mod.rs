@@ -321,11 +321,11 @@ fn usage(error: clap::Error, argv: &[OsString]) -> u8 {
     print(paint::for_stdout(&page, paint::help).as_bytes()).unwrap_or(FAILED)
 }
 
-fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
-    if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
-        return print_json(&daemon::abilities());
+/// Reads the configuration that the command is about.
+fn load(arguments: &Arguments) -> Loaded {
+    if let Some(file) = &arguments.config {
+        return config::load(Some(file));
     }
-    let named = arguments.config.as_ref().map(|file| config::load(Some(file)));
     // Hooks and engines are the node's.
     let is_of_node = matches!(
         arguments.verb,
@@ -334,9 +334,14 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
             | AdminVerb::Uninstall(_)
             | AdminVerb::Node(_)
     );
-    let unnamed =
-        if is_of_node { config::load_for_this_process } else { config::load_for_operator };
-    let loaded = runtime::verify(named.unwrap_or_else(unnamed));
+    if is_of_node { config::load_for_this_process() } else { config::load_for_operator() }
+}
+
+fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
+    if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
+        return print_json(&daemon::abilities());
+    }
+    let loaded = runtime::verify(load(arguments));
     let config = &loaded.config;
     check_user(arguments.verb.traits().is_roots, config)?;
     refuse_missing_file(arguments, &loaded)?;

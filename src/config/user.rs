@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::files;
 use crate::limits;
-use crate::presence::IfThere;
+use crate::presence::{self, IfThere};
 
 use super::settings::Config;
 
@@ -47,7 +47,7 @@ pub(super) fn made_run_dir() -> Option<PathBuf> {
 pub(super) fn file() -> Option<PathBuf> {
     run_dir()?;
     let file = home()?.join(NAME).join("config.toml");
-    std::fs::symlink_metadata(&file).is_ok().then_some(file)
+    (presence::exists(&file).or_absent() == Some(true)).then_some(file)
 }
 
 /// What holds in the daemon whose run directory this is, before its file is read.
@@ -81,6 +81,6 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 
 /// Whether it is a folder of this user that nobody else may write to.
 fn is_private(path: &Path) -> bool {
-    std::fs::symlink_metadata(path)
-        .is_ok_and(|there| files::refuse_shared_dir(path, &there).is_ok())
+    let there = std::fs::symlink_metadata(path).or_absent();
+    there.is_some_and(|there| files::refuse_shared_dir(path, &there).is_ok())
 }

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn where_no_daemon_has_kept_any_there_is_none() {
-        assert!(read(Path::new("/nowhere")).unwrap().is_none());
+        assert!(read(Path::new("/nowhere"), Config::default()).unwrap().is_none());
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(SNAPSHOT, temp.path().join(SNAPSHOT)).unwrap();
         assert!(read(temp.path(), Config::default()).is_err(), "what cannot be read may be there");

@@ -32,10 +32,14 @@ pub(crate) fn is_in_user_namespace() -> bool {
             != (Some("0"), Some("0"), Some("4294967295"))
 }
 
-/// The run directory of this user's daemon, if `XDG_RUNTIME_DIR` names a folder of this user alone.
+/// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.
+pub(crate) fn user_runtime_dir() -> Option<PathBuf> {
+    absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
+}
+
+/// The run directory of this user's daemon.
 pub(super) fn run_dir() -> Option<PathBuf> {
-    let runtime_dir = absolute("XDG_RUNTIME_DIR")?;
-    (is_unprivileged() && is_private(&runtime_dir)).then(|| runtime_dir.join(NAME))
+    Some(user_runtime_dir()?.join(NAME))
 }
 
 /// The run directory, if a daemon of this user has made it.

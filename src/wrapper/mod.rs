@@ -84,11 +84,10 @@ fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Config>> {
 }
 
 fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> Result<Infallible> {
-    let (mut config, mut runtime) = runtime::resolve_loaded(loaded, argv.first())?;
-    if let Some(own) = own_daemon(&config, call)? {
-        runtime = runtime::resolve(&own, argv.first())?;
-        config = own;
-    }
+    let (config, runtime) = match own_daemon(&loaded.config, call)? {
+        Some(own) => runtime::resolve(&own, argv.first()).map(|runtime| (own, runtime))?,
+        None => runtime::resolve_loaded(loaded, argv.first())?,
+    };
     let config = &config;
     let interest = later::interest(config, call);
     let mark = marked::mark_of(config, call, &runtime, interest);

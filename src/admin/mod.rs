@@ -212,8 +212,8 @@ impl AdminVerb {
             Self::Metrics => (None, daemon, true),
             Self::Audit(audit) => (audit.output.output, Some("searching the audit log"), true),
             Self::Policy(policy) => (policy.output(), daemon, policy.needs_daemon()),
-            Self::Install(how) => (how.output(), Some("registering"), !how.is_elsewhere()),
-            Self::Uninstall(how) => (how.output(), Some("unregistering"), !how.is_elsewhere()),
+            Self::Install(how) => (how.output(), Some("registering"), how.needs_root()),
+            Self::Uninstall(how) => (how.output(), Some("unregistering"), how.needs_root()),
             Self::Top(top) => (top.output.output, None, true),
             Self::Events(events) => (events.output.output, None, true),
             Self::Daemon { .. } => (None, None, true),
@@ -327,13 +327,11 @@ fn load(arguments: &Arguments) -> Loaded {
         return config::load(Some(file));
     }
     // Hooks and engines are the node's.
-    let is_of_node = matches!(
-        arguments.verb,
-        AdminVerb::Hook { .. }
-            | AdminVerb::Install(_)
-            | AdminVerb::Uninstall(_)
-            | AdminVerb::Node(_)
-    );
+    let is_of_node = match &arguments.verb {
+        AdminVerb::Install(install) => !install.is_of_user(),
+        AdminVerb::Uninstall(uninstall) => !uninstall.is_of_user(),
+        verb => matches!(verb, AdminVerb::Hook { .. } | AdminVerb::Node(_)),
+    };
     if is_of_node { config::load_for_this_process() } else { config::load_for_operator() }
 }
 

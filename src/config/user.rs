@@ -78,6 +78,13 @@ fn home() -> Option<PathBuf> {
     absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))
 }
 
+/// The folders of this user's configurations and data; the host's root has none.
+pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
+    let data =
+        || absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+    is_unprivileged().then(|| home().zip(data())).flatten()
+}
+
 /// The folder that a variable names. The base directory specification ignores relative ones.
 fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())

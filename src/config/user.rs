@@ -90,8 +90,14 @@ fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// The owner of files, in a user namespace, whose users it does not map.
+const OVERFLOW_UID: u32 = 65534;
+
 /// Whether it is a folder of this user that nobody else may write to.
 fn is_private(path: &Path) -> bool {
+    if nix::unistd::geteuid().as_raw() == OVERFLOW_UID && is_in_user_namespace() {
+        return false; // It looks like the owner of other users' files.
+    }
     let there = std::fs::symlink_metadata(path).or_absent();
     there.is_some_and(|there| files::refuse_shared_dir(path, &there).is_ok())
 }

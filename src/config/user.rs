@@ -21,15 +21,12 @@ pub(crate) fn is_unprivileged() -> bool {
 
 /// Whether this process is in a user namespace. If that cannot be read, plugins are asked.
 pub(crate) fn is_in_user_namespace() -> bool {
-    let map = files::read(Path::new("/proc/self/uid_map"), limits::KERNEL_FILE)
-        .or_absent()
-        .unwrap_or_default();
-    let map = std::str::from_utf8(&map).unwrap_or_default();
-    let mut numbers = map.split_whitespace();
-    // The host maps all 2^32 - 1 IDs onto themselves.
-    !map.is_empty()
-        && (numbers.next(), numbers.next(), numbers.next())
-            != (Some("0"), Some("0"), Some("4294967295"))
+    let map = files::read(Path::new("/proc/self/uid_map"), limits::KERNEL_FILE).or_absent();
+    map.is_some_and(|map| {
+        let map = String::from_utf8_lossy(&map);
+        // The host maps all 2^32 - 1 IDs onto themselves.
+        !map.split_whitespace().take(3).eq(["0", "0", "4294967295"])
+    })
 }
 
 /// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.

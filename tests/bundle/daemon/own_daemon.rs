@@ -156,20 +156,105 @@ fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
     assert!(!checked.contains("allowed_uids lets user 65534"), "{checked}");
 }
 
-#[test]
-fn a_field_that_needs_root_is_refused_by_name() {
-    let Some(host) = UserHost::new("") else { return };
-    let rdt = api::LinuxRdt {
-        clos_id: Some(api::OptionalString { value: "gold".to_owned(), ..Default::default() })
-            .into(),
-        ..Default::default()
+fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
+    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
+}
+
+fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
+    let resources = Some(resources).into();
+    linux(api::LinuxContainerAdjustment { resources, ..Default::default() })
+}
+
+/// Every field that needs root, by its name, and an answer that sets it.
+fn fields_of_root() -> [(&'static str, api::ContainerAdjustment); 9] {
+    let text = |value: &str| {
+        Some(api::OptionalString { value: value.to_owned(), ..Default::default() }).into()
     };
-    let linux = api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = host.plugin(Script { adjust, ..Script::default() });
-    let wanted = ["cannot create c1", "RdtClosID", "needs root, and the daemon is a user's"];
-    fails(&host.create(USER, &[], "c1"), &wanted);
-    assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called");
+    let rdt = |rdt: api::LinuxRdt| {
+        linux(api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..Default::default() })
+    };
+    let cpu = |cpu: api::LinuxCPU| {
+        resources(api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() })
+    };
+    let pages = api::HugepageLimit { page_size: "2MB".to_owned(), limit: 1, ..Default::default() };
+    let device = api::LinuxNetDevice { name: "eth9".to_owned(), ..Default::default() };
+    let schemata =
+        api::OptionalRepeatedString { value: vec!["L3:0=f".to_owned()], ..Default::default() };
+    let monitoring = api::OptionalBool { value: true, ..Default::default() };
+    let runtime = api::OptionalInt64 { value: 1, ..Default::default() };
+    let period = api::OptionalUInt64 { value: 1, ..Default::default() };
+    [
+        (
+            "BlockioClass",
+            resources(api::LinuxResources { blockio_class: text("gold"), ..Default::default() }),
+        ),
+        (
+            "RdtClass",
+            resources(api::LinuxResources { rdt_class: text("gold"), ..Default::default() }),
+        ),
+        (
+            "HugepageLimits",
+            resources(api::LinuxResources { hugepage_limits: vec![pages], ..Default::default() }),
+        ),
+        (
+            "CPURealtimeRuntime",
+            cpu(api::LinuxCPU { realtime_runtime: Some(runtime).into(), ..Default::default() }),
+        ),
+        (
+            "CPURealtimePeriod",
+            cpu(api::LinuxCPU { realtime_period: Some(period).into(), ..Default::default() }),
+        ),
+        ("RdtClosID", rdt(api::LinuxRdt { clos_id: text("gold"), ..Default::default() })),
+        (
+            "RdtSchemata",
+            rdt(api::LinuxRdt { schemata: Some(schemata).into(), ..Default::default() }),
+        ),
+        (
+            "RdtEnableMonitoring",
+            rdt(api::LinuxRdt { enable_monitoring: Some(monitoring).into(), ..Default::default() }),
+        ),
+        (
+            "LinuxNetDevices",
+            linux(api::LinuxContainerAdjustment {
+                net_devices: [("eth0".to_owned(), device)].into(),
+                ..Default::default()
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn each_field_that_needs_root_is_refused_by_its_name() {
+    let Some(host) = UserHost::new("") else { return };
+    let next = Arc::new(Mutex::new(api::ContainerAdjustment::default()));
+    let _told = host.plugin(Script { next: Some(Arc::clone(&next)), ..Script::default() });
+    for (name, adjust) in fields_of_root() {
+        *next.lock().unwrap() = adjust;
+        let wanted = ["cannot create c1", name, "needs root, and the daemon is a user's"];
+        fails(&host.create(USER, &[], "c1"), &wanted);
+        assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called: {name}");
+    }
+}
+
+#[test]
+fn root_follows_no_variable_to_the_daemon_of_a_user() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    // Even a folder that is as private as a user's own.
+    for owner in [USER, 0] {
+        give(&host.node.path("user/run"), owner);
+        succeeds(&host.create(0, &[], "c1"));
+        assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
+        let by = words(&host.node, 0, &[]);
+        let status = host.node.call_by(&by, &["nri", "status", "--json"], "");
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        assert_eq!(status["run_dir"], host.node.path("run").display().to_string(), "{status}");
+        succeeds(&host.node.call_by(
+            &by,
+            &["--root", &host.node.path("root").display().to_string(), "delete", "c1"],
+            "",
+        ));
+    }
 }
 
 #[test]
@@ -192,6 +277,14 @@ fn another_user_does_not_reach_the_daemon_of_a_user() {
     mode(&host.node.path("user/run/nri-runc"), 0o755);
     succeeds(&host.create(USER - 1, &[], "c1"));
     assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
+    if has_namespaces(&host) {
+        // Nobody is mapped there: all files look like the process's own.
+        for folder in ["root", "fake", "bundle"] {
+            give(&host.node.path(folder), USER);
+        }
+        succeeds(&host.create(USER, &["unshare", "--user"], "c2"));
+        assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c2"), "{told:?}");
+    }
 }
 
 #[test]

@@ -327,11 +327,10 @@ fn load(arguments: &Arguments) -> Loaded {
         return config::load(Some(file));
     }
     // Hooks and engines are the node's.
-    let is_of_node = match &arguments.verb {
-        AdminVerb::Install(install) => !install.is_of_user(),
-        AdminVerb::Uninstall(uninstall) => !uninstall.is_of_user(),
-        verb => matches!(verb, AdminVerb::Hook { .. } | AdminVerb::Node(_)),
-    };
+    let verb = &arguments.verb;
+    let is_of_node = matches!(verb, AdminVerb::Hook { .. } | AdminVerb::Node(_))
+        || matches!(verb, AdminVerb::Install(how) if !how.is_of_user())
+        || matches!(verb, AdminVerb::Uninstall(how) if !how.is_of_user());
     if is_of_node { config::load_for_this_process() } else { config::load_for_operator() }
 }
 

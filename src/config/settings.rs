@@ -411,6 +411,11 @@ impl Config {
         self.run_dir.join("reexec")
     }
 
+    /// The file in which an operator sets something, as a hint names it.
+    pub(crate) fn usual_file(&self) -> &'static str {
+        if self.is_of_user { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
+    }
+
     /// The kill switch: while this file exists every verb is passed through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")

@@ -203,8 +203,7 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
     match &config.protection_error {
         // The defaults may have been tried, in place of a file that could not be read.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
-        None if config.is_of_user => error.hint("set runtime in ~/.config/nri-runc/config.toml"),
-        None => error.hint("set runtime in /etc/nri-runc/config.toml"),
+        None => error.hint(format!("set runtime in {}", config.usual_file())),
     }
 }
 

@@ -124,7 +124,7 @@ impl EngineNamed {
                 Err(Error::new("--distribution applies to containerd only"))
             }
             (engine, _) if self.user && engine != Some(Engine::Podman) => {
-                Err(Error::new("--user applies to Podman only"))
+                Err(Error::new(root::NOT_A_USERS).hint("give --user with podman"))
             }
             (engine, _) => Ok(engine.unwrap_or(Engine::Containerd)),
         }

@@ -25,9 +25,11 @@ const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 pub(super) fn main_of_user(user: Option<(&str, &str)>, has_daemon: bool) -> Result<Option<String>> {
     let Some((config, _)) = user else { return Ok(None) };
     if !has_daemon {
-        let what =
-            format!("{config}/nri-runc/config.toml is missing, or the folder of XDG_RUNTIME_DIR");
-        return Err(Error::new(what).hint("nothing was changed; a user's daemon needs both"));
+        let file = format!("{config}/nri-runc/config.toml");
+        return Err(Error::new(format!(
+            "this user has no daemon: {file} or the folder of XDG_RUNTIME_DIR is missing"
+        ))
+        .hint("nothing was changed; make the file, which may be empty, in a login session"));
     }
     Ok(Some(format!("{config}/containers/containers.conf")))
 }

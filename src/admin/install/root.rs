@@ -27,6 +27,9 @@ use crate::sources::registered::FOLDER;
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
 
+/// Why `--user` cannot be meant.
+pub(super) const NOT_A_USERS: &str = "--user is for Podman of users without privileges";
+
 /// The directory below which everything happens.
 #[derive(Debug)]
 pub(super) struct Root {
@@ -49,8 +52,9 @@ impl Root {
     /// Fails for the host's root, and without a home.
     pub(super) fn of_user(host: Host) -> Result<Self> {
         let Some((config, data)) = config::user_homes() else {
-            return Err(Error::new("--user is for users without privileges, who have a home")
-                .hint("run it as the user whose Podman is meant"));
+            return Err(
+                Error::new(NOT_A_USERS).hint("call it as the user, whose HOME has to be set")
+            );
         };
         let user = Some((config.display().to_string(), data.display().to_string()));
         Ok(Self { host, inside: None, user })

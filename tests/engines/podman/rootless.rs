@@ -2,8 +2,6 @@
 //! Rootless Podman: a user without privileges runs the daemon, registers nri-runc with the user's Podman,
 //! and a plugin of that daemon changes the user's containers. Root's files stay as they are.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -34,8 +32,7 @@ impl RootlessHost {
         let own = "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n";
         host.write("home/.config/containers/containers.conf", own);
         host.write("home/.config/containers/storage.conf", "[storage]\ndriver = \"vfs\"\n");
-        std::fs::set_permissions(host.path(""), Permissions::from_mode(0o755)).unwrap();
-        let script = "chmod -R a+rX /etc && chown -R $1:$1 $2 && install -d -m 700 -o $1 -g $1 $3";
+        let script = "chmod -R a+rX /etc && chmod a+rx ${2%/*} && chown -R $1:$1 $2 && install -d -m 700 -o $1 -g $1 $3";
         let made = host.call(Path::new("sh"), &["-c", script, "sh", USER, &home, run]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let variables = [format!("HOME={home}"), format!("XDG_RUNTIME_DIR={run}")];

@@ -212,8 +212,8 @@ impl AdminVerb {
             Self::Metrics => (None, daemon, true),
             Self::Audit(audit) => (audit.output.output, Some("searching the audit log"), true),
             Self::Policy(policy) => (policy.output(), daemon, policy.needs_daemon()),
-            Self::Install(how) => (how.output(), Some("registering"), !how.is_elsewhere()),
-            Self::Uninstall(how) => (how.output(), Some("unregistering"), !how.is_elsewhere()),
+            Self::Install(how) => (how.output(), Some("registering"), how.needs_root()),
+            Self::Uninstall(how) => (how.output(), Some("unregistering"), how.needs_root()),
             Self::Top(top) => (top.output.output, None, true),
             Self::Events(events) => (events.output.output, None, true),
             Self::Daemon { .. } => (None, None, true),
@@ -321,12 +321,24 @@ fn usage(error: clap::Error, argv: &[OsString]) -> u8 {
     print(paint::for_stdout(&page, paint::help).as_bytes()).unwrap_or(FAILED)
 }
 
+/// Reads the configuration that the command is about.
+fn load(arguments: &Arguments) -> Loaded {
+    if let Some(file) = &arguments.config {
+        return config::load(Some(file));
+    }
+    // Hooks and engines are the node's.
+    let verb = &arguments.verb;
+    let is_of_node = matches!(verb, AdminVerb::Hook { .. } | AdminVerb::Node(_))
+        || matches!(verb, AdminVerb::Install(how) if !how.is_of_user())
+        || matches!(verb, AdminVerb::Uninstall(how) if !how.is_of_user());
+    if is_of_node { config::load_for_this_process() } else { config::load_for_operator() }
+}
+
 fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
         return print_json(&daemon::abilities());
     }
-    let named = arguments.config.as_ref().map(|file| config::load(Some(file)));
-    let loaded = runtime::verify(named.unwrap_or_else(config::load_for_this_process));
+    let loaded = runtime::verify(load(arguments));
     let config = &loaded.config;
     check_user(arguments.verb.traits().is_roots, config)?;
     refuse_missing_file(arguments, &loaded)?;
@@ -408,7 +420,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
 fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();
     let is_owner = || std::fs::metadata(&config.run_dir).is_ok_and(|d| d.uid() == user.as_raw());
-    if !is_roots || user.is_root() || is_owner() {
+    if !is_roots || user.is_root() || config.is_of_user || is_owner() {
         return Ok(());
     }
     Err(Error::new("this command must be run as root").hint("use sudo"))

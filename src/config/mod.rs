@@ -32,6 +32,7 @@ mod size;
 mod snapshot;
 mod spelling;
 mod tables;
+mod user;
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -57,6 +58,7 @@ pub(crate) use settings::{
     PluginOrigin, Problem, RootlessPolicy, SILENCE, Scope,
 };
 pub(crate) use snapshot::text as snapshot_text;
+pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes, user_runtime_dir};
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -91,6 +93,8 @@ pub struct Loaded {
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
+    /// The run directory of the user's daemon whose file was read.
+    user: Option<PathBuf>,
     /// Why the file that was named could not be read.
     pub unreadable: Option<String>,
     /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
@@ -191,8 +195,16 @@ impl Loaded {
         self
     }
 
+    /// What holds before the files are read.
+    fn base(&self) -> Config {
+        self.user.as_deref().map_or_else(Config::default, user::defaults)
+    }
+
     /// Decides by the errors which settings hold; `read` is what could be read of the files.
-    fn settle(&mut self, read: Config) {
+    fn settle(&mut self, mut read: Config) {
+        if let Some(run_dir) = &self.user {
+            user::fix(&mut read, run_dir);
+        }
         let worst = self.problems.iter().map(|problem| problem.consequence).max();
         self.config = match worst {
             None | Some(Consequence::Ignored) => read,
@@ -202,10 +214,10 @@ impl Loaded {
                 | Consequence::UsesNoFile),
             ) => {
                 let mut run_dir = read.run_dir.clone();
-                if worst == Consequence::UsesNoFile {
+                if worst == Consequence::UsesNoFile && self.user.is_none() {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
-                let kept = snapshot::read(&run_dir).unwrap_or_else(|unknown| {
+                let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
                     self.unknown = Some(unknown);
                     None
                 });
@@ -215,7 +227,9 @@ impl Loaded {
                         self.unknown = None;
                         config
                     }
-                    None if worst == Consequence::UsesNoFile => defaults(&self.files, run_dir),
+                    None if worst == Consequence::UsesNoFile => {
+                        defaults(&self.files, Config { run_dir, ..self.base() })
+                    }
                     None => read,
                 }
             }
@@ -241,6 +255,9 @@ pub(crate) fn load_below(root: &Path) -> Loaded {
 
 fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
     let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
+    if only.is_some() && only == user::file() {
+        loaded.user = user::run_dir();
+    }
     let unreadable = |path: &Path, error: &std::io::Error| {
         format!("{}: {}", path.display(), crate::error::in_our_words(error))
     };
@@ -273,7 +290,7 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
             }
         }
     }
-    let mut config = Config::default();
+    let mut config = loaded.base();
     for (path, text) in &loaded.files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
     }
@@ -298,6 +315,30 @@ pub fn problems(text: &str) -> Vec<String> {
 pub(crate) fn load_for_this_process() -> Loaded {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     load(named.or_else(beside_the_executable).as_deref())
+}
+
+/// The configuration of an operator's command: for a user without privileges that of the user's own
+/// daemon, unless the environment names another file.
+pub(crate) fn load_for_operator() -> Loaded {
+    let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
+    match user::file().filter(|_| !is_named) {
+        Some(file) => load(Some(&file)),
+        None => load_for_this_process(),
+    }
+}
+
+/// The settings of the daemon of this process's user, as that daemon keeps them in its run directory: a
+/// wrapper in a user namespace may not know where the user's files are. None if the user has none.
+///
+/// # Errors
+/// Fails where that cannot be known.
+pub(crate) fn of_own_daemon() -> Result<Option<Config>> {
+    let Some(run_dir) = user::made_run_dir() else { return Ok(None) };
+    let kept = snapshot::read(&run_dir, user::defaults(&run_dir))?;
+    Ok(kept.map(|Snapshot { mut config, .. }| {
+        user::fix(&mut config, &run_dir);
+        config
+    }))
 }
 
 /// Like [`load_for_this_process`], for a process that becomes the configured runtime.
@@ -377,8 +418,7 @@ fn unquoted(value: &str) -> &str {
 
 /// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
 /// could forbid.
-fn defaults(files: &Files, run_dir: PathBuf) -> Config {
-    let mut config = Config { run_dir, ..Config::default() };
+fn defaults(files: &Files, mut config: Config) -> Config {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);
         if files.iter().any(|(_, text)| text.contains(&header)) {

@@ -158,6 +158,8 @@ pub struct Config {
     pub exempt_by_annotation: bool,
     pub default_namespace: String,
     pub run_dir: PathBuf,
+    /// Whether the daemon is a user's (`config/user.rs`).
+    pub is_of_user: bool,
     pub runtime_roots: Vec<PathBuf>,
     pub runtime_name: String,
     pub instances: BTreeMap<String, String>,
@@ -272,6 +274,7 @@ impl Default for Config {
             exempt_by_annotation: false,
             default_namespace: String::new(),
             run_dir: PathBuf::from("/run/nri-runc"),
+            is_of_user: false,
             runtime_roots: Vec::new(),
             runtime_name: "nri-runc".to_owned(),
             instances: BTreeMap::new(),
@@ -403,6 +406,11 @@ impl Config {
     /// monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
+    }
+
+    /// The file in which an operator sets something, as a hint names it.
+    pub(crate) fn usual_file(&self) -> &'static str {
+        if self.is_of_user { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }
 
     /// The kill switch: while this file exists every verb is passed through.

@@ -32,17 +32,18 @@ pub(crate) fn text(files: &Files) -> String {
     parts.collect()
 }
 
-/// Reads the snapshot of the daemon in `run_dir`; `None` if it is missing or not text.
+/// Reads the snapshot of the daemon in `run_dir` over the values of `config`; `None` if it is missing or
+/// not text.
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(super) fn read(run_dir: &Path) -> Result<Option<Snapshot>> {
+pub(super) fn read(run_dir: &Path, mut config: Config) -> Result<Option<Snapshot>> {
     let path = run_dir.join(SNAPSHOT);
     let bytes = files::read_own(&path, limits::OWN_FILE).if_there();
     let bytes = bytes.doing(|| format!("reading {}", path.display()))?;
     let Some(Ok(text)) = bytes.map(String::from_utf8) else { return Ok(None) };
     let files = parts(&text);
-    let (mut config, mut ignored) = (Config::default(), Vec::new());
+    let mut ignored = Vec::new();
     for (path, text) in &files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut ignored);
     }
@@ -79,7 +80,7 @@ mod tests {
     fn keep(text: &str) -> (tempfile::TempDir, Option<Snapshot>) {
         let temp = tempfile::tempdir().unwrap();
         files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
-        let snapshot = read(temp.path()).unwrap();
+        let snapshot = read(temp.path(), Config::default()).unwrap();
         (temp, snapshot)
     }
 
@@ -107,9 +108,9 @@ mod tests {
 
     #[test]
     fn where_no_daemon_has_kept_any_there_is_none() {
-        assert!(read(Path::new("/nowhere")).unwrap().is_none());
+        assert!(read(Path::new("/nowhere"), Config::default()).unwrap().is_none());
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(SNAPSHOT, temp.path().join(SNAPSHOT)).unwrap();
-        assert!(read(temp.path()).is_err(), "what cannot be read may be there");
+        assert!(read(temp.path(), Config::default()).is_err(), "what cannot be read may be there");
     }
 }

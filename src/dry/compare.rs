@@ -90,7 +90,7 @@ fn sorted(mut document: Value) -> Value {
 
 impl<'c> Judge<'c> {
     pub(super) fn new(config: &'c Config, plugins: &'c [String]) -> Self {
-        let (rules, injections) = (Rules::new(&config.rules), Injections::new(config));
+        let (rules, injections) = (Rules::of(config), Injections::new(config));
         Self { config, rules, injections, plugins }
     }
 

@@ -102,7 +102,7 @@ impl DryRun {
         });
         Rc::new(Self {
             settings,
-            rules: Rules::new(&config.rules),
+            rules: Rules::of(&config),
             injections: Injections::new(&config),
             origin,
             config,

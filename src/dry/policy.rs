@@ -36,7 +36,7 @@ pub(crate) fn policy(
     let ruled = RuledPod::of(&pod, &engine, is_doubtful);
     let (installed, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
     let installed = installed.iter().map(plugin::PluginFile::id);
-    let rules = Rules::new(&config.rules);
+    let rules = Rules::of(config);
     let mut document = report(config, &rules, &ruled, installed.chain(plugins.iter().cloned()));
     let image = container.image.as_ref().map(|image| image.name.as_str());
     document["injections"] = inject::report(&Injections::new(config), &rules, &ruled, image);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use nri_adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
 
-use crate::config::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
+use crate::config::{Config, EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
 use crate::plugin::api;
 
 pub(crate) use execs::{exec_refusal, exec_rows, judge};
@@ -82,24 +82,50 @@ pub struct Rules {
     rules: Vec<Rule>,
     /// Whether any of them hides something.
     has_hiding: bool,
+    /// Applies before all of them, in the daemon of a user without privileges.
+    without_root: Option<Arc<Ruling>>,
 }
+
+/// The fields that only root can put into effect. Runtimes that run without root ignore some of them
+/// in silence, or change the host.
+const NEEDS_ROOT: [NriField; 9] = [
+    NriField::BlockioClass,
+    NriField::CPURealtimePeriod,
+    NriField::CPURealtimeRuntime,
+    NriField::HugepageLimits,
+    NriField::LinuxNetDevices,
+    NriField::RdtClass,
+    NriField::RdtClosID,
+    NriField::RdtEnableMonitoring,
+    NriField::RdtSchemata,
+];
 
 impl Rules {
     /// No rule.
     pub const fn none() -> Self {
-        Self { rules: Vec::new(), has_hiding: false }
+        Self { rules: Vec::new(), has_hiding: false, without_root: None }
     }
 
     /// The rules of a configuration.
     pub fn new(sections: &[RuleSection]) -> Self {
         let rules: Vec<Rule> = sections.iter().map(Rule::new).collect();
         let has_hiding = sections.iter().any(|section| section.hide);
-        Self { rules, has_hiding }
+        Self { rules, has_hiding, without_root: None }
+    }
+
+    /// The rules of a daemon; that of a user without privileges permits no field that needs root.
+    pub(crate) fn of(config: &Config) -> Self {
+        let mut permits = FieldSet::ALL;
+        permits.remove(NEEDS_ROOT.into_iter().map(FieldSet::of).fold(FieldSet::NONE, FieldSet::or));
+        let rule = "needs root, and the daemon is a user's".to_owned();
+        let ruling = Ruling { rule, permits, hides: false, is_audit: false };
+        let without_root = config.is_of_user.then(|| Arc::new(ruling));
+        Self { without_root, ..Self::new(&config.rules) }
     }
 
     /// Whether there are no rules.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.rules.is_empty() && self.without_root.is_none()
     }
 
     /// Whether some rule hides pods from plugins.
@@ -125,6 +151,7 @@ impl Rules {
         // Hidden only if every candidate rule hides it: a false claim must not hide a pod.
         let hides = |ruling: &Arc<Ruling>| ruling.hides && !ruling.is_audit;
         let is_hidden = is_settled && rulings.iter().all(hides);
+        rulings.splice(0..0, self.without_root.clone());
         RuleDecision { rulings, is_hidden }
     }
 
@@ -134,7 +161,7 @@ impl Rules {
             return None;
         }
         let RuleDecision { rulings, is_hidden } = self.decide(plugin, pod);
-        rulings.into_iter().next().filter(|_| is_hidden)
+        rulings.into_iter().find(|ruling| ruling.hides).filter(|_| is_hidden)
     }
 
     /// The fields that a plugin may set in each container that its reply is about: the request's

@@ -21,7 +21,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::{Config, Consequence, Loaded, Problem};
+use crate::config::{self, Config, Consequence, Loaded, Problem};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::limits;
@@ -77,13 +77,18 @@ impl RuntimeKind {
     }
 }
 
-/// The runtime's state directory when the command line names none (runc, crun and youki for
-/// root on the host).
-pub(crate) fn default_root(runtime: &Path) -> &'static str {
+/// The runtime's state directory when the command line names none, below /run for root on the host. Without
+/// privileges, runc, crun and youki take the folder that XDG_RUNTIME_DIR names.
+fn default_root(runtime: &Path) -> PathBuf {
+    let above = config::user_runtime_dir().unwrap_or_else(|| PathBuf::from("/run"));
+    above.join(default_root_name(runtime))
+}
+
+fn default_root_name(runtime: &Path) -> &'static str {
     match RuntimeKind::of_program(runtime) {
-        RuntimeKind::Crun => "/run/crun",
-        RuntimeKind::Youki => "/run/youki",
-        RuntimeKind::Runc | RuntimeKind::Other => "/run/runc",
+        RuntimeKind::Crun => "crun",
+        RuntimeKind::Youki => "youki",
+        RuntimeKind::Runc | RuntimeKind::Other => "runc",
     }
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn root_of(
     let root = match flag.map(Path::new) {
         Some(root) if root.is_absolute() => root.to_owned(),
         Some(root) => cwd().join(root),
-        None => PathBuf::from(default_root(runtime)),
+        None => default_root(runtime),
     };
     let root: PathBuf = root.components().collect();
     root.to_string_lossy().into_owned()
@@ -197,7 +202,7 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
     match &config.protection_error {
         // The defaults may have been tried, in place of an unreadable file.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
-        None => error.hint("set runtime in /etc/nri-runc/config.toml"),
+        None => error.hint(format!("set runtime in {}", config.usual_file())),
     }
 }
 
@@ -485,11 +490,11 @@ mod tests {
 
     #[test]
     fn default_roots_follow_the_runtime() {
-        assert_eq!(default_root(Path::new("/usr/bin/crun")), "/run/crun");
-        assert_eq!(default_root(Path::new("/usr/sbin/runc")), "/run/runc");
-        assert_eq!(default_root(Path::new("/opt/crun/runc")), "/run/runc");
-        assert_eq!(default_root(Path::new("/usr/bin/youki")), "/run/youki");
-        assert_eq!(default_root(Path::new("/usr/bin/kata-runtime")), "/run/runc");
+        assert_eq!(default_root_name(Path::new("/usr/bin/crun")), "crun");
+        assert_eq!(default_root_name(Path::new("/usr/sbin/runc")), "runc");
+        assert_eq!(default_root_name(Path::new("/opt/crun/runc")), "runc");
+        assert_eq!(default_root_name(Path::new("/usr/bin/youki")), "youki");
+        assert_eq!(default_root_name(Path::new("/usr/bin/kata-runtime")), "runc");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid};
 
-use crate::config::{Config, FILE_VARIABLE};
+use crate::config::{self, Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::files::make_private_dir;
@@ -125,6 +125,12 @@ fn spawn(
     if let Some(file) = file {
         let pair = [FILE_VARIABLE.as_bytes(), b"=", file.as_bytes()].concat();
         environment.extend(CString::new(pair).ok());
+    }
+    // The daemon of a user without privileges finds its folders by them.
+    for name in ["HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"] {
+        let value = std::env::var_os(name).filter(|_| config::is_unprivileged());
+        let pair = value.map(|value| [name.as_bytes(), b"=", value.as_bytes()].concat());
+        environment.extend(pair.and_then(|pair| CString::new(pair).ok()));
     }
     // SAFETY: this process has one thread, so the child may call any function.
     match unsafe { fork() }? {

@@ -35,10 +35,9 @@ pub(crate) use connection::{is_listening, is_silent};
 pub(crate) use hook::hook;
 pub use later::process_in;
 pub(crate) use launch::start_daemon;
-pub(crate) use pass_through::is_in_user_namespace;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::{self, Loaded};
+use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Result};
 use crate::runtime;
 
@@ -70,8 +69,26 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
+/// The settings of the daemon of this process's user, if the user is not the host's root and has one. The
+/// policy of root's daemon comes first.
+fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Config>> {
+    let is_create = call.verb.creates() && involves_plugins(call);
+    let own = match config::of_own_daemon() {
+        Ok(Some(own)) => own,
+        Err(error) if is_create => return Err(error).doing(|| invocation::doing(call)),
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    if is_create {
+        pass_through::refuse_rootless(config).doing(|| invocation::doing(call))?;
+    }
+    Ok(Some(own))
+}
+
 fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> Result<Infallible> {
-    let (config, runtime) = runtime::resolve_loaded(loaded, argv.first())?;
+    let (config, runtime) = match own_daemon(&loaded.config, call)? {
+        Some(own) => runtime::resolve(&own, argv.first()).map(|runtime| (own, runtime))?,
+        None => runtime::resolve_loaded(loaded, argv.first())?,
+    };
     let config = &config;
     let interest = later::interest(config, call);
     let mark = marked::mark_of(config, call, &runtime, interest);

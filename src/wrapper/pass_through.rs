@@ -4,9 +4,8 @@
 use std::path::Path;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::{Config, RootlessPolicy, rootless};
+use crate::config::{self, Config, RootlessPolicy, rootless};
 use crate::error::{Error, Result};
-use crate::files;
 use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
 
@@ -38,12 +37,11 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
 }
 
 /// Whether every command passes through: by configuration, kill switch, or because this process is
-/// not the host's root (D7).
+/// not the host's root and its user has no daemon (D7).
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
-        || !nix::unistd::geteuid().is_root()
         || presence::exists(&config.disabled_file()).or_absent() == Some(true)
-        || is_in_user_namespace()
+        || (!config.is_of_user && config::is_unprivileged())
 }
 
 /// Refuses a container that would pass without plugins because this process is not the host's
@@ -52,7 +50,7 @@ pub(super) fn is_switched_off(config: &Config) -> bool {
 /// # Errors
 /// Fails if the marker says so, or exists and cannot be read.
 pub(super) fn refuse_rootless(config: &Config) -> Result<()> {
-    if nix::unistd::geteuid().is_root() && !is_in_user_namespace() {
+    if !config::is_unprivileged() {
         return Ok(());
     }
     match rootless::read(&config.rootless_marker())? {
@@ -62,17 +60,4 @@ pub(super) fn refuse_rootless(config: &Config) -> Result<()> {
         )
         .hint("nothing was changed or started; use the engine of root, or ask the administrator")),
     }
-}
-
-/// Whether this process is in a user namespace. If that cannot be read, plugins are asked.
-pub(crate) fn is_in_user_namespace() -> bool {
-    let map = files::read(Path::new("/proc/self/uid_map"), crate::limits::KERNEL_FILE)
-        .or_absent()
-        .unwrap_or_default();
-    let map = std::str::from_utf8(&map).unwrap_or_default();
-    let mut numbers = map.split_whitespace();
-    // The host maps all 2^32 - 1 IDs onto themselves.
-    !map.is_empty()
-        && (numbers.next(), numbers.next(), numbers.next())
-            != (Some("0"), Some("0"), Some("4294967295"))
 }

@@ -55,6 +55,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/admin/record.rs PIPE_ROOM",
             "src/audit/line.rs VERSION",
             "src/cgroup/write.rs LARGEST_PAGE",
+            "src/config/user.rs OVERFLOW_UID",
             "src/daemon/process/handover.rs HEAD",
             "src/daemon/process/handover.rs STATE_VERSION",
             "src/daemon/runtime/state_dir.rs TICKS",

@@ -93,7 +93,13 @@ fn widened(config: &Config) -> Vec<Value> {
         let detail = format!("nri.socket_gid gives the socket to group {group}");
         rows.push(warning(SOCKET, detail, "remove nri.socket_gid, unless its members may be root"));
     }
-    let users = config.allowed_uids.iter().filter(|uid| **uid != 0).map(ToString::to_string);
+    // The user of a user's daemon has no more rights as a plugin than without.
+    let own = nix::unistd::geteuid().as_raw();
+    let users = config
+        .allowed_uids
+        .iter()
+        .filter(|uid| **uid != 0 && **uid != own)
+        .map(ToString::to_string);
     let users: Vec<String> = users.collect();
     if !users.is_empty() {
         let detail = format!(

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use super::{ask_status, install, progress, read};
 use crate::answers::{MissingData, PluginRow, RefusedRecords, Status};
 use crate::clock;
-use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless};
+use crate::config::{
+    self, Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless,
+};
 use crate::inject;
 use crate::limits;
 use crate::plugin::{PluginFile, discover};
@@ -210,6 +212,21 @@ fn without_daemon(config: &Config) -> Value {
 
 /// Reports what users without privileges get, and whether wrappers know it.
 fn rootless_containers(config: &Config, running: &Daemon) -> Value {
+    if config.is_of_user {
+        let node = config::load_for_this_process().config;
+        let marker = node.rootless_marker();
+        let (refused, fix) = match rootless::read(&marker) {
+            Ok(RootlessPolicy::Pass) => {
+                let detail = "containers of this user are created with its plugins";
+                return finding("rootless", true, detail.to_owned(), "");
+            }
+            Ok(RootlessPolicy::Refuse) => {
+                ("on_rootless refuses containers of this user".to_owned(), "ask the administrator")
+            }
+            Err(error) => (error.to_string(), "ask the administrator to start the daemon of root"),
+        };
+        return finding("rootless", false, format!("{refused} ({})", marker.display()), fix);
+    }
     let policy = config.rootless_policy();
     let detail = match (policy, config.on_rootless) {
         (RootlessPolicy::Pass, _) => "containers are created without plugins".to_owned(),
@@ -333,7 +350,7 @@ fn switched_on(config: &Config) -> Value {
             "remove it from the configuration",
         );
     }
-    if wrapper::is_in_user_namespace() {
+    if config::is_in_user_namespace() {
         let detail = "this is a user namespace: every command goes straight to the runtime";
         return finding("switched on", false, detail, "run engine and nri-runc on the host");
     }

@@ -21,7 +21,7 @@ impl Engine {
             Self::Crio => crio::sources(),
             Self::Docker => vec![EngineFile::File(main.unwrap_or(DOCKER.main).to_owned())],
             Self::Isulad => vec![EngineFile::File(main.unwrap_or(ISULAD.main).to_owned())],
-            Self::Podman => podman::sources(),
+            Self::Podman => podman::sources(main),
             Self::Nerdctl => Vec::new(),
         }
     }

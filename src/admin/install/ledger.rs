@@ -16,8 +16,6 @@ use super::revert::{EditedValue, Reverted, Written};
 use super::root::Root;
 use crate::error::{Error, Result};
 
-/// Directory of the records, below that of the record of install.sh.
-pub(super) use crate::sources::registered::FOLDER;
 const SCHEMA: u32 = 1;
 
 /// One file that was written.
@@ -91,8 +89,8 @@ pub(super) struct Ledger {
 }
 
 /// Returns the path of an engine's record.
-pub(super) fn path(engine: Engine) -> String {
-    format!("{FOLDER}/{}.json", engine.name())
+pub(super) fn path(root: &Root, engine: Engine) -> String {
+    format!("{}/{}.json", root.records(), engine.name())
 }
 
 impl Ledger {
@@ -118,7 +116,7 @@ impl Ledger {
 
     /// Reads an engine's record.
     pub(super) fn load(root: &Root, engine: Engine) -> Result<Option<Self>> {
-        let path = path(engine);
+        let path = path(root, engine);
         let Some(text) = engine_files::read(root, &path)? else { return Ok(None) };
         let ledger: Self = serde_json::from_str(&text).map_err(|error| {
             Error::new(format!("{path} is not a valid undo record: {error}"))
@@ -133,7 +131,7 @@ impl Ledger {
 
     /// Writes the engine's record.
     pub(super) fn save(&self, root: &Root, engine: Engine) -> Result<()> {
-        let path = path(engine);
+        let path = path(root, engine);
         let text = serde_json::to_string_pretty(self);
         let text = text.map_err(|error| Error::new(error.to_string()))?;
         engine_files::write(root, &path, &text, engine_files::PRIVATE)

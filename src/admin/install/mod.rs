@@ -56,7 +56,6 @@ use super::output::{Format, PlainOutput};
 use crate::config::{Config, Loaded};
 use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
-use crate::text::counted;
 
 /// `install`.
 #[derive(Debug, Clone, Args)]
@@ -112,6 +111,9 @@ struct EngineNamed {
     /// Kubernetes distribution with the containerd (default: found).
     #[arg(long, value_name = "NAME")]
     distribution: Option<Distribution>,
+    /// The engine of this user (Podman only).
+    #[arg(long, conflicts_with = "root")]
+    user: bool,
 }
 
 impl EngineNamed {
@@ -121,7 +123,18 @@ impl EngineNamed {
             (Some(engine), Some(_)) if engine != Engine::Containerd => {
                 Err(Error::new("--distribution applies to containerd only"))
             }
+            (engine, _) if self.user && engine != Some(Engine::Podman) => {
+                Err(Error::new(root::NOT_A_USERS).hint("give --user with podman"))
+            }
             (engine, _) => Ok(engine.unwrap_or(Engine::Containerd)),
+        }
+    }
+
+    fn root(&self, common: &Common, config: &Config) -> Result<Root> {
+        match &common.root {
+            Some(folder) => Root::confined(folder),
+            None if self.user => Root::of_user(config.host()),
+            None => Ok(Root::of_host(config.host())),
         }
     }
 }
@@ -138,24 +151,20 @@ struct Common {
     output: PlainOutput,
 }
 
-impl Common {
-    fn root(&self, config: &Config) -> Result<Root> {
-        match &self.root {
-            Some(folder) => Root::confined(folder),
-            None => Ok(Root::of_host(config.host())),
-        }
-    }
-}
-
 impl Install {
     /// The requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         self.common.output.output
     }
 
-    /// Whether only files below `--root` are changed, not this host's.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.common.root.is_some()
+    /// Whether the engine is this user's, not the node's.
+    pub(super) fn is_of_user(&self) -> bool {
+        self.named.user
+    }
+
+    /// Whether files of this host are changed, not only those below `--root` or of this user.
+    pub(super) fn needs_root(&self) -> bool {
+        self.common.root.is_none() && !self.named.user
     }
 }
 
@@ -165,9 +174,14 @@ impl Uninstall {
         self.common.output.output
     }
 
-    /// Whether only files below `--root` are changed, not this host's.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.common.root.is_some()
+    /// Whether the engine is this user's, not the node's.
+    pub(super) fn is_of_user(&self) -> bool {
+        self.named.user
+    }
+
+    /// Whether files of this host are changed, not only those below `--root` or of this user.
+    pub(super) fn needs_root(&self) -> bool {
+        self.common.root.is_none() && !self.named.user
     }
 }
 
@@ -191,7 +205,7 @@ struct Situation {
 
 impl Situation {
     fn of(install: &Install, loaded: &Loaded) -> Result<Self> {
-        let root = install.common.root(&loaded.config)?;
+        let root = install.named.root(&install.common, &loaded.config)?;
         let engine = install.named.engine()?;
         let old = Ledger::load(&root, engine)?;
         let registration = build_registration(install, engine, loaded, &root, old.as_ref())?;
@@ -228,7 +242,10 @@ impl Situation {
             return Err(error.hint("fix this file; nothing was changed"));
         }
         match undone.edited.first() {
-            Some((path, value)) => Err(edited_since(path, &value.keys, self.engine)),
+            Some((path, value)) => {
+                let named = format!("{}{}", self.engine.name(), self.root.option());
+                Err(edited_since(path, &value.keys, &named))
+            }
             None => Ok(undone.texts),
         }
     }
@@ -247,7 +264,7 @@ impl Situation {
         let old = self.old.as_ref()?;
         let now = &self.registration;
         let is_renamed = old.name != now.name || old.binary != now.binary;
-        is_renamed.then(|| note_users(self.engine, old, &self.root, config)).flatten()
+        is_renamed.then(|| users::note(self.engine, old, &self.root, config)).flatten()
     }
 
     /// Returns a note on the engine's current default runtime.
@@ -338,7 +355,8 @@ fn build_registration(
         return Err(Error::new("--engine-config applies to containerd, Docker and iSulad only")
             .hint("leave it out: this engine has one place for drop-in files"));
     }
-    let file = install.engine_config.as_deref();
+    let of_user = podman::main_of_user(root.user(), loaded.config.is_of_user)?;
+    let file = of_user.as_deref().or(install.engine_config.as_deref());
     let named = Named { engine, file, distribution: install.named.distribution };
     let own =
         || std::env::current_exe().map(|path| path.display().to_string()).map_err(Error::from);
@@ -352,7 +370,7 @@ fn build_registration(
             .hint("give the path of nri-runc with --binary"));
     }
     let nri = own_nri::decision(install, loaded, old)?;
-    let is_of_node = install.default || nri == NriDecision::TakeOver;
+    let is_of_node = !install.named.user && (install.default || nri == NriDecision::TakeOver);
     Ok(Registration {
         name,
         binary,
@@ -365,9 +383,9 @@ fn build_registration(
 }
 
 /// Refuses to overwrite a value that nri-runc wrote and that was edited since.
-fn edited_since(path: &str, keys: &str, engine: Engine) -> Error {
+fn edited_since(path: &str, keys: &str, named: &str) -> Error {
     let error = Error::new(format!("{path}: {keys} was edited since `install` wrote it"));
-    let uninstall = format!("nri-runc nri uninstall {}", engine.name());
+    let uninstall = format!("nri-runc nri uninstall {named}");
     error.hint(format!("nothing was changed; undo that edit, or first: {uninstall}"))
 }
 
@@ -413,7 +431,7 @@ fn ledger_of(
     ledger.nri = registration.nri.clone();
     ledger.restarts = plan.restarts.iter().map(|other| other.name().to_owned()).collect();
     ledger.folders = old.map_or_else(
-        || engine_files::missing_folders(root, &ledger::path(engine)),
+        || engine_files::missing_folders(root, &ledger::path(root, engine)),
         |old| old.folders.clone(),
     );
     let of_others = ledger::folders_of_others(root, engine);
@@ -448,14 +466,14 @@ fn write(
     let Err(error) = put_all(root, changes) else { return Ok(()) };
     let restored = match old {
         Some(old) => old.save(root, engine),
-        None => engine_files::write_or_remove(root, &ledger::path(engine), None),
+        None => engine_files::write_or_remove(root, &ledger::path(root, engine), None),
     };
     engine_files::remove_folders(root, &ledger.folders);
     Err(match restored {
         Ok(()) => error,
         Err(_) => error.hint(format!(
             "{} records changes that were not made: remove it",
-            ledger::path(engine)
+            ledger::path(root, engine)
         )),
     })
 }
@@ -472,21 +490,6 @@ fn put_all(root: &Root, changes: &[FileChange]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Warns of containers that use the handler that another `install` replaces.
-fn note_users(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Option<String> {
-    let count = users::list(engine, old, root, config).len();
-    let verb = if count == 1 { "uses" } else { "use" };
-    (count > 0).then(|| {
-        format!(
-            "{} still {verb} the handler {}, which this replaces: remove them before the engine \
-             reads its configuration again, and keep {} until then",
-            counted(count, "container"),
-            old.name,
-            old.binary
-        )
-    })
 }
 
 fn usage(registration: &Registration, engine: Engine) -> Vec<String> {

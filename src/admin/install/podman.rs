@@ -7,12 +7,11 @@ use toml_edit::Document;
 
 use super::edit::{self, at, list_at, text_at};
 use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const SHIPPED: &str = "/usr/share/containers/containers.conf";
 const MAIN: &str = "/etc/containers/containers.conf";
-const FOLDER: &str = "/etc/containers/containers.conf.d";
-const DROP_IN: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
+const DROP_IN: &str = "50-nri-runc.conf";
 /// The files that set root's storage; a later file overrides an earlier one.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
@@ -21,13 +20,33 @@ pub(super) const STORAGE: [&str; 2] =
 const BUILT_IN_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 
-/// Lists the files that root's Podman reads.
-pub(super) fn sources() -> Vec<EngineFile> {
-    vec![
-        EngineFile::File(SHIPPED.to_owned()),
-        EngineFile::File(MAIN.to_owned()),
-        EngineFile::Folder(FOLDER.to_owned(), ".conf".to_owned()),
-    ]
+/// The main file of a user's Podman, which reads it and its folder after those of the system; `None` for
+/// root's. `user` are the user's folders.
+pub(super) fn main_of_user(user: Option<(&str, &str)>, has_daemon: bool) -> Result<Option<String>> {
+    let Some((config, _)) = user else { return Ok(None) };
+    if !has_daemon {
+        let file = format!("{config}/nri-runc/config.toml");
+        return Err(Error::new(format!(
+            "this user has no daemon: {file} or the folder of XDG_RUNTIME_DIR is missing"
+        ))
+        .hint("nothing was changed; make the file, which may be empty, in a login session"));
+    }
+    Ok(Some(format!("{config}/containers/containers.conf")))
+}
+
+/// Lists the files that Podman reads, in this order; `main` is that of a user's.
+pub(super) fn sources(main: Option<&str>) -> Vec<EngineFile> {
+    let read_after = |main: &str| {
+        let folder = EngineFile::Folder(folder(main), ".conf".to_owned());
+        [EngineFile::File(main.to_owned()), folder]
+    };
+    let shipped = EngineFile::File(SHIPPED.to_owned());
+    [shipped].into_iter().chain([MAIN].into_iter().chain(main).flat_map(read_after)).collect()
+}
+
+/// The folder of the files that are read after a main file.
+fn folder(main: &str) -> String {
+    format!("{main}.d")
 }
 
 /// Whether Podman, if no file names a runtime, prefers crun where nri-runc would choose runc.
@@ -41,7 +60,10 @@ pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let name = registration.name.as_str();
-    let files = parse_others(texts)?;
+    let main = registration.main.as_deref();
+    let folder = folder(main.unwrap_or(MAIN));
+    let drop_in = format!("{folder}/{DROP_IN}");
+    let files = parse_others(texts, main, &drop_in)?;
     let mut is_written = false;
     for (path, document) in &files {
         let keys = ["engine", "runtimes", name];
@@ -60,9 +82,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     plan.runtime = default.clone().filter(|word| ![name, ""].contains(&word.as_str()));
     let wants_default = registration.default && default.as_deref() != Some(name);
     let overrules = |(path, file): &&(String, Document<String>)| {
-        path.as_str() > DROP_IN
-            && path.starts_with(FOLDER)
-            && text_at(file.as_table(), &key).is_some()
+        *path > drop_in && path.starts_with(&folder) && text_at(file.as_table(), &key).is_some()
     };
     if let Some((path, _)) = files.iter().filter(|_| wants_default).find(overrules) {
         return Err(overruled(path, "runtime"));
@@ -84,7 +104,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
         let key = key.trim_matches(['[', ']']);
         text.push_str(&format!("\n[engine.runtimes]\n{key} = [{binary}]\n"));
     }
-    plan.own_file(texts, DROP_IN, text)?;
+    plan.own_file(texts, &drop_in, text)?;
     plan.notes.push("podman build asks BUILDAH_RUNTIME, not this file".to_owned());
     Ok(plan)
 }
@@ -101,9 +121,18 @@ fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<S
 }
 
 /// Parses all files except our drop-in, in the order in which Podman reads them.
-fn parse_others(texts: &Texts) -> Result<Vec<(String, Document<String>)>> {
-    let first = [SHIPPED, MAIN].into_iter().filter_map(|path| texts.get_key_value(path));
-    let in_folder = |(path, _): &(&String, &String)| path.starts_with(FOLDER) && *path != DROP_IN;
-    let rest = texts.iter().filter(in_folder);
-    first.chain(rest).map(|(path, text)| Ok((path.clone(), edit::parse(path, text)?))).collect()
+fn parse_others(
+    texts: &Texts,
+    main: Option<&str>,
+    drop_in: &str,
+) -> Result<Vec<(String, Document<String>)>> {
+    let read = |source| {
+        let is_of = move |path: &str| match &source {
+            EngineFile::File(file) => path == file,
+            EngineFile::Folder(folder, _) => path.starts_with(folder.as_str()) && path != drop_in,
+        };
+        texts.iter().filter(move |(path, _)| is_of(path))
+    };
+    let files = sources(main).into_iter().flat_map(read);
+    files.map(|(path, text)| Ok((path.clone(), edit::parse(path, text)?))).collect()
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The root below which `install` reads and writes: this host, or the directory that `--root`
 //! names. There, the kernel resolves every path as if the directory were `/` (openat2,
-//! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host.
+//! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host. With
+//! `--user`, the host with the files of a user in place of root's.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -16,13 +17,18 @@ use rustix::fs::{OFlags, ResolveFlags};
 use serde_json::Value;
 
 use super::edit;
+use crate::config;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Host;
 use crate::limits;
+use crate::sources::registered::FOLDER;
 
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
+
+/// Why `--user` cannot be meant.
+pub(super) const NOT_A_USERS: &str = "--user is for Podman of users without privileges";
 
 /// The directory below which everything happens.
 #[derive(Debug)]
@@ -30,12 +36,44 @@ pub(super) struct Root {
     host: Host,
     /// The directory itself, if no path may lead out of it.
     inside: Option<OwnedFd>,
+    /// The folders of the user's configurations and data, if the engine is the user's.
+    user: Option<(String, String)>,
 }
 
 impl Root {
     /// This host.
     pub(super) fn of_host(host: Host) -> Self {
-        Self { host, inside: None }
+        Self { host, inside: None, user: None }
+    }
+
+    /// This host for the engine of a user without privileges.
+    ///
+    /// # Errors
+    /// Fails for the host's root, and without a home.
+    pub(super) fn of_user(host: Host) -> Result<Self> {
+        let Some((config, data)) = config::user_homes() else {
+            return Err(
+                Error::new(NOT_A_USERS).hint("call it as the user, whose HOME has to be set")
+            );
+        };
+        let user = Some((config.display().to_string(), data.display().to_string()));
+        Ok(Self { host, inside: None, user })
+    }
+
+    /// The folders of the user's configurations and data, if the engine is the user's.
+    pub(super) fn user(&self) -> Option<(&str, &str)> {
+        self.user.as_ref().map(|(config, data)| (config.as_str(), data.as_str()))
+    }
+
+    /// The option that selects this root on the command line, after a space.
+    pub(super) fn option(&self) -> &'static str {
+        if self.user.is_some() { " --user" } else { "" }
+    }
+
+    /// The folder of the undo records.
+    pub(super) fn records(&self) -> String {
+        self.user()
+            .map_or_else(|| FOLDER.to_owned(), |(config, _)| format!("{config}/nri-runc/engines"))
     }
 
     /// Opens a directory that no path leaves.
@@ -45,7 +83,7 @@ impl Root {
     pub(super) fn confined(folder: &Path) -> Result<Self> {
         let dir = files::open_dir(folder)?;
         let host = Host::new(&folder.to_string_lossy(), "");
-        let root = Self { host, inside: Some(dir) };
+        let root = Self { host, inside: Some(dir), user: None };
         match root.open("/", OFlag::O_PATH | OFlag::O_DIRECTORY) {
             Ok(_) => Ok(root),
             Err(error) => Err(Error::from(error)

@@ -36,7 +36,7 @@ pub(super) fn note(
     let path = is_here.then(|| running::search_path(engine, main, &host)).flatten();
     let ours = path.map(|path| runtime::resolve_in(config, Some(&binary), &path));
     let can_be_set = config.protection_error.is_none() && runtime::is_usable(theirs);
-    compare(theirs, ours, can_be_set)
+    compare(theirs, ours, can_be_set, config)
 }
 
 /// `ours` is the runtime that nri-runc finds, `None` if unknown. `can_be_set`: setting `theirs`
@@ -45,24 +45,20 @@ fn compare(
     theirs: &str,
     ours: Option<Result<PathBuf>>,
     can_be_set: bool,
+    config: &Config,
 ) -> Result<Option<String>> {
+    let setting = || format!("set runtime = \"{theirs}\" in {}", config.usual_file());
     let is_same = match ours {
         Some(Ok(ours)) => is_same(theirs, &ours),
         Some(Err(error)) if can_be_set => {
-            return Err(Error::new(error.why()).hint(format!(
-                "the engine uses {theirs}: {}, then install again",
-                setting(theirs)
-            )));
+            return Err(Error::new(error.why())
+                .hint(format!("the engine uses {theirs}: {}, then install again", setting())));
         }
         Some(Err(_)) | None => theirs == "runc" || theirs.ends_with("/runc"),
     };
     Ok((!is_same).then(|| {
-        format!("the default runtime so far is {theirs}: to keep using it, {}", setting(theirs))
+        format!("the default runtime so far is {theirs}: to keep using it, {}", setting())
     }))
-}
-
-fn setting(runtime: &str) -> String {
-    format!("set runtime = \"{runtime}\" in /etc/nri-runc/config.toml")
 }
 
 /// Whether the engine's runtime is this program, called by the same name: crun chooses its mode by
@@ -91,7 +87,7 @@ mod tests {
             ("/usr/bin/crun", None),
             ("/usr/bin/krun", found("/usr/bin/crun")),
         ] {
-            let note = compare(theirs, ours, true).unwrap().unwrap();
+            let note = compare(theirs, ours, true, &Config::default()).unwrap().unwrap();
             assert!(note.contains(&format!("set runtime = \"{theirs}\" in /etc")), "{note}");
         }
     }
@@ -107,14 +103,15 @@ mod tests {
             ("/usr/bin/runc", None),
             ("runc", Some(Err(Error::new("nothing was found")))),
         ] {
-            assert_eq!(compare(theirs, ours, false).unwrap(), None, "{theirs}");
+            assert_eq!(compare(theirs, ours, false, &Config::default()).unwrap(), None, "{theirs}");
         }
     }
 
     #[test]
     fn where_no_runtime_is_found_nothing_is_registered() {
         let nothing = Some(Err(Error::new("no real runtime was found").hint("another hint")));
-        let refusal = compare("/opt/own/runc", nothing, true).unwrap_err().to_string();
+        let refusal =
+            compare("/opt/own/runc", nothing, true, &Config::default()).unwrap_err().to_string();
         assert_eq!(
             refusal,
             "no real runtime was found (the engine uses /opt/own/runc: set runtime = \

@@ -72,7 +72,7 @@ impl EngineOnHost {
 
     /// Whether plugins would connect to an engine, so that `install` asks for a decision.
     fn serves_nri(&self, config: &Config) -> bool {
-        let root = Root::of_host(config.host());
+        let root = root_of(config);
         let texts = own_nri::read_all(&root, &self.nri).unwrap_or_default();
         let socket = config.socket_path.display().to_string();
         self.nri.iter().any(|its| its.serves(&socket, &texts).unwrap_or(false))
@@ -84,14 +84,21 @@ impl EngineOnHost {
     }
 }
 
-/// Checks every engine.
+/// Where the registrations of this configuration's daemon are.
+fn root_of(config: &Config) -> Root {
+    let of_user = config.is_of_user.then(|| Root::of_user(config.host()).ok()).flatten();
+    of_user.unwrap_or_else(|| Root::of_host(config.host()))
+}
+
+/// Checks every engine; for a user's daemon, Podman.
 pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) -> EngineFindings {
     let host = config.host();
-    let root = Root::of_host(host.clone());
+    let root = root_of(config);
     let mut found = EngineFindings::default();
     let listener = listener::find(&root, config, || daemon_pid);
     let mut all = Vec::new();
-    for engine in ENGINES {
+    let all_engines = ENGINES.into_iter();
+    for engine in all_engines.filter(|its| *its == Engine::Podman || root.user().is_none()) {
         let ledger = match Ledger::load(&root, engine) {
             Ok(ledger) => ledger,
             Err(error) => {
@@ -175,7 +182,7 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
             | HandlerState::ReadEachTime => finding(true, "no".to_owned(), String::new()),
         };
     };
-    let reinstall = format!("nri-runc nri install {}", engine.name());
+    let reinstall = format!("nri-runc nri install {}{}", engine.name(), root.option());
     if !root.has_file(&ledger.binary) {
         let detail = format!("{} is missing", ledger.binary);
         return finding(false, detail, "reinstall nri-runc at this path".to_owned());
@@ -311,7 +318,7 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
 /// Names the next step: registering, starting the engine, or running a container.
 fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let host = &config.host();
-    let root = Root::of_host(host.clone());
+    let root = root_of(config);
     let usable: Vec<&EngineOnHost> = all.iter().filter(|here| here.is_usable()).collect();
     if usable.is_empty() {
         let others = all.iter().filter(|here| here.engine != Engine::Nerdctl);
@@ -319,7 +326,8 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
             let file = running::unusual_file(here.engine, host);
             let file = detect::option_for(here.engine, file.as_deref(), &root);
             let decision = if here.serves_nri(config) { " --take-over-nri|--beside" } else { "" };
-            format!("nri-runc nri install {}{file}{decision}", here.engine.name())
+            let user = root.option();
+            format!("nri-runc nri install {}{user}{file}{decision}", here.engine.name())
         });
         let commands: Vec<String> = commands.collect();
         return match commands.join("; or ") {

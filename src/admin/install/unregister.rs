@@ -34,7 +34,7 @@ pub(in crate::admin) fn uninstall(
     config: &Config,
     whole_ids: bool,
 ) -> Result<Value> {
-    let root = uninstall.common.root(config)?;
+    let root = uninstall.named.root(&uninstall.common, config)?;
     let engine = uninstall.named.engine()?;
     let Some(ledger) = Ledger::load(&root, engine)? else {
         return Err(Error::new(format!("nri-runc is not registered with {}", engine.name()))
@@ -56,11 +56,13 @@ pub(in crate::admin) fn uninstall(
     let mut notes = note_edits(&ledger, &undone, &changes);
     if !uninstall.common.dry_run {
         put_all(&root, &changes)?;
-        engine_files::write_or_remove(&root, &ledger::path(engine), None)?;
+        engine_files::write_or_remove(&root, &ledger::path(&root, engine), None)?;
         engine_files::remove_folders(&root, &ledger.folders);
         // The last record's directories go with it; install.sh's records there stay.
-        root.remove_folder(ledger::FOLDER);
-        root.remove_folder("/var/lib/nri-runc");
+        root.remove_folder(&root.records());
+        if root.user().is_none() {
+            root.remove_folder("/var/lib/nri-runc");
+        }
     }
     if users.is_empty() {
         notes.push(format!("keep {} until no container uses it", ledger.binary));

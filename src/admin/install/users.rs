@@ -5,6 +5,8 @@
 //! lines. It only reads.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -13,6 +15,7 @@ use super::ledger::Ledger;
 use super::root::Root;
 use crate::config::Config;
 use crate::engine::{Dockerd, libpod};
+use crate::text::counted;
 
 /// Lists their IDs, each once.
 pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
@@ -32,6 +35,21 @@ pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config
         }
     }
     ids.into_iter().collect()
+}
+
+/// Warns of containers that use the handler that another `install` replaces.
+pub(super) fn note(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Option<String> {
+    let count = list(engine, old, root, config).len();
+    let verb = if count == 1 { "uses" } else { "use" };
+    (count > 0).then(|| {
+        format!(
+            "{} still {verb} the handler {}, which this replaces: remove them before the engine \
+             reads its configuration again, and keep {} until then",
+            counted(count, "container"),
+            old.name,
+            old.binary
+        )
+    })
 }
 
 /// The last part of a path.
@@ -87,7 +105,7 @@ fn is_lost(root: &Root, record: &Value) -> bool {
         return false;
     };
     let is_absent = |path: &str| {
-        let mut above = std::path::Path::new(path).ancestors().skip(1).take(2);
+        let mut above = Path::new(path).ancestors().skip(1).take(2);
         root.is_absent(path) && above.any(|above| above.to_str().is_some_and(|dir| root.has(dir)))
     };
     is_absent(bundle) && (has_ended(root, record) || is_absent(&format!("{of_runtime}/{id}")))
@@ -138,9 +156,16 @@ fn isulad(root: &Root, ledger: &Ledger) -> Vec<String> {
     containers.iter().map(|container| last_part(container).to_owned()).collect()
 }
 
-/// Returns the command lines of all processes.
+/// Returns the command lines of all processes, of a user's engine those of the user.
 pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
-    let is_process = |path: &&String| last_part(path).bytes().all(|b| b.is_ascii_digit());
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = |path: &str| {
+        std::fs::metadata(root.path(Path::new(path))).is_ok_and(|meta| meta.uid() == own)
+    };
+    let is_process = |path: &&String| {
+        last_part(path).bytes().all(|b| b.is_ascii_digit())
+            && (root.user().is_none() || is_own(path))
+    };
     let processes = root.entries("/proc");
     let lines = processes.iter().filter(is_process).filter_map(|process| {
         let line = root.read(&format!("{process}/cmdline")).ok().flatten()?;
@@ -152,9 +177,12 @@ pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
 /// Lists Podman's containers with our runtime, running or not: its database records a name or a
 /// path.
 fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
-    let files = super::podman::STORAGE.map(str::to_owned);
+    let (files, usual) = match root.user() {
+        Some((config, data)) => (vec![format!("{config}/containers/storage.conf")], data),
+        None => (super::podman::STORAGE.map(str::to_owned).to_vec(), "/var/lib"),
+    };
     let storage = root.last_setting(&files, &["storage", "graphroot"]);
-    let storage = storage.unwrap_or_else(|| "/var/lib/containers/storage".to_owned());
+    let storage = storage.unwrap_or_else(|| format!("{usual}/containers/storage"));
     let databases = libpod::FILES.iter().map(|file| format!("{storage}/{file}"));
     let databases = databases.filter_map(|path| root.read(&path).ok().flatten());
     let noted = databases.flat_map(|bytes| libpod::runtimes(&bytes));

@@ -222,6 +222,10 @@ pub(super) fn above_roots(config: &Config) -> Result<Vec<PathBuf>> {
 fn usual(config: &Config) -> Vec<String> {
     match &config.seams.runtime_roots {
         Some(roots) => roots.iter().map(|root| root.display().to_string()).collect(),
+        None if config.is_of_user => {
+            let above = config.run_dir.parent().unwrap_or(&config.run_dir).display();
+            ["runc", "crun", "youki"].map(|name| format!("{above}/{name}")).to_vec()
+        }
         None => ROOTS.map(str::to_owned).to_vec(),
     }
 }

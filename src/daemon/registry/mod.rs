@@ -111,7 +111,7 @@ impl Registry {
             returning: ReturningPlugins::default(),
             pre_installed,
             builtin: RefCell::new(Rc::new(config.default_validator.clone())),
-            rules: RefCell::new(Rc::new(Rules::new(&config.rules))),
+            rules: RefCell::new(Rc::new(Rules::of(config))),
             injections: RefCell::new(Rc::new(Injections::new(config))),
         }
     }
@@ -126,7 +126,7 @@ impl Registry {
         self.successor_wait.set(config.registration_timeout);
         let _looked_at_again = self.pre_installed.look(config);
         self.builtin.replace(Rc::new(config.default_validator.clone()));
-        self.rules.replace(Rc::new(Rules::new(&config.rules)));
+        self.rules.replace(Rc::new(Rules::of(config)));
         self.injections.replace(Rc::new(Injections::new(config)));
         for connected in self.connected.borrow().iter() {
             connected.chained.reconfigure(config);

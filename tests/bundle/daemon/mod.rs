@@ -6,6 +6,7 @@ mod drain;
 mod first_caller;
 mod hostile_peers;
 mod memory_limit;
+mod own_daemon;
 mod runtime_features;
 mod service_manager;
 mod unavailable;

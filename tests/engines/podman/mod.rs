@@ -11,6 +11,7 @@ mod later;
 mod origin;
 mod pods;
 mod promised;
+mod rootless;
 mod told;
 mod updates;
 

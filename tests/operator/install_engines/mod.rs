@@ -10,6 +10,7 @@ mod isulad;
 mod next_step;
 mod node;
 mod node_cluster;
+mod of_user;
 mod own_nri;
 mod runtimes;
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon of a user without privileges: where its files are, and what holds for it before its file is
+//! read. Such a user, or the root of a user namespace, is known by this process alone: nothing here
+//! applies to the host's root. A folder that another user could have made is never used.
+
+use std::path::{Path, PathBuf};
+
+use crate::files;
+use crate::limits;
+use crate::presence::{self, IfThere};
+
+use super::settings::Config;
+
+/// The folder below `$XDG_RUNTIME_DIR` and below `$XDG_CONFIG_HOME`.
+const NAME: &str = "nri-runc";
+
+/// Whether this process is not the host's root (decision D7).
+pub(crate) fn is_unprivileged() -> bool {
+    !nix::unistd::geteuid().is_root() || is_in_user_namespace()
+}
+
+/// Whether this process is in a user namespace. If that cannot be read, plugins are asked.
+pub(crate) fn is_in_user_namespace() -> bool {
+    let map = files::read(Path::new("/proc/self/uid_map"), limits::KERNEL_FILE).or_absent();
+    map.is_some_and(|map| {
+        let map = String::from_utf8_lossy(&map);
+        // The host maps all 2^32 - 1 IDs onto themselves.
+        !map.split_whitespace().take(3).eq(["0", "0", "4294967295"])
+    })
+}
+
+/// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.
+pub(crate) fn user_runtime_dir() -> Option<PathBuf> {
+    absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
+}
+
+/// The run directory of this user's daemon.
+pub(super) fn run_dir() -> Option<PathBuf> {
+    Some(user_runtime_dir()?.join(NAME))
+}
+
+/// The run directory, if a daemon of this user has made it.
+pub(super) fn made_run_dir() -> Option<PathBuf> {
+    run_dir().filter(|dir| is_private(dir))
+}
+
+/// The configuration file of this user's daemon. Without it, the user has no daemon.
+pub(super) fn file() -> Option<PathBuf> {
+    run_dir()?;
+    let file = home()?.join(NAME).join("config.toml");
+    (presence::exists(&file).or_absent() == Some(true)).then_some(file)
+}
+
+/// What holds in the daemon whose run directory this is, before its file is read.
+pub(super) fn defaults(run_dir: &Path) -> Config {
+    let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
+    config.is_of_user = true;
+    config.socket_path = run_dir.join("nri.sock");
+    // Plugins of root are not launched by users.
+    let nri = home().map_or_else(|| run_dir.join("nri"), |home| home.join("nri"));
+    config.plugin_path = nri.join("plugins");
+    config.plugin_config_path = nri.join("conf.d");
+    config.allowed_uids = vec![nix::unistd::geteuid().as_raw()];
+    config
+}
+
+/// Puts back what the file of a user's daemon cannot change: wrappers find its run directory without
+/// the file, and one in a user namespace would start the daemon inside of it.
+pub(super) fn fix(config: &mut Config, run_dir: &Path) {
+    run_dir.clone_into(&mut config.run_dir);
+    config.autostart = false;
+}
+
+fn home() -> Option<PathBuf> {
+    absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))
+}
+
+/// The folders of this user's configurations and data; the host's root has none.
+pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
+    let data =
+        || absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+    is_unprivileged().then(|| home().zip(data())).flatten()
+}
+
+/// The folder that a variable names. The base directory specification ignores relative ones.
+fn absolute(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// The owner of files, in a user namespace, whose users it does not map.
+const OVERFLOW_UID: u32 = 65534;
+
+/// Whether it is a folder of this user that nobody else may write to.
+fn is_private(path: &Path) -> bool {
+    if nix::unistd::geteuid().as_raw() == OVERFLOW_UID && is_in_user_namespace() {
+        return false; // It looks like the owner of other users' files.
+    }
+    let there = std::fs::symlink_metadata(path).or_absent();
+    there.is_some_and(|there| files::refuse_shared_dir(path, &there).is_ok())
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon of a user without privileges: wrappers of that user and in that user's namespaces reach it,
+//! nobody else's do, and the policy of root's daemon comes first.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::unistd::{Gid, Uid, chown};
+use nri_runc::plugin::api;
+use serde_json::Value;
+use test_support::adjustments::sets;
+use test_support::{Script, TestHost, connect, fails, is_synchronized, skip, started, succeeds};
+use test_support::{heard, wait_until};
+
+const USER: u32 = 65534;
+
+/// What follows `setpriv` for the root of a user namespace that the user has made.
+const NAMESPACE: &[&str] = &["unshare", "--user", "--map-root-user"];
+
+/// A node whose root's daemon runs, and a user with a daemon.
+struct UserHost {
+    node: TestHost,
+    daemon: Child,
+}
+
+impl UserHost {
+    /// `node` are lines of root's configuration. `None` after saying why the test is skipped.
+    #[expect(clippy::disallowed_methods, reason = "the program under test, as another user")]
+    fn new(node: &str) -> Option<Self> {
+        let node = started(node);
+        for folder in ["user/run", "user/config/nri-runc", "root"] {
+            std::fs::create_dir_all(node.path(folder)).unwrap();
+        }
+        let lines = format!(
+            "runtime = [{:?}]\n[nri]\nallowed_uids = [0, {USER}]\n",
+            node.path("fake/runc")
+        );
+        node.write("user/config/nri-runc/config.toml", &lines);
+        mode(&node.path(""), 0o755);
+        mode(&node.path("config.toml"), 0o644);
+        for folder in ["user", "root", "fake", "bundle"] {
+            give(&node.path(folder), USER);
+        }
+        mode(&node.path("user/run"), 0o700);
+        let words = words(&node, USER, &[]);
+        let run = |more: &[&str]| {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).arg(test_support::program::nri_runc()).args(more);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.env_remove("NRI_RUNC_CONFIG").spawn().unwrap()
+        };
+        if !run(&["nri", "--help"]).wait().unwrap().success() {
+            skip::machine_lacks("a program that other users can reach");
+            return None;
+        }
+        let host = Self { daemon: run(&["nri", "daemon"]), node };
+        wait_until("the user's daemon answers", || host.admin(&["status"]).status.success());
+        Some(host)
+    }
+
+    /// Calls a command of the user without naming a configuration.
+    fn admin(&self, words: &[&str]) -> Output {
+        let by = self::words(&self.node, USER, &["-u", "NRI_RUNC_CONFIG"]);
+        self.node.call_by(&by, &[&["nri"], words].concat(), "")
+    }
+
+    fn plugin(&self, script: Script) -> Arc<Mutex<Vec<String>>> {
+        let told = connect(self.node.path("user/run/nri-runc/nri.sock"), "10", "a", script);
+        wait_until("the plugin is synchronized", || {
+            let plugins = self.admin(&["plugins", "--json"]).stdout;
+            is_synchronized(&serde_json::from_slice(&plugins).unwrap_or_default(), "10-a")
+        });
+        told
+    }
+
+    /// Creates a container as `uid`, whose environment names the folder of the user.
+    fn create(&self, uid: u32, by: &[&str], id: &str) -> Output {
+        let _none_before = std::fs::remove_file(self.node.path("fake/seen.json"));
+        let by = words(&self.node, uid, by);
+        let (root, bundle) = (self.node.path("root"), self.node.path("bundle"));
+        let (root, bundle) = (root.display().to_string(), bundle.display().to_string());
+        self.node.call_by(&by, &["--root", &root, "create", "--bundle", &bundle, id], "")
+    }
+
+    /// Whether the runtime was called with the plugin's variable.
+    #[track_caller]
+    fn is_adjusted(&self) -> bool {
+        let seen: Value = serde_json::from_str(&self.node.read("fake/seen.json")).unwrap();
+        seen["process"]["env"].as_array().unwrap().contains(&"OWN=1".into())
+    }
+}
+
+impl Drop for UserHost {
+    fn drop(&mut self) {
+        let _is_gone = self.daemon.kill();
+        let _is_reaped = self.daemon.wait();
+    }
+}
+
+fn words(node: &TestHost, uid: u32, more: &[&str]) -> Vec<String> {
+    let uid = uid.to_string();
+    let user = ["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups", "--no-new-privs"];
+    let folders = [
+        format!("XDG_RUNTIME_DIR={}", node.path("user/run").display()),
+        format!("XDG_CONFIG_HOME={}", node.path("user/config").display()),
+    ];
+    let (options, program): (Vec<&str>, Vec<&str>) = match more.first() {
+        Some(first) if first.starts_with('-') => (more.to_vec(), Vec::new()),
+        _ => (Vec::new(), more.to_vec()),
+    };
+    let words = user.into_iter().chain(["env"]).chain(options).map(ToOwned::to_owned);
+    words.chain(folders).chain(program.into_iter().map(ToOwned::to_owned)).collect()
+}
+
+/// Gives a folder and all that is in it to a user.
+fn give(path: &Path, uid: u32) {
+    chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).unwrap();
+    if path.is_dir() {
+        let entries: Vec<PathBuf> =
+            std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.iter().for_each(|entry| give(entry, uid));
+    }
+}
+
+fn mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Whether the user can make user namespaces here; says so if not.
+#[expect(clippy::disallowed_methods, reason = "the machine is tried")]
+fn has_namespaces(host: &UserHost) -> bool {
+    let words = words(&host.node, USER, NAMESPACE);
+    let is_so = Command::new(&words[0]).args(&words[1..]).arg("true").status().unwrap().success();
+    if !is_so {
+        skip::machine_lacks("user namespaces");
+    }
+    is_so
+}
+
+#[test]
+fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    succeeds(&host.create(USER, &[], "c1"));
+    assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+    if has_namespaces(&host) {
+        succeeds(&host.create(USER, NAMESPACE, "c2"));
+        assert!(host.is_adjusted() && heard(&told, "CreateContainer c2"), "{told:?}");
+    }
+    let status = host.node.admin(&["status"]);
+    assert_eq!(status["containers"], 0, "root's daemon has none of them: {status}");
+    let checked = String::from_utf8(host.admin(&["check"]).stdout).unwrap();
+    assert!(checked.contains("are created with its plugins"), "{checked}");
+    assert!(!checked.contains("allowed_uids lets user 65534"), "{checked}");
+}
+
+fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
+    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
+}
+
+fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
+    let resources = Some(resources).into();
+    linux(api::LinuxContainerAdjustment { resources, ..Default::default() })
+}
+
+/// Every field that needs root, by its name, and an answer that sets it.
+fn fields_of_root() -> [(&'static str, api::ContainerAdjustment); 9] {
+    let text = |value: &str| {
+        Some(api::OptionalString { value: value.to_owned(), ..Default::default() }).into()
+    };
+    let rdt = |rdt: api::LinuxRdt| {
+        linux(api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..Default::default() })
+    };
+    let cpu = |cpu: api::LinuxCPU| {
+        resources(api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() })
+    };
+    let pages = api::HugepageLimit { page_size: "2MB".to_owned(), limit: 1, ..Default::default() };
+    let device = api::LinuxNetDevice { name: "eth9".to_owned(), ..Default::default() };
+    let schemata =
+        api::OptionalRepeatedString { value: vec!["L3:0=f".to_owned()], ..Default::default() };
+    let monitoring = api::OptionalBool { value: true, ..Default::default() };
+    let runtime = api::OptionalInt64 { value: 1, ..Default::default() };
+    let period = api::OptionalUInt64 { value: 1, ..Default::default() };
+    [
+        (
+            "BlockioClass",
+            resources(api::LinuxResources { blockio_class: text("gold"), ..Default::default() }),
+        ),
+        (
+            "RdtClass",
+            resources(api::LinuxResources { rdt_class: text("gold"), ..Default::default() }),
+        ),
+        (
+            "HugepageLimits",
+            resources(api::LinuxResources { hugepage_limits: vec![pages], ..Default::default() }),
+        ),
+        (
+            "CPURealtimeRuntime",
+            cpu(api::LinuxCPU { realtime_runtime: Some(runtime).into(), ..Default::default() }),
+        ),
+        (
+            "CPURealtimePeriod",
+            cpu(api::LinuxCPU { realtime_period: Some(period).into(), ..Default::default() }),
+        ),
+        ("RdtClosID", rdt(api::LinuxRdt { clos_id: text("gold"), ..Default::default() })),
+        (
+            "RdtSchemata",
+            rdt(api::LinuxRdt { schemata: Some(schemata).into(), ..Default::default() }),
+        ),
+        (
+            "RdtEnableMonitoring",
+            rdt(api::LinuxRdt { enable_monitoring: Some(monitoring).into(), ..Default::default() }),
+        ),
+        (
+            "LinuxNetDevices",
+            linux(api::LinuxContainerAdjustment {
+                net_devices: [("eth0".to_owned(), device)].into(),
+                ..Default::default()
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn each_field_that_needs_root_is_refused_by_its_name() {
+    let Some(host) = UserHost::new("") else { return };
+    let next = Arc::new(Mutex::new(api::ContainerAdjustment::default()));
+    let _told = host.plugin(Script { next: Some(Arc::clone(&next)), ..Script::default() });
+    for (name, adjust) in fields_of_root() {
+        *next.lock().unwrap() = adjust;
+        let wanted = ["cannot create c1", name, "needs root, and the daemon is a user's"];
+        fails(&host.create(USER, &[], "c1"), &wanted);
+        assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called: {name}");
+    }
+}
+
+#[test]
+fn root_follows_no_variable_to_the_daemon_of_a_user() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    // Even a folder that is as private as a user's own.
+    for owner in [USER, 0] {
+        give(&host.node.path("user/run"), owner);
+        succeeds(&host.create(0, &[], "c1"));
+        assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
+        let by = words(&host.node, 0, &[]);
+        let status = host.node.call_by(&by, &["nri", "status", "--json"], "");
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        assert_eq!(status["run_dir"], host.node.path("run").display().to_string(), "{status}");
+        succeeds(&host.node.call_by(
+            &by,
+            &["--root", &host.node.path("root").display().to_string(), "delete", "c1"],
+            "",
+        ));
+    }
+}
+
+#[test]
+fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
+    let Some(host) = UserHost::new("on_rootless = \"refuse\"\n") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    fails(&host.create(USER, &[], "c1"), &["cannot create c1", "on_rootless refuses"]);
+    assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called");
+    assert!(!heard(&told, "CreateContainer c1"), "{told:?}");
+}
+
+#[test]
+fn another_user_does_not_reach_the_daemon_of_a_user() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    for folder in ["root", "fake", "bundle"] {
+        give(&host.node.path(folder), USER - 1);
+    }
+    mode(&host.node.path("user/run"), 0o755);
+    mode(&host.node.path("user/run/nri-runc"), 0o755);
+    succeeds(&host.create(USER - 1, &[], "c1"));
+    assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
+    if has_namespaces(&host) {
+        // Nobody is mapped there: all files look like the process's own.
+        for folder in ["root", "fake", "bundle"] {
+            give(&host.node.path(folder), USER);
+        }
+        succeeds(&host.create(USER, &["unshare", "--user"], "c2"));
+        assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c2"), "{told:?}");
+    }
+}
+
+#[test]
+fn a_folder_that_others_could_have_made_is_not_used() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    let run = host.node.path("user/run");
+    mode(&run, 0o777);
+    succeeds(&host.create(USER, &[], "c1"));
+    assert!(!host.is_adjusted());
+    mode(&run, 0o700);
+    chown(&run, Some(Uid::from_raw(0)), None).unwrap();
+    mode(&run, 0o755);
+    succeeds(&host.create(USER, &[], "c2"));
+    assert!(!host.is_adjusted());
+    assert!(!heard(&told, "CreateContainer c1") && !heard(&told, "CreateContainer c2"));
+}

@@ -10,12 +10,13 @@ newer=$tools/newer
 
 [ "$(id -u)" = 0 ] || { echo "engines: real containers need root" >&2; exit 1; }
 GUEST=${GUEST:-}
-[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 podman-5.8.3
+[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 podman-5.8.3 kubelet-1.34.4
 [ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
 sh scripts/newer.sh "$@"
 [ -n "$GUEST" ] || case " $* " in *" crio-"*) sh scripts/newer.sh critest-1.37.0 ;; esac
 export CRITEST="$newer/critest-1.37.0/critest"
 case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
+case " $* " in *" kubelet-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
 case "$GUEST $* " in *?" docker-"*) sh scripts/newer.sh containerd-2.2.9 ;; esac
 cargo build --locked --examples --bins
 failed=
@@ -38,12 +39,16 @@ for name in "$@"; do
         containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
         containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::processes later::a_cdi adopted:: ctr:: samples::' ;;
         # Its comparison with its own NRI wants codes at once, which take a while there.
-        crio-*) tests='life:: promised:: registration::' ;;
+        crio-*) tests='life:: promised:: registration:: exits:: template::' ;;
         docker-*)
             # Below it is a containerd of its time, which the guest has as a service.
             tests=
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.2.9/* "$of_engine/bin/" ;;
+        kubelet-*)
+            tests=
+            rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
+            cp "$newer"/containerd-2.4.2/* "$of_engine/bin/" ;;
         podman-*) tests='a_ installs:: told:: updates:: pods:: later:: injected:: promised:: origin:: ends::a_podman_restart ends::a_container_that_exits ends::without_the' ;;
         *) tests= ;;
         esac

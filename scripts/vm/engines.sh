@@ -88,6 +88,14 @@ for example in "$built"/examples/*; do
     case ${example##*/} in *[-.]*) ;; *) put "$example" ;; esac
 done
 printf 'tools=%s\nexport NRI_RUNC_BINARY=%s\n' "$tools" "$built/nri-runc" >"$root/variables"
+# A plugin that a test here builds: the guest has no compiler.
+case ${VM_TESTS:-} in
+*template::*)
+    NRI_RUNC_TOOLS=$tools cargo test --locked --quiet --test engines -- --exact \
+        template::the_template_adjusts_a_bundle_through_restarts_of_the_daemon
+    put "$PWD/target/tmp/10-trial" /guest/10-trial
+    echo 'export NRI_RUNC_PACKAGED_PLUGIN=/guest/10-trial' >>"$root/variables" ;;
+esac
 # What a comparison with the engine's own NRI reads.
 mkdir -p "$root$PWD/docs"
 cp docs/compatibility.md "$root$PWD/docs/"

@@ -113,6 +113,8 @@ if [ "${VM_FIRST:-}" = systemd ]; then
     put "$vm/root/bin/systemctl" /usr/bin/systemctl
     put "$vm/root/usr/bin/dbus-daemon" /guest/bin/dbus-daemon
     cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket scripts/vm/systemd/*.target "$root/etc/systemd/system/"
+    # As an engine's unit has it: systemd takes a controller away again that no unit wants, and kubelet wants all.
+    echo Delegate=yes >>"$root/etc/systemd/system/cases.service"
     cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
     printf "NRI_RUNC_TESTS='%s'\nexport EXITS='%s'\n" "${VM_TESTS:-}" "${EXITS:-}" >>"$root/variables"
 fi

@@ -147,6 +147,7 @@ fn run(engine: &Engine, program: &Path) -> Started {
     let mut kubelet = Command::new(program);
     kubelet.arg("--config").arg(engine.path("kubelet.json"));
     kubelet.arg("--root-dir").arg(engine.path("kubelet")).arg("--hostname-override=node");
+    kubelet.arg("--cert-dir").arg(engine.path("kubelet/pki"));
     kubelet.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     Started(kubelet.spawn().unwrap())
 }

@@ -3,10 +3,12 @@
 //! in the slices that it has systemd make. `make vm-engines` has it; the node of a whole Kubernetes is `tests/kube`.
 
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nri_runc::testing::files;
 use serde_json::{Value, json};
 use test_support::{Started, cgroup, heard};
 
@@ -19,7 +21,7 @@ const PORT: u16 = 10255;
 struct Node {
     engine: Engine,
     kubelet: Started,
-    program: std::path::PathBuf,
+    program: PathBuf,
 }
 
 /// A pod of one container, `app`, as kubelet knows it.
@@ -57,7 +59,7 @@ impl Node {
             "runtimeRequestTimeout": "10m",
         });
         std::fs::create_dir_all(engine.path("pods")).unwrap();
-        std::fs::write(engine.path("kubelet.json"), config.to_string()).unwrap();
+        files::replace(&engine.path("kubelet.json"), config.to_string().as_bytes()).unwrap();
         let kubelet = run(&engine, program);
         Self { engine, kubelet, program: program.to_owned() }
     }
@@ -71,7 +73,7 @@ impl Node {
         self.kubelet = run(&self.engine, &self.program);
     }
 
-    /// Writes a pod's file in one step, and has kubelet make the pod of it.
+    /// Has kubelet make a pod of a file.
     fn put(&self, name: &str, resources: &Value, probe: (&str, &str)) {
         let (kind, script) = probe;
         let container = json!({
@@ -97,10 +99,9 @@ impl Node {
                 "containers": [container],
             },
         });
-        // kubelet leaves out what begins with a dot.
-        let new = self.engine.path(&format!("pods/.{name}.json"));
-        std::fs::write(&new, pod.to_string()).unwrap();
-        std::fs::rename(new, self.engine.path(&format!("pods/{name}.json"))).unwrap();
+        // Its name begins with a dot until it is whole: kubelet leaves such files out.
+        let file = self.engine.path(&format!("pods/{name}.json"));
+        files::replace(&file, pod.to_string().as_bytes()).unwrap();
     }
 
     /// The pod of this file, once it is as wanted.
@@ -116,27 +117,25 @@ impl Node {
     }
 
     #[track_caller]
-    fn wait_until(&self, what: &str, is_so: impl FnMut() -> bool) {
-        let log = self.engine.path("kubelet.log");
-        let tail = || {
-            let log = std::fs::read_to_string(&log).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().collect();
-            lines[lines.len().saturating_sub(25)..].join("\n")
-        };
-        let mut is_so = is_so;
-        let deadline = std::time::Instant::now() + test_support::PATIENCE;
+    fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + test_support::PATIENCE;
         while !is_so() {
-            let is_late = std::time::Instant::now() > deadline;
-            assert!(!is_late, "waited until {what}\n{}\n{}", tail(), self.engine.log_tail());
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            assert!(Instant::now() < deadline, "waited until {what}\n{}", self.log_tail());
+            std::thread::sleep(Duration::from_millis(200));
         }
+    }
+
+    fn log_tail(&self) -> String {
+        let log = std::fs::read_to_string(self.engine.path("kubelet.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+        format!("{tail}\n{}", self.engine.log_tail())
     }
 
     /// A file of its container's cgroup, which is a scope in the pod's slice.
     fn cgroup(&self, pod: &Pod, file: &str) -> String {
         let scope = format!("/sys/fs/cgroup/{}/cri-containerd-{}.scope", pod.slice, pod.id);
-        let text = std::fs::read_to_string(format!("{scope}/{file}"));
-        text.unwrap_or_else(|why| panic!("{scope}/{file}: {why}")).trim().to_owned()
+        std::fs::read_to_string(format!("{scope}/{file}")).unwrap().trim().to_owned()
     }
 }
 

@@ -10,12 +10,15 @@ newer=$tools/newer
 
 [ "$(id -u)" = 0 ] || { echo "engines: real containers need root" >&2; exit 1; }
 GUEST=${GUEST:-}
-[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 podman-5.8.3
-[ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
+[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 podman-5.8.3 kubelet-1.34.4
+[ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 docker-29.8.1 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
 sh scripts/newer.sh "$@"
 [ -n "$GUEST" ] || case " $* " in *" crio-"*) sh scripts/newer.sh critest-1.37.0 ;; esac
 export CRITEST="$newer/critest-1.37.0/critest"
 case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
+case " $* " in *" kubelet-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
+# Docker 29 gives containers a time namespace, which Debian 12's runc does not know.
+case " $* " in *" docker-29."*) sh scripts/newer.sh runc-1.5.2 ;; esac
 case "$GUEST $* " in *?" docker-"*) sh scripts/newer.sh containerd-2.2.9 ;; esac
 cargo build --locked --examples --bins
 failed=
@@ -30,6 +33,7 @@ for name in "$@"; do
     mkdir -p "$of_engine/bin"
     ln -sf "$tools"/bin/* "$newer/$name"/* "$of_engine/bin/"
     ln -s "$tools/lib" "$newer" "$of_engine"
+    case $name in docker-29.*) ln -sf "$newer/runc-1.5.2/runc" "$of_engine/bin/runc" ;; esac
     echo "engines: $name"
     if [ -n "$GUEST" ]; then
         why='which need what the guest lacks, compare with records of v1, ask nothing of the driver or were not tried there'
@@ -38,12 +42,16 @@ for name in "$@"; do
         containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
         containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::processes later::a_cdi adopted:: ctr:: samples::' ;;
         # Its comparison with its own NRI wants codes at once, which take a while there.
-        crio-*) tests='life:: promised:: registration::' ;;
+        crio-*) tests='life:: promised:: registration:: exits:: template::' ;;
         docker-*)
             # Below it is a containerd of its time, which the guest has as a service.
             tests=
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.2.9/* "$of_engine/bin/" ;;
+        kubelet-*)
+            tests=
+            rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
+            cp "$newer"/containerd-2.4.2/* "$of_engine/bin/" ;;
         podman-*) tests='a_ installs:: told:: updates:: pods:: later:: injected:: promised:: origin:: ends::a_podman_restart ends::a_container_that_exits ends::without_the' ;;
         *) tests= ;;
         esac
@@ -68,7 +76,7 @@ for name in "$@"; do
     esac
     if NRI_RUNC_TOOLS=$of_engine sh scripts/skips.sh "$name" \
         cargo test --locked --no-fail-fast --test engines "$suite" -- --test-threads=4 --skip hooks::; then
-        sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" "runc $("$tools/bin/runc" --version | grep -o '[0-9][0-9.]*[0-9]' | head -n 1)"
+        sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" "runc $("$of_engine/bin/runc" --version | grep -o '[0-9][0-9.]*[0-9]' | head -n 1)"
     else
         failed="$failed $name"
     fi

@@ -141,6 +141,14 @@ docker() {
         in_copy "github.com/docker/cli@$1+incompatible" "-X github.com/docker/cli/cli/version.Version=${1#v}" $tags ./cmd/docker
 }
 
+# Kubernetes' own module names its parts by paths; tests/kube/go.mod has them by version.
+kubelet() {
+    version=k8s.io/component-base/version
+    (cd tests/kube && GOFLAGS='' nice go install -mod=readonly -trimpath \
+        "-ldflags=-s -w -X $version.gitVersion=$1 -X $version.gitMajor=1 -X $version.gitMinor=$(echo "$1" | cut -d . -f 2)" \
+        k8s.io/kubernetes/cmd/kubelet)
+}
+
 # What Podman's and CRI-O's libraries would link besides, and no test needs, is left out.
 storage=-tags=containers_image_openpgp,exclude_graphdriver_btrfs
 tags=
@@ -174,6 +182,7 @@ for name in $wanted; do
     podman-6.*) install "$name" in_copy "go.podman.io/podman/v6@$version" "" $storage ./cmd/podman ;;
     docker-*) install "$name" docker "$version" ;;
     critest-*) install "$name" critest "$version" ;;
+    kubelet-"$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)") install "$name" kubelet "$version" ;;
     k3s-*) install "$name" k3s "$version+k3s1" ;;
     nerdctl-*)
         path=github.com/containerd/nerdctl/v2

@@ -88,6 +88,14 @@ for example in "$built"/examples/*; do
     case ${example##*/} in *[-.]*) ;; *) put "$example" ;; esac
 done
 printf 'tools=%s\nexport NRI_RUNC_BINARY=%s\n' "$tools" "$built/nri-runc" >"$root/variables"
+# A plugin that a test here builds: the guest has no compiler.
+case ${VM_TESTS:-} in
+*template::*)
+    NRI_RUNC_TOOLS=$tools cargo test --locked --quiet --test engines -- --exact \
+        template::the_template_adjusts_a_bundle_through_restarts_of_the_daemon
+    put "$PWD/target/tmp/10-trial" /guest/10-trial
+    echo 'export NRI_RUNC_PACKAGED_PLUGIN=/guest/10-trial' >>"$root/variables" ;;
+esac
 # What a comparison with the engine's own NRI reads.
 mkdir -p "$root$PWD/docs"
 cp docs/compatibility.md "$root$PWD/docs/"
@@ -105,6 +113,8 @@ if [ "${VM_FIRST:-}" = systemd ]; then
     put "$vm/root/bin/systemctl" /usr/bin/systemctl
     put "$vm/root/usr/bin/dbus-daemon" /guest/bin/dbus-daemon
     cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket scripts/vm/systemd/*.target "$root/etc/systemd/system/"
+    # As an engine's unit has it: systemd takes a controller away again that no unit wants, and kubelet wants all.
+    echo Delegate=yes >>"$root/etc/systemd/system/cases.service"
     cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
     printf "NRI_RUNC_TESTS='%s'\nexport EXITS='%s'\n" "${VM_TESTS:-}" "${EXITS:-}" >>"$root/variables"
 fi

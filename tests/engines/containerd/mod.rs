@@ -12,6 +12,7 @@ mod go;
 mod host;
 mod injected;
 mod installed;
+mod kubelet;
 mod later;
 mod live;
 mod metrics;

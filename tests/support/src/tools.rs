@@ -27,9 +27,11 @@ fn is_set_up(program: &str) -> bool {
         .any(|words| words.split_whitespace().skip(1).any(|word| word == program))
 }
 
-/// The same where `make vm` alone brings them, into its guest.
+/// The same where they are in a guest alone.
 pub fn find_in_guest(wanted: &[&str]) -> Option<PathBuf> {
-    look_for(wanted, "make vm has a guest with it").map_err(|why| skip::machine_lacks(&why)).ok()
+    look_for(wanted, "make vm or make vm-engines has a guest with it")
+        .map_err(|why| skip::machine_lacks(&why))
+        .ok()
 }
 
 fn look_for(wanted: &[&str], source: &str) -> Result<PathBuf, String> {

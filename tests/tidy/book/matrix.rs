@@ -11,11 +11,12 @@ const BEGIN: &str = "<!-- table of tests/tidy/book/matrix.rs; `UPDATE_GOLDEN=1 c
 const END: &str = "<!-- end of the table -->\n";
 
 /// Engines that a row may name, each with its name on the page.
-const ENGINES: [(&str, &str); 8] = [
+const ENGINES: [(&str, &str); 9] = [
     ("containerd", "containerd"),
     ("crio", "CRI-O"),
     ("docker", "Docker"),
     ("k3s", "k3s"),
+    ("kubelet", "kubelet on containerd 2.4.2"),
     ("kubernetes", "Kubernetes"),
     ("nerdctl", "nerdctl"),
     ("podman", "Podman"),

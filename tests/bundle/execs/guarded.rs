@@ -111,7 +111,7 @@ fn a_command_line_sent_for_rules_alone_reaches_no_plugin() {
     assert_eq!(words[words.len() - 4..], ["c1", "sh", "-c", "true"], "nothing of it is lost");
     let validator = ExecPlugin::validating(None);
     let host = unaware(&validator);
-    let why = ["could not be shown to the plugins"];
+    let why = ["could not be sent to the plugins"];
     refused(&host, &host.verb(&["exec", "c1", "sh", "-c", "true"]), &why);
     assert!(validator.validated.lock().unwrap().is_empty());
 }
@@ -157,7 +157,7 @@ fn the_other_form_of_exec_has_the_user_that_runc_gives_it() {
     assert_eq!(users, [(1, 2, vec![3]), (7, 2, vec![3]), (7, 8, vec![3])]);
     host.write("fake/argv", "");
     // A name belongs to the container's files: nobody here knows who that is.
-    refused(&host, &host.verb(&["exec", "--user", "mary", "c1", "sh"]), &["could not be shown"]);
+    refused(&host, &host.verb(&["exec", "--user", "mary", "c1", "sh"]), &["could not be sent"]);
 }
 
 #[test]
@@ -195,5 +195,5 @@ fn the_answer_to_an_engines_update_has_its_result() {
     assert!(!engine_updates(&host, &json!({"cpu": {"shares": 900}})).status.success());
     let failed = outcome(2);
     assert_eq!(failed.outcome, UpdateOutcome::UPDATE_FAILED.into());
-    assert!(failed.reason.contains("the runtime did not take"), "{failed}");
+    assert!(failed.reason.contains("the runtime did not accept"), "{failed}");
 }

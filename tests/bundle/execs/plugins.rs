@@ -344,7 +344,7 @@ fn an_unreadable_process_is_refused_only_if_a_plugin_protects() {
         let file = host.path("process").display().to_string();
         let output = host.verb(&["exec", "--process", &file, "c1"]);
         match is_refused {
-            true => refused(&host, &output, &["could not be shown"]),
+            true => refused(&host, &output, &["could not be sent"]),
             false => succeeds(&output),
         }
         assert!(plugin.execs.lock().unwrap().is_empty());

@@ -112,6 +112,34 @@ impl PluginRow {
     }
 }
 
+/// What a launched plugin has printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PluginOutput {
+    pub(crate) index: String,
+    pub(crate) name: String,
+    /// The run before, and the present one.
+    pub(crate) runs: Vec<PluginRun>,
+}
+
+/// One process of a launched plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PluginRun {
+    /// How it ended.
+    pub(crate) exit_status: Option<String>,
+    pub(crate) lines: Vec<PrintedLine>,
+}
+
+/// A line that a plugin has printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PrintedLine {
+    pub(crate) at: i64,
+    pub(crate) time: Option<String>,
+    pub(crate) line: String,
+}
+
 /// The last failure of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -309,6 +337,26 @@ pub(crate) struct ConfigurationInForce {
     /// Those of them that need a restart. None of a daemon of an earlier version.
     pub(crate) restart_needed: Option<Vec<String>>,
     pub(crate) log_level: String,
+}
+
+/// Metrics in OpenMetrics' text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MetricsText {
+    pub(crate) text: String,
+}
+
+/// The daemon goes on as another program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reexec {
+    pub(crate) pid: u32,
+    pub(crate) version: String,
+    pub(crate) was_version: String,
+    /// Those that stayed connected.
+    pub(crate) plugins: usize,
+    /// How long requests waited.
+    pub(crate) held_ms: u64,
 }
 
 /// A program's file, as it was when it was executed.

@@ -8,13 +8,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::exit::{DONE, FOUND};
-use super::output::{Format, PlainOutput, complain, tell};
-use super::paint;
+use super::output::{Format, PlainOutput, complain, tell_page};
 use super::show::{rows, table, text};
+use super::{ask_within, paint};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::short_id;
-use crate::wrapper;
 
 /// Time limit of the request without a heartbeat of the daemon, which reads files of all containers.
 const DRIFT_WAIT: Duration = Duration::from_secs(60);
@@ -31,14 +30,12 @@ pub(super) struct Drift {
 /// Prints the values that differ, and on standard error what could not be compared.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
     let question = json!({"verb": "drift", "id": wanted.id});
-    let answer = wrapper::admin_within(config, &question.to_string(), DRIFT_WAIT)?;
-    let answer = serde_json::from_str(&answer);
-    let mut answer: Value = answer.map_err(|error| Error::new(error.to_string()))?;
+    let mut answer: Value = ask_within(config, &question, DRIFT_WAIT)?;
     let found = answer["drift"].take();
     let unread: Vec<String> = answer["unread"].as_array().into_iter().flatten().map(text).collect();
     let code = code(&found, &unread, &answer["compared"]);
     if code.is_ok() {
-        tell(format, &found, page, paint::plain)?;
+        tell_page(format, &found, page, paint::plain)?;
     }
     unread.iter().for_each(|line| complain(&format!("not compared: {line}")));
     code

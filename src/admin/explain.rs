@@ -3,18 +3,54 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value};
+use clap::Args;
+use serde_json::{Map, Value, json};
 
+use super::exit::DONE;
+use super::output::{Format, PageOutput, tell_page};
 use super::policy::exec_rule;
 use super::show::{ago_of, milliseconds, name_of_pod, rows, table, text, wrapped};
+use super::{ask, paint, show};
+use crate::config::Config;
+use crate::error::{Error, Result};
 use crate::messages;
 use crate::text::{printable, short_id};
+
+/// `explain`.
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME].
+    id: String,
+    /// Show environment variable values.
+    #[arg(long)]
+    show_env: bool,
+    #[command(flatten)]
+    pub(super) output: PageOutput,
+}
+
+/// Explains. Several that are meant are listed, and that is a failure: nothing was explained.
+pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Result<u8> {
+    let mut document: Value = ask(config, &json!({"verb": "explain", "id": wanted.id}))?;
+    if !wanted.show_env {
+        show::redact(&mut document);
+    }
+    tell_page(
+        format,
+        &document,
+        |document| page(document, format == Format::Wide),
+        paint::trouble,
+    )?;
+    match document["error"].as_str() {
+        Some(error) => Err(Error::new(error).hint("name one by its id, or NAMESPACE/POD/NAME")),
+        None => Ok(DONE),
+    }
+}
 
 /// Maximum characters of a value, unless the page is wide.
 const VALUE_WIDTH: usize = 40;
 
 /// Renders the page of `explain`.
-pub(super) fn page(document: &Value, wide: bool) -> String {
+fn page(document: &Value, wide: bool) -> String {
     if document["matches"].is_array() {
         return matches(document);
     }
@@ -301,7 +337,6 @@ fn exec_change(change: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_change_shows_only_the_members_that_differ() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::output::{Format, PlainOutput, tell};
+use super::output::{Format, PlainOutput, tell_page};
 use super::paint;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result
     let answer = wrapper::admin_within(config, &question.to_string(), FORGET_WAIT)?;
     let document = serde_json::from_str(&answer);
     let document: Value = document.map_err(|error| Error::new(error.to_string()))?;
-    tell(format, &document, show, paint::plain)
+    tell_page(format, &document, show, paint::plain)
 }
 
 /// Formats the result for people.

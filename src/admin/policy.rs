@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::exit::{DONE, FOUND};
-use super::output::{Format, ReportOutput, print, tell};
+use super::output::{Format, ReportOutput, print, tell_page};
 use super::show::{rows, table, text};
 use super::{compared, paint};
 use crate::config::{self, Config, Loaded};
@@ -97,12 +97,12 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     let plugin = &wanted.plugin;
     if let Some(pod) = &wanted.pod {
         let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
-        return tell(format, &super::ask(&loaded.config, &question)?, page, paint::plain);
+        return tell_page(format, &super::ask(&loaded.config, &question)?, page, paint::plain);
     }
     let config = sound(loaded)?;
     if let Some(bundle) = &wanted.bundle {
         let document = dry::policy(config, bundle, wanted.id.as_deref(), plugin)?;
-        return tell(format, &document, page, paint::plain);
+        return tell_page(format, &document, page, paint::plain);
     }
     let other = wanted.compare.as_ref().map(|file| config::load(Some(file)));
     let other = other.as_ref().map(sound).transpose()?;
@@ -116,7 +116,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     if format == Format::Junit {
         print(compared::junit(&document).as_bytes())?;
     } else {
-        tell(format, &document, compared::page, paint::plain)?;
+        tell_page(format, &document, compared::page, paint::plain)?;
     }
     Ok(if document["changed"] == 0 { DONE } else { FOUND })
 }

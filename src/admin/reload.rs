@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use clap::Args;
 use serde_json::{Value, json};
 
 use crate::config::Loaded;
@@ -11,9 +12,26 @@ use crate::daemon::other;
 use crate::error::{Error, Result};
 use crate::wrapper;
 
+use super::output::{Format, PlainOutput, tell_page};
+use super::paint;
+
+/// `reload`.
+#[derive(Debug, Args)]
+pub(super) struct Reload {
+    /// Only show what would change.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    pub(super) output: PlainOutput,
+}
+
 /// Reloads. Without a daemon, the next one reads the files; an error that it would refuse is an
 /// error here too.
-pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
+pub(super) fn reload(loaded: &Loaded, wanted: &Reload, format: Format) -> Result<u8> {
+    tell_page(format, &document(loaded, wanted.dry_run)?, show, paint::diff)
+}
+
+fn document(loaded: &Loaded, is_dry: bool) -> Result<Value> {
     if !wrapper::is_listening(&loaded.config) {
         if let Some(problem) = loaded.refusal() {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
@@ -28,14 +46,15 @@ pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
             "applied": false, "running": false, "changed": [], "warnings": warnings,
         }));
     }
-    let mut document = super::ask(&loaded.config, &json!({"verb": "reload", "dry_run": is_dry}))?;
+    let mut document: Value =
+        super::ask(&loaded.config, &json!({"verb": "reload", "dry_run": is_dry}))?;
     document["running"] = true.into();
     Ok(document)
 }
 
 /// Formats the result for people: a diff of the keys and of the sections of lists, with those that
 /// need a restart apart.
-pub(super) fn show(document: &Value) -> String {
+fn show(document: &Value) -> String {
     let list = |name: &str| document[name].as_array().cloned().unwrap_or_default();
     let (restarts, changed): (Vec<Value>, Vec<Value>) =
         list("changed").into_iter().partition(|changed| changed["applied_by"] == "restart");

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables for operators, made from the documents that `--json` prints.
 
-use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use rustix::termios::{isatty, tcgetwinsize};
 use serde_json::Value;
 
+use super::output::{Answer, Format};
+use crate::answers::MetricsText;
 use crate::audit;
 use crate::limits;
 use crate::text::{age, printable};
 
-/// Returns the metrics as the daemon wrote them.
-pub(super) fn metrics(document: &Value) -> String {
-    document["text"].as_str().unwrap_or_default().to_owned()
+impl Answer for MetricsText {
+    /// The metrics as the daemon wrote them.
+    fn page(&self, _: Format) -> String {
+        self.text.clone()
+    }
 }
 
 /// Placeholder for the value of an environment variable (decision D27).
@@ -93,26 +96,6 @@ pub(super) fn milliseconds(millis: f64) -> String {
     }
 }
 
-/// Renders `plugins --logs`: the lines of the present run and of the one before, each with its
-/// time.
-pub(super) fn plugin_output(document: &Value) -> String {
-    let mut page = String::new();
-    let id = plugin_id(document);
-    for run in document["runs"].as_array().into_iter().flatten() {
-        for line in run["lines"].as_array().into_iter().flatten() {
-            let time: String = text(&line["time"]).chars().take(SECONDS).collect();
-            let _infallible = writeln!(page, "{time}Z  {}", text(&line["line"]));
-        }
-        if !run["exit_status"].is_null() {
-            let _infallible = writeln!(page, "({id}: {})", text(&run["exit_status"]));
-        }
-    }
-    if page.is_empty() { format!("{id} has printed nothing\n") } else { page }
-}
-
-/// The characters of a time up to its seconds.
-const SECONDS: usize = 19;
-
 /// Wraps words to the terminal's width, indented after the first line.
 pub(super) fn wrapped(title: &str, words: &str) -> String {
     lines_of(title, words, TERMINAL_WIDTH, "    ").join("\n") + "\n"
@@ -182,14 +165,6 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     let begin: String = text.chars().take(kept / 2).collect();
     let end: String = text.chars().skip(count - (kept - kept / 2)).collect();
     format!("{begin}{LEFT_OUT}{end}")
-}
-
-/// Formats `NN-name`.
-pub(super) fn plugin_id(plugin: &Value) -> String {
-    match (text(&plugin["index"]), text(&plugin["name"])) {
-        (index, name) if index.is_empty() && name.is_empty() => "(not registered)".to_owned(),
-        (index, name) => format!("{index}-{name}"),
-    }
 }
 
 /// Formats NAMESPACE/NAME, or the name alone without a namespace.

@@ -15,7 +15,7 @@ mod run_dir;
 
 use serde_json::{Value, json};
 
-use super::{ask_status, install, progress, read};
+use super::{ask, ask_status, install, progress};
 use crate::answers::{MissingData, PluginRow, RefusedRecords, Status};
 use crate::clock;
 use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless};
@@ -58,9 +58,8 @@ impl Daemon {
             unseen: Value::Null,
             problem: None,
         };
-        let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
         if is_listening {
-            let plugins = || read(&ask("plugins")?);
+            let plugins = || ask(config, &json!({"verb": "plugins"}));
             match ask_status(config).and_then(|status| Ok((status, plugins()?))) {
                 Ok((status, plugins)) => {
                     (daemon.status, daemon.plugins) = (Some(status), plugins);
@@ -70,8 +69,9 @@ impl Daemon {
         }
         if daemon.status.is_some() {
             // An earlier version does not know the requests.
-            daemon.socket_mounts = ask("socket_mounts").unwrap_or_default();
-            daemon.unseen = ask("unseen").unwrap_or_default();
+            daemon.socket_mounts =
+                ask(config, &json!({"verb": "socket_mounts"})).unwrap_or_default();
+            daemon.unseen = ask(config, &json!({"verb": "unseen"})).unwrap_or_default();
         }
         daemon
     }

@@ -17,7 +17,7 @@ use crate::config::{Config, parse_duration};
 use crate::error::Result;
 
 use super::exit::DONE;
-use super::output::{Format, PlainOutput, print, tell};
+use super::output::{Format, PlainOutput, print, tell_page};
 use super::{ask, paint};
 use sample::{Document, Sample};
 use terminal::{Screen, Woken};
@@ -57,7 +57,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
         samples.take(config)?;
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        return tell(format, &json!(samples.document()), |_| String::new(), paint::plain);
+        return tell_page(format, &json!(samples.document()), |_| String::new(), paint::plain);
     }
     if terminal::is_terminal() {
         return live(config, options, &mut samples);
@@ -102,7 +102,7 @@ struct Samples(VecDeque<Sample>);
 
 impl Samples {
     fn take(&mut self, config: &Config) -> Result<()> {
-        let sample = Sample::of(&ask(config, &json!({"verb": "top"}))?)?;
+        let sample = Sample::of(ask(config, &json!({"verb": "top"}))?);
         if self.0.back().is_some_and(|last| last.pid() != sample.pid()) {
             self.0.clear(); // Another daemon counts from zero.
         }

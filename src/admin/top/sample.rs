@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::admin::read;
 use crate::answers::{Failure, PluginRow, PluginState, PodRow, Status};
-use crate::error::Result;
 
 use super::exposition::{Exposition, Observed, observed, since};
 
@@ -22,7 +19,7 @@ const HELD_BACK: &str = "nri_runc_request_duration_seconds";
 
 /// The daemon's response to `top`: three answers and the text of its metrics. Histograms have no other form.
 #[derive(Debug, Deserialize)]
-struct Answer {
+pub(super) struct Answer {
     status: Status,
     plugins: Vec<PluginRow>,
     pods: Vec<PodRow>,
@@ -39,14 +36,10 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Reads a sample from the daemon's response.
-    ///
-    /// # Errors
-    /// Fails where the daemon is of a version whose answer has another form.
-    pub(super) fn of(answer: &Value) -> Result<Self> {
-        let Answer { status, plugins, pods, metrics } = read(answer)?;
+    pub(super) fn of(answer: Answer) -> Self {
+        let Answer { status, plugins, pods, metrics } = answer;
         let (at, metrics) = (Instant::now(), Exposition::read(&metrics));
-        Ok(Self { at, status, plugins, pods, metrics })
+        Self { at, status, plugins, pods, metrics }
     }
 
     /// The daemon's process.
@@ -221,7 +214,7 @@ mod tests {
         let answer = json!({"status": {"pid": 7}, "plugins": [{"index": "10", "name": "a",
             "state": "synchronized"}], "pods": [{"state": "ready"}, {"state": "stopped"}],
             "metrics": metrics});
-        Sample { at, ..Sample::of(&answer).unwrap() }
+        Sample { at, ..Sample::of(serde_json::from_value(answer).unwrap()) }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::answers::{
-    AuditCounts, ContainerRow, Failure, IdentityClaim, MissingData, OutdatedPlugin, PodRow,
-    PromiseRow, RefusedRecords, RequiredPlugin, Status,
+    AuditCounts, ContainerRow, Failure, IdentityClaim, MetricsText, MissingData, OutdatedPlugin,
+    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status,
 };
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
@@ -101,7 +101,7 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
         "plugins" => json!(daemon.registry.rows()),
         "plugin_output" => {
             match daemon.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
-                Ok(document) => document,
+                Ok(output) => json!(output),
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
@@ -119,7 +119,7 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
             let shown = tokio::task::spawn_blocking(move || recent::show_all(&calls)).await;
             shown.unwrap_or_default()
         }
-        "metrics" => json!({"text": holdings::metrics_text(daemon)}),
+        "metrics" => json!(MetricsText { text: holdings::metrics_text(daemon) }),
         "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
             Err(line) => return DaemonResponse::Refuse(line),

@@ -2,17 +2,17 @@
 //! `top`: the daemon's present activity. On a terminal it updates in place until `q` or Ctrl-C;
 //! into a pipe it prints one page, or the requested number. It only asks the daemon, once a page.
 
-mod exposition;
 mod page;
 mod sample;
 mod terminal;
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
 
+use crate::answers::TopAnswer;
 use crate::config::{Config, parse_duration};
 use crate::error::Result;
 
@@ -102,8 +102,9 @@ struct Samples(VecDeque<Sample>);
 
 impl Samples {
     fn take(&mut self, config: &Config) -> Result<()> {
-        let sample = Sample::of(ask(config, &json!({"verb": "top"}))?);
-        if self.0.back().is_some_and(|last| last.pid() != sample.pid()) {
+        let answer: TopAnswer = ask(config, &json!({"verb": "top"}))?;
+        let sample = Sample { at: Instant::now(), answer };
+        if self.0.back().is_some_and(|last| last.answer.status.pid != sample.answer.status.pid) {
             self.0.clear(); // Another daemon counts from zero.
         }
         if self.0.len() > WINDOW {

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::answers::{
     AuditCounts, ContainerRow, Failure, IdentityClaim, MetricsText, MissingData, OutdatedPlugin,
-    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status,
+    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer,
 };
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
@@ -47,12 +47,8 @@ pub(crate) async fn serve(
     match question["verb"].as_str().unwrap_or_default() {
         "pods" => send_pods(daemon, stream, String::new(), "").await,
         "top" => {
-            let (status, plugins) = (text(&status(daemon))?, text(&daemon.registry.rows())?);
-            let metrics = Value::from(holdings::metrics_text(daemon));
-            let begin = format!(
-                "{{\"status\":{status},\"plugins\":{plugins},\"metrics\":{metrics},\"pods\":"
-            );
-            send_pods(daemon, stream, begin, "}").await
+            let text = text(&top(daemon))?;
+            send_pods(daemon, stream, text.trim_end_matches("[]}").to_owned(), "}").await
         }
         verb => frames::send(stream, &answer(daemon, verb, &question).await).await,
     }
@@ -239,6 +235,20 @@ fn status(daemon: &Daemon) -> Status {
         required: required(daemon),
         promises: Some(promises(daemon)),
         refused_connections: daemon.report.connections.rows(),
+    }
+}
+
+/// The answer to `top`, without its pods.
+fn top(daemon: &Daemon) -> TopAnswer {
+    let (plugins, metrics) = (daemon.registry.rows(), &daemon.report.metrics);
+    let containers = holdings::states(daemon).into_iter();
+    TopAnswer {
+        status: status(daemon),
+        calls: plugins.iter().map(|row| metrics.plugins().counts(&row.id())).collect(),
+        plugins,
+        containers: containers.map(|(state, count)| (state.to_owned(), count)).collect(),
+        requests: metrics.requests(),
+        pods: Vec::new(),
     }
 }
 

@@ -7,12 +7,16 @@
 //!
 //! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
 
+mod top;
+
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use top::{Observations, PluginCounts, RequestCounts, TopAnswer};
 
 /// The stage of a plugin's connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

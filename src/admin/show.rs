@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::output::{Answer, Format};
 use crate::answers::MetricsText;
-use crate::audit;
 use crate::limits;
 use crate::text::{age, printable};
 
@@ -66,18 +65,9 @@ pub(super) fn line_of(row: &[String], widths: &[usize]) -> String {
     format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
 }
 
-pub(super) fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
-    document.as_array().into_iter().flatten().map(row).collect()
-}
-
 /// Formats a value that may be unknown.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| printable(&value.to_string()))
-}
-
-/// Formats the age of a time in nanoseconds of a document.
-pub(super) fn ago_of(at: &Value) -> String {
-    ago(at.as_i64().unwrap_or_default())
 }
 
 /// Formats the age of a time in nanoseconds.
@@ -193,42 +183,9 @@ pub(super) fn check(document: &Value) -> String {
     table(&["", "check", "detail"], &lines)
 }
 
-/// Hides the values of environment variables, also those of hooks.
-pub(super) fn redact(document: &mut Value) {
-    for change in document["changes"].as_array_mut().into_iter().flatten() {
-        let field = change["field"].as_str().unwrap_or_default().to_owned();
-        for side in ["before", "after"] {
-            audit::redact(&field, &mut change[side], REDACTED);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn environment_values_are_hidden_and_nothing_else() {
-        let mut document = json!({"changes": [
-            {"field": "process.env[TOKEN]", "before": null, "after": "secret"},
-            {"field": "annotations[a]", "before": null, "after": "b"}]});
-        redact(&mut document);
-        assert!(!document.to_string().contains("secret"));
-        assert_eq!(document["changes"][0]["before"], Value::Null);
-        assert_eq!(document["changes"][1]["after"], "b");
-    }
-
-    #[test]
-    fn environment_values_of_hooks_are_hidden_but_names_are_shown() {
-        let hook = json!({"path": "/bin/h", "args": ["h", "A=b"], "env": ["TOKEN=secret"]});
-        let mut document = json!({"changes": [
-            {"field": "hooks.prestart", "before": [hook], "after": [hook, hook]}]});
-        redact(&mut document);
-        let text = document.to_string();
-        assert!(!text.contains("secret") && text.contains("TOKEN=(hidden"), "{text}");
-        assert!(text.contains("/bin/h") && text.contains("A=b"), "{text}");
-    }
 
     #[test]
     fn a_cell_of_any_length_keeps_its_row_and_widens_no_other() {

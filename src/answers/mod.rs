@@ -7,6 +7,9 @@
 //!
 //! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
 
+mod drift;
+mod explain;
+mod policy;
 mod top;
 
 use std::collections::BTreeMap;
@@ -16,6 +19,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::RuleMode;
+
+pub(crate) use drift::{DriftAnswer, DriftRow};
+pub(crate) use explain::{
+    CallTime, ContainerExplained, Dated, Explanation, InjectionNote, MatchRow, MemberRow,
+    PodExplained, PodKind, PromiseOutcome, Repetition, SeveralMatches, WayGiven,
+};
+pub(crate) use policy::{
+    ExecRuleRow, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
+};
 pub(crate) use top::{Observations, PluginCounts, RequestCounts, TopAnswer};
 
 /// The stage of a plugin's connection.
@@ -495,8 +508,7 @@ pub(crate) struct PromiseRow {
     pub(crate) promise: String,
     /// Its name or `NN-name`.
     pub(crate) plugin: String,
-    /// `enforce` or `audit`.
-    pub(crate) mode: String,
+    pub(crate) mode: RuleMode,
     pub(crate) connected: bool,
 }
 

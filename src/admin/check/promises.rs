@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Daemon, finding, warning};
 use crate::answers::PromiseRow;
-use crate::config::Config;
+use crate::config::{Config, RuleMode};
 use crate::error::quoted;
 use crate::limits;
 use crate::sources;
@@ -26,7 +26,7 @@ pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Val
         let (name, plugin) = (quoted(&row.promise), quoted(&row.plugin));
         let detail =
             format!("the promise \"{name}\" needs the plugin {plugin}, which is not connected");
-        if row.mode == "audit" {
+        if row.mode == RuleMode::Audit {
             let hint = "start it before the promise is enforced";
             rows.push(warning(PROMISES, format!("{detail}; it is in audit mode"), hint));
             continue;

@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::answers::{
-    AuditCounts, ContainerRow, Failure, IdentityClaim, MetricsText, MissingData, OutdatedPlugin,
-    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer,
+    AuditCounts, ContainerRow, DriftAnswer, Failure, IdentityClaim, MetricsText, MissingData,
+    OutdatedPlugin, PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer,
 };
+use crate::config::RuleMode;
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
@@ -117,13 +118,13 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
         }
         "metrics" => json!(MetricsText { text: holdings::metrics_text(daemon) }),
         "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
-            Ok(document) => document,
+            Ok(explanation) => json!(explanation),
             Err(line) => return DaemonResponse::Refuse(line),
         },
         "policy" => {
             let pod = question["pod"].as_str().unwrap_or_default();
             match policy::policy(daemon, pod, &question["plugins"]) {
-                Ok(document) => document,
+                Ok(answer) => json!(answer),
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
@@ -155,7 +156,7 @@ pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option
     let id = question["id"].as_str();
     let answer = match question["verb"].as_str()? {
         "forget" => lost::forget(daemon, id?, question["force"] == true).await,
-        "drift" => drift(daemon, id).await,
+        "drift" => drift(daemon, id).await.map(|answer| json!(answer)),
         _ => return None,
     };
     Some(match answer {
@@ -165,9 +166,9 @@ pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option
 }
 
 /// Compares what plugins own with what the kernel has, of the containers that match, or of all.
-async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<Value> {
+async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
-    Ok(drift::look(daemon, keys, None).await.into_json())
+    Ok(drift::look(daemon, keys, None).await.into_answer())
 }
 
 /// Whether the request is for the daemon's end.
@@ -317,7 +318,7 @@ fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let rows = config.promises.iter().map(|section| PromiseRow {
         promise: section.name.clone(),
         plugin: section.plugin.clone(),
-        mode: if section.refuses() { "enforce" } else { "audit" }.to_owned(),
+        mode: RuleMode::of(section.refuses()),
         connected: is_there(&section.plugin),
     });
     rows.collect()

@@ -12,14 +12,14 @@ use super::policy::exec_rule;
 use super::show::{REDACTED, ago, milliseconds, name_of_pod, or_dash, table, text, wrapped};
 use super::{ask, paint};
 use crate::answers::{
-    CallTime, ContainerExplained, Dated, Explanation, InjectionNote, MatchRow, PodExplained,
-    PromiseOutcome, Repetition, Times, WayGiven,
+    CallTime, Change, ChangedMember, ContainerExplained, Dated, ExecChange, Explanation,
+    HiddenFrom, InjectionNote, MatchRow, PodExplained, PromiseOutcome, Repetition, RuleHit,
+    Skipped, Times, WayGiven,
 };
 use crate::audit;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::messages;
-use crate::state::{Change, ChangedMember, ExecChange, HiddenFrom, RuleHit, Skipped};
 use crate::text::{printable, rfc3339_nanos, short_id};
 
 /// `explain`.

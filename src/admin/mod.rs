@@ -56,7 +56,7 @@ use crate::text::{counted, printable, printable_page};
 use crate::wrapper;
 
 use exit::{DONE, FAILED, USAGE};
-use output::{Answer, Format, PlainOutput, complain, print, print_json, tell, tell_page};
+use output::{Answer, Format, PlainOutput, complain, print, print_json, tell};
 
 /// NRI plugins for every container engine.
 #[derive(Debug, Parser)]
@@ -260,9 +260,9 @@ fn row_of(verb: &AdminVerb) -> Row<'_> {
                 .roots_if(false)
                 .without_file()
         }
-        V::Reload(of) => row(of.output.output, "reloading the configuration", |on, to| {
-            reload::reload(&on, of, to)
-        }),
+        V::Reload(of) => {
+            tells(of.output.output, "reloading the configuration", |on| reload::reload(on, of))
+        }
         V::Reexec(of) => tells(of.output, "waiting for requests in flight", resident::reexec),
         V::Stop(of) => tells(of.output, stops, resident::stop),
         V::Restart(of) => tells(of.output, stops, resident::restart),
@@ -437,8 +437,8 @@ fn ask_metrics(config: &Config) -> Result<MetricsText> {
 
 fn check(loaded: &Loaded, format: Format) -> Result<u8> {
     let findings = check::all(loaded);
-    let wrong = findings.iter().filter(|finding| finding["ok"] != true).count();
-    tell_page(format, &Value::Array(findings), show::check, paint::check)?;
+    let wrong = findings.iter().filter(|finding| !finding.ok).count();
+    tell(format, &findings)?;
     if wrong == 0 {
         return Ok(DONE);
     }

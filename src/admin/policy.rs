@@ -14,13 +14,12 @@ use super::output::{Answer, Format, ReportOutput, print, tell};
 use super::show::{or_dash, table};
 use super::{ask, compared};
 use crate::answers::{
-    ExecRuleRow, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
+    ExecRuleRow, Fit, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
 };
 use crate::config::{self, Config, Loaded, RuleMode};
 use crate::dry::{self, effect_of};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
-use crate::rules::Fit;
 use crate::text::printable;
 
 /// `policy`.

@@ -165,24 +165,6 @@ pub(super) fn name_of_pod(namespace: &str, name: &str) -> String {
     }
 }
 
-/// Renders the page of `check`.
-pub(super) fn check(document: &Value) -> String {
-    let mut lines = Vec::new();
-    for finding in document.as_array().into_iter().flatten() {
-        let mark = match (finding["ok"] == true, finding["warning"] == true) {
-            (false, _) => "NO",
-            (true, true) => "!!",
-            (true, false) => "ok",
-        };
-        lines.push(vec![mark.to_owned(), text(&finding["check"]), text(&finding["detail"])]);
-        // Below its row: as a column it would make every line longer than a terminal.
-        if let Some(hint) = finding["hint"].as_str().filter(|hint| !hint.is_empty()) {
-            lines.push(vec![String::new(), String::new(), format!("fix: {}", printable(hint))]);
-        }
-    }
-    table(&["", "check", "detail"], &lines)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,7 @@
 //! The rows of `check` about promises (`[[require]]`): one for each whose plugin is missing, and one for
 //! kubelet's socket where a promise needs it.
 
-use serde_json::Value;
-
-use super::{Daemon, finding, warning};
+use super::{Daemon, Finding, finding, warning};
 use crate::answers::PromiseRow;
 use crate::config::{Config, RuleMode};
 use crate::error::quoted;
@@ -14,7 +12,7 @@ use crate::sources;
 const PROMISES: &str = "promises";
 
 /// Returns the rows. `socket` is the row of the plugin socket, with the command that frees it.
-pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Value> {
+pub(super) fn rows(config: &Config, running: &Daemon, socket: &Finding) -> Vec<Finding> {
     if config.promises.is_empty() {
         return Vec::new();
     }
@@ -32,7 +30,7 @@ pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Val
             continue;
         }
         let hint = match running.passes_through() {
-            true => socket["hint"].as_str().unwrap_or_default(),
+            true => socket.hint.as_str(),
             false => "start it; to see why it is not connected: nri-runc nri plugins",
         };
         rows.push(finding(PROMISES, false, format!("{detail}: its containers are refused"), hint));

@@ -130,7 +130,7 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts.add("metrics.txt", last_lines(&metrics).as_bytes().to_vec());
     parts.add_lines("recent.jsonl", ask(config, &json!({"verb": "recent"})));
     progress::step("checking");
-    parts.add_json("check.json", Ok(Value::Array(check::all(loaded))));
+    parts.add_json("check.json", Ok(check::all(loaded)));
     let engines = install::check_engines(config, pid);
     let programs = engines.programs;
     parts.add_json("engines.json", Ok(json!({"findings": engines.findings, "programs": programs})));

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::answers::{
     AuditCounts, ContainerRow, DriftAnswer, Failure, IdentityClaim, MetricsText, MissingData,
-    OutdatedPlugin, PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer,
+    OutdatedPlugin, PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
 };
 use crate::config::RuleMode;
 use crate::daemon::process::requests::ReloadRequest;
@@ -102,9 +102,9 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
-        "socket_mounts" => exposed::socket_mounts(daemon),
+        "socket_mounts" => json!(exposed::socket_mounts(daemon)),
         "unseen" => match node_scope::unseen(daemon).await {
-            Ok(count) => json!({"count": count}),
+            Ok(count) => json!(Unseen { count }),
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
         "reload" => match reload(daemon, question["dry_run"] == true).await {
@@ -155,7 +155,10 @@ pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let id = question["id"].as_str();
     let answer = match question["verb"].as_str()? {
-        "forget" => lost::forget(daemon, id?, question["force"] == true).await,
+        "forget" => {
+            let forgotten = lost::forget(daemon, id?, question["force"] == true).await;
+            forgotten.map(|forgotten| json!(forgotten))
+        }
         "drift" => drift(daemon, id).await.map(|answer| json!(answer)),
         _ => return None,
     };

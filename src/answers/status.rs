@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The answer to `status`.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::RuleMode;
+
+/// The daemon, as `status` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Status {
+    pub(crate) version: String,
+    /// The NRI version that plugins are served.
+    pub(crate) nri_version: String,
+    /// 0 where the daemon does not respond.
+    pub(crate) pid: u32,
+    pub(crate) run_dir: PathBuf,
+    /// The command or file that shows its log.
+    pub(crate) log: String,
+    pub(crate) log_lines_lost: u64,
+    /// Why the log cannot be written.
+    pub(crate) log_failure: Option<String>,
+    /// The files in force.
+    pub(crate) configuration: Option<ConfigurationInForce>,
+    /// The file that it executes.
+    pub(crate) program: Option<Program>,
+    /// What restarts it: `systemd`.
+    pub(crate) supervisor: Option<String>,
+    pub(crate) uptime_seconds: u64,
+    /// Connected plugins.
+    pub(crate) plugins: usize,
+    pub(crate) pods: usize,
+    pub(crate) containers: usize,
+    /// Requests of wrappers by outcome.
+    pub(crate) requests: BTreeMap<String, u64>,
+    pub(crate) failures: Vec<Failure>,
+    /// Commands that went on without plugins.
+    pub(crate) bypassed: u64,
+    /// Containers that were found by the runtime's state: their records were lost.
+    pub(crate) found: usize,
+    /// Records that could not be read.
+    pub(crate) set_aside: Vec<PathBuf>,
+    /// Running containers that were created without plugins.
+    pub(crate) unadjusted: Vec<String>,
+    /// Containers and pods whose records are not on disk.
+    pub(crate) unwritten: Vec<String>,
+    pub(crate) records_refused: Option<RefusedRecords>,
+    /// None without an audit log.
+    pub(crate) audit: Option<AuditCounts>,
+    /// Launched plugins that are older than their files.
+    pub(crate) outdated_plugins: Vec<OutdatedPlugin>,
+    /// Plugins that took part before the daemon started, and have not returned.
+    pub(crate) absent_plugins: Vec<String>,
+    /// Data of engines that could not be read.
+    pub(crate) missing: Vec<MissingData>,
+    /// Identity claims of tenants that were not believed.
+    pub(crate) contradictions: Vec<IdentityClaim>,
+    /// `open`, or why plugins cannot connect.
+    pub(crate) plugin_socket: String,
+    pub(crate) plugin_socket_state: SocketState,
+    /// The engine itself serves plugins, and nri-runc only executes the runtime.
+    pub(crate) pass_through: bool,
+    pub(crate) disabled: bool,
+    pub(crate) disabled_by: Option<String>,
+    pub(crate) required: Vec<RequiredPlugin>,
+    /// None of a daemon of an earlier version.
+    pub(crate) promises: Option<Vec<PromiseRow>>,
+    pub(crate) refused_connections: Vec<RefusedConnections>,
+}
+
+impl Status {
+    /// Required plugins that are not connected. None is required while plugins are disabled, or served
+    /// by the engine's own NRI.
+    pub(crate) fn missing_plugins(&self) -> impl Iterator<Item = &str> {
+        let are_asked_for = !self.pass_through && !self.disabled;
+        let missing = self.required.iter().filter(move |row| are_asked_for && !row.connected);
+        missing.map(|row| row.plugin.as_str())
+    }
+}
+
+/// The configuration that a daemon has, and how the files differ from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConfigurationInForce {
+    /// The only file that is read, if one was named.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
+    /// An error because of which creates are refused.
+    pub(crate) protection_error: Option<String>,
+    /// Keys whose values in the files are not in force.
+    pub(crate) changed: Vec<String>,
+    /// Those of them that need a restart. None of a daemon of an earlier version.
+    pub(crate) restart_needed: Option<Vec<String>>,
+    pub(crate) log_level: String,
+}
+
+/// A program's file, as it was when it was executed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    #[serde(flatten)]
+    pub(crate) file: Option<ProgramFile>,
+}
+
+/// What distinguishes a file from another one at its path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProgramFile {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    /// Seconds and nanoseconds.
+    pub(crate) modified: [i64; 2],
+}
+
+impl ProgramFile {
+    pub(crate) fn of(file: &Metadata) -> Self {
+        Self {
+            device: file.dev(),
+            inode: file.ino(),
+            size: file.len(),
+            modified: [file.mtime(), file.mtime_nsec()],
+        }
+    }
+}
+
+/// A failure of the daemon or of a command.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Failure {
+    pub(crate) at: i64,
+    pub(crate) time: Option<String>,
+    /// When it happened first.
+    pub(crate) first: i64,
+    pub(crate) count: u64,
+    pub(crate) what: String,
+    /// `NN-name`, or empty.
+    pub(crate) plugin: String,
+    /// A command was refused.
+    pub(crate) refused: bool,
+}
+
+/// Records that the disk refused: the requests failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RefusedRecords {
+    pub(crate) count: usize,
+    pub(crate) why: String,
+}
+
+/// Lines of the audit log since the daemon's start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct AuditCounts {
+    pub(crate) written: u64,
+    pub(crate) lost: u64,
+    /// Why it cannot be written now.
+    pub(crate) failure: Option<String>,
+}
+
+/// A launched plugin that is older than its file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct OutdatedPlugin {
+    /// `NN-name`.
+    pub(crate) plugin: String,
+    pub(crate) why: String,
+}
+
+/// Data of an engine that could not be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MissingData {
+    pub(crate) engine: String,
+    pub(crate) what: String,
+    pub(crate) count: u64,
+    pub(crate) at: i64,
+    /// The last container that it concerned, or empty.
+    pub(crate) id: String,
+}
+
+/// An identity claim of a tenant that was not believed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct IdentityClaim {
+    pub(crate) at: i64,
+    pub(crate) id: String,
+    pub(crate) engine: String,
+    pub(crate) what: String,
+}
+
+/// The state of the plugin socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SocketState {
+    /// `open`, `off`, `lost`, `taken` or `failed`.
+    pub(crate) state: String,
+    pub(crate) path: PathBuf,
+    pub(crate) since: i64,
+    /// The process that has it in place of the daemon.
+    pub(crate) listener: Option<Listener>,
+}
+
+/// The process that has the plugin socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Listener {
+    pub(crate) pid: Option<i32>,
+    pub(crate) name: String,
+    pub(crate) engine: Option<String>,
+}
+
+/// A plugin without which creates are refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RequiredPlugin {
+    pub(crate) connected: bool,
+    /// Its name or `NN-name`.
+    pub(crate) plugin: String,
+}
+
+/// A section `[[require]]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PromiseRow {
+    pub(crate) promise: String,
+    /// Its name or `NN-name`.
+    pub(crate) plugin: String,
+    pub(crate) mode: RuleMode,
+    pub(crate) connected: bool,
+}
+
+/// Plugin connections that were refused for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RefusedConnections {
+    pub(crate) why: String,
+    pub(crate) count: u64,
+    pub(crate) at: i64,
+    pub(crate) last: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_missing_only_where_it_is_required() {
+        let row = |(plugin, connected): (&str, bool)| RequiredPlugin {
+            connected,
+            plugin: plugin.to_owned(),
+        };
+        let required = [("10-a", false), ("b", true)].map(row).to_vec();
+        let of = |pass_through, disabled| {
+            let status =
+                Status { required: required.clone(), pass_through, disabled, ..Status::default() };
+            status.missing_plugins().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(of(false, false), ["10-a"]);
+        assert!(of(false, true).is_empty(), "plugins are disabled");
+        assert!(of(true, false).is_empty(), "the engine's own NRI serves them");
+    }
+}

@@ -105,21 +105,11 @@ pub(super) trait Answer: Serialize {
 
 /// Prints an answer in this format.
 pub(super) fn tell<A: Answer>(format: Format, answer: &A) -> Result<u8> {
-    tell_page(format, &json!(answer), |_| answer.page(format), A::PAINTER)
-}
-
-/// Prints a document in this format; `show` renders the page.
-pub(super) fn tell_page(
-    format: Format,
-    document: &Value,
-    show: impl FnOnce(&Value) -> String,
-    painter: impl Fn(&str) -> String,
-) -> Result<u8> {
     match format {
-        Format::Json => print_json(document),
-        Format::Yaml => print(yaml::yaml(document).as_bytes()),
+        Format::Json => print_json(&json!(answer)),
+        Format::Yaml => print(yaml::yaml(&json!(answer)).as_bytes()),
         Format::Page | Format::Wide | Format::Name | Format::Junit => {
-            print_page(&show(document), painter)
+            print_page(&answer.page(format), A::PAINTER)
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
 
-use super::output::{Answer, Format, ListOutput, print_page, tell, tell_page};
+use super::output::{Answer, Format, ListOutput, print_page, tell};
 use super::show::{ago, fit, or_dash, screen, table, wrapped};
 use super::watch::{ListRow, WatchedList, watch};
 use super::{ask, ask_status, paint, show};
@@ -48,16 +48,18 @@ pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Resu
     let plugins: Vec<PluginRow> = ask(config, &question)?;
     match format {
         Format::Name => print_page(&names(&plugins), paint::plain),
-        Format::Json | Format::Yaml => {
-            tell_page(format, &json!(plugins), |_| String::new(), paint::plain)
-        }
+        Format::Json | Format::Yaml => tell(format, &plugins),
         Format::Page | Format::Wide | Format::Junit => {
             let status = ask_status(config)?;
-            let screen = screen().filter(|_| format == Format::Page);
-            let page = page(&plugins, format == Format::Wide, screen);
-            let page = page + &missing_plugins(&status) + &plugin_socket(&status);
+            let page = plugins.page(format) + &missing_plugins(&status) + &plugin_socket(&status);
             print_page(&page, paint::states)
         }
+    }
+}
+
+impl Answer for Vec<PluginRow> {
+    fn page(&self, format: Format) -> String {
+        page(self, format == Format::Wide, screen().filter(|_| format == Format::Page))
     }
 }
 

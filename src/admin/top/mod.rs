@@ -17,7 +17,7 @@ use crate::config::{Config, parse_duration};
 use crate::error::Result;
 
 use super::exit::DONE;
-use super::output::{Format, PlainOutput, print, tell_page};
+use super::output::{Answer, Format, PlainOutput, print, tell};
 use super::{ask, paint};
 use sample::{Document, Sample};
 use terminal::{Screen, Woken};
@@ -57,7 +57,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
         samples.take(config)?;
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        return tell_page(format, &json!(samples.document()), |_| String::new(), paint::plain);
+        return tell(format, &samples.document());
     }
     if terminal::is_terminal() {
         return live(config, options, &mut samples);
@@ -66,7 +66,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
     for _ in 0..options.count.unwrap_or(1) {
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        print(page::page(&samples.document(), None).as_bytes())?;
+        print(samples.document().page(format).as_bytes())?;
     }
     Ok(DONE)
 }
@@ -93,6 +93,12 @@ fn live(config: &Config, options: &Top, samples: &mut Samples) -> Result<u8> {
             Woken::Resized => left = left.map(|left| left + 1),
             Woken::Time => problem = samples.take(config).err().map(|error| error.to_string()),
         }
+    }
+}
+
+impl Answer for Document {
+    fn page(&self, _: Format) -> String {
+        page::page(self, None)
     }
 }
 

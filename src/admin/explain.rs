@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_container_a_pod_or_several_and_its_form_is_kept() {
+    fn the_three_forms_of_an_answer_are_told_apart_and_kept() {
         let several = json!({"error": "two", "matches": []});
         let pod = json!({"kind": "pod", "id": "p", "pod": "web", "name": "web", "namespace": "shop",
             "uid": "u", "state": "ready", "engine": "containerd", "evidence": [], "found": false,

@@ -104,6 +104,7 @@ const ROOMS: &[(&str, &str)] = &[
         "admin",
         "audit config daemon dry engine inject link plugin runtime sources spec stream wrapper",
     ),
+    ("answers", "config rules state"),
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),

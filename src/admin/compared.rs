@@ -1,71 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The pages of `policy test --compare`: a table for people, JUnit's XML for CI.
 
-use serde_json::Value;
-
-use super::show::{table, text};
+use super::output::{Answer, Format};
+use super::show::{or_dash, table};
+use crate::dry::{ChangedDecision, Compared, ComparedContainer, JudgedContainer};
 use crate::text::{counted, printable};
 
-/// Formats the result for people.
-pub(super) fn page(document: &Value) -> String {
-    let number = |member: &str| usize::try_from(document[member].as_u64().unwrap_or_default());
-    let number = |member: &str| number(member).unwrap_or(usize::MAX);
-    let containers = counted(number("containers"), "container");
-    if document["compared"] != true {
-        let rows = cells(document, |change| vec![text(&change["what"]), text(&change["before"])]);
-        return format!("{containers}\n\n{}", table(&["container", "about", "decision"], &rows));
+impl Answer for Compared {
+    fn page(&self, _: Format) -> String {
+        let containers = counted(self.containers, "container");
+        if !self.compared {
+            let cells = |change: &ChangedDecision| {
+                vec![printable(&change.what), or_dash(change.before.as_ref())]
+            };
+            let rows = cells_of(self, cells);
+            return format!(
+                "{containers}\n\n{}",
+                table(&["container", "about", "decision"], &rows)
+            );
+        }
+        let mut page = format!("{containers}, {} with another decision\n", self.changed);
+        if let Some(left) = self.unfinished.filter(|left| *left > 0) {
+            let left = counted(left, "request");
+            page.push_str(&format!("{left} without a decision in the recording\n"));
+        }
+        if self.changed == 0 {
+            return page;
+        }
+        let rows = cells_of(self, |change| {
+            let [before, after] = sides(change);
+            vec![printable(&change.what), before, after]
+        });
+        page.push('\n');
+        page.push_str(&table(&["container", "about", "before", "after"], &rows));
+        if self.not_listed > 0 {
+            page.push_str(&format!("and {} more\n", self.not_listed));
+        }
+        page
     }
-    let mut page = format!("{containers}, {} with another decision\n", number("changed"));
-    if number("unfinished") > 0 {
-        let left = counted(number("unfinished"), "request");
-        page.push_str(&format!("{left} without a decision in the recording\n"));
-    }
-    if number("changed") == 0 {
-        return page;
-    }
-    let rows = cells(document, |change| {
-        ["what", "before", "after"].map(|member| text(&change[member])).to_vec()
-    });
-    page.push('\n');
-    page.push_str(&table(&["container", "about", "before", "after"], &rows));
-    if number("not_listed") > 0 {
-        page.push_str(&format!("and {} more\n", number("not_listed")));
-    }
-    page
+}
+
+fn sides(change: &ChangedDecision) -> [String; 2] {
+    [&change.before, &change.after].map(|side| or_dash(side.as_ref()))
 }
 
 /// A row for each change; the container stands in the first of its rows.
-fn cells(document: &Value, cells: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
+fn cells_of(
+    compared: &Compared,
+    cells: impl Fn(&ChangedDecision) -> Vec<String>,
+) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
-    for verdict in document["decisions"].as_array().into_iter().flatten() {
+    for verdict in &compared.decisions {
         let mut name = name_of(verdict);
-        if let Some(count) = verdict["count"].as_u64().filter(|count| *count > 1) {
-            name.push_str(&format!(" ({count} times)"));
+        if verdict.count > 1 {
+            name.push_str(&format!(" ({} times)", verdict.count));
         }
-        for change in verdict["changes"].as_array().into_iter().flatten() {
+        for change in &verdict.judged.changes {
             rows.push([vec![std::mem::take(&mut name)], cells(change)].concat());
         }
     }
     rows
 }
 
-fn name_of(verdict: &Value) -> String {
-    let parts = ["namespace", "pod", "container"].map(|member| text(&verdict[member]));
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
+fn name_of(verdict: &ComparedContainer) -> String {
+    let JudgedContainer { namespace, pod, container, .. } = &verdict.judged;
+    let parts = [namespace, pod, container].into_iter().filter(|part| !part.is_empty());
+    parts.map(|part| printable(part)).collect::<Vec<_>>().join("/")
 }
 
 /// Formats the result as JUnit's XML: each container with another decision is a failed case.
-pub(super) fn junit(document: &Value) -> String {
-    let verdicts = document["decisions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let failed = if document["compared"] == true { verdicts } else { &[] };
+pub(super) fn junit(compared: &Compared) -> String {
+    let failed = if compared.compared { compared.decisions.as_slice() } else { &[] };
     let mut cases = String::new();
     for verdict in failed {
-        let mut lines = Vec::new();
-        for change in verdict["changes"].as_array().into_iter().flatten() {
-            let [what, before, after] =
-                ["what", "before", "after"].map(|member| text(&change[member]));
-            lines.push(format!("{what}: {before} -> {after}"));
-        }
+        let lines = verdict.judged.changes.iter().map(|change| {
+            let [before, after] = sides(change);
+            format!("{}: {before} -> {after}", printable(&change.what))
+        });
+        let lines: Vec<String> = lines.collect();
         let (name, message) = (xml(&name_of(verdict)), xml(lines.first().map_or("", |line| line)));
         let lines = xml(&lines.join("\n"));
         cases.push_str(&format!(
@@ -73,9 +85,7 @@ pub(super) fn junit(document: &Value) -> String {
              <failure message=\"{message}\">{lines}</failure>\n    </testcase>\n"
         ));
     }
-    let (all, changed) = (&document["containers"], &document["changed"]);
-    let number = |value: &Value| value.as_u64().unwrap_or_default();
-    let same = number(all).saturating_sub(number(changed));
+    let same = compared.containers.saturating_sub(compared.changed);
     cases.push_str(&format!(
         "    <testcase classname=\"nri-runc policy\" name=\"{same} containers keep their decision\"/>\n"
     ));
@@ -96,15 +106,19 @@ fn xml(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn document() -> Value {
-        json!({"compared": true, "containers": 3, "changed": 2, "not_listed": 0, "decisions": [
+    fn document() -> Compared {
+        of(json!({"compared": true, "containers": 3, "changed": 2, "not_listed": 0, "decisions": [
             {"namespace": "shop", "pod": "web", "container": "<a> & \u{1b}[2J", "count": 2, "changes": [
                 {"what": "container", "before": "created", "after": "refused: \"no\""},
-                {"what": "Env[A]", "before": "set by 10-a", "after": null}]}]})
+                {"what": "Env[A]", "before": "set by 10-a", "after": null}]}]}))
+    }
+
+    fn of(document: Value) -> Compared {
+        serde_json::from_value(document).unwrap()
     }
 
     #[test]
@@ -116,12 +130,12 @@ mod tests {
         assert!(report.contains("\nEnv[A]: set by 10-a -&gt; -"), "{report}");
         assert!(report.contains("1 containers keep their decision"), "{report}");
         let none = json!({"compared": true, "containers": 1, "changed": 0, "decisions": []});
-        assert!(junit(&none).contains("failures=\"0\""));
+        assert!(junit(&of(none)).contains("failures=\"0\""));
     }
 
     #[test]
     fn a_page_names_a_container_once_and_counts_its_repetitions() {
-        let page = page(&document());
+        let page = document().page(Format::Page);
         assert!(page.starts_with("3 containers, 2 with another decision\n"), "{page}");
         assert_eq!(page.matches("shop/web/").count(), 1, "{page}");
         assert!(page.contains("(2 times)") && !page.contains('\u{1b}'), "{page}");

@@ -5,16 +5,16 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::ask_within;
 use super::exit::{DONE, FOUND};
-use super::output::{Format, PlainOutput, complain, tell};
-use super::paint;
-use super::show::{rows, table, text};
+use super::output::{Answer, Format, PlainOutput, complain, tell};
+use super::show::{or_dash, table};
+use crate::answers::{DriftAnswer, DriftRow};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::text::short_id;
-use crate::wrapper;
+use crate::text::{printable, short_id};
 
 /// Time limit of the request without a heartbeat of the daemon, which reads files of all containers.
 const DRIFT_WAIT: Duration = Duration::from_secs(60);
@@ -31,43 +31,39 @@ pub(super) struct Drift {
 /// Prints the values that differ, and on standard error what could not be compared.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
     let question = json!({"verb": "drift", "id": wanted.id});
-    let answer = wrapper::admin_within(config, &question.to_string(), DRIFT_WAIT)?;
-    let answer = serde_json::from_str(&answer);
-    let mut answer: Value = answer.map_err(|error| Error::new(error.to_string()))?;
-    let found = answer["drift"].take();
-    let unread: Vec<String> = answer["unread"].as_array().into_iter().flatten().map(text).collect();
-    let code = code(&found, &unread, &answer["compared"]);
+    let answer: DriftAnswer = ask_within(config, &question, DRIFT_WAIT)?;
+    let code = code(&answer);
     if code.is_ok() {
-        tell(format, &found, page, paint::plain)?;
+        tell(format, &answer.drift)?;
     }
-    unread.iter().for_each(|line| complain(&format!("not compared: {line}")));
+    answer.unread.iter().for_each(|line| complain(&format!("not compared: {}", printable(line))));
     code
 }
 
 /// The exit code; that nothing differs is no answer where nothing could be compared.
-fn code(found: &Value, unread: &[String], compared: &Value) -> Result<u8> {
-    match found.as_array().is_some_and(|rows| !rows.is_empty()) {
-        true => Ok(FOUND),
-        false if unread.is_empty() || compared != 0 => Ok(DONE),
-        false => Err(Error::new("none of the values that plugins own could be compared")),
+fn code(answer: &DriftAnswer) -> Result<u8> {
+    match answer.drift.is_empty() {
+        false => Ok(FOUND),
+        true if answer.unread.is_empty() || answer.compared != 0 => Ok(DONE),
+        true => Err(Error::new("none of the values that plugins own could be compared")),
     }
 }
 
-fn page(found: &Value) -> String {
-    let rows = rows(found, |row| {
-        let field = text(&row["field"]);
-        vec![
-            short_id(&text(&row["container_id"])).to_owned(),
-            if row["process"] == true { format!("{field} (process)") } else { field },
-            text(&row["owner"]),
-            text(&row["expected"]),
-            text(&row["actual"]),
-            text(&row["writer"]),
-        ]
-    });
-    match rows.is_empty() {
-        true => "no value differs from what plugins own".to_owned(),
-        false => table(&["container", "field", "owner", "expected", "actual", "writer"], &rows),
+impl Answer for Vec<DriftRow> {
+    fn page(&self, _: Format) -> String {
+        if self.is_empty() {
+            return "no value differs from what plugins own".to_owned();
+        }
+        let rows = self.iter().map(|row| {
+            let of_process = if row.process { " (process)" } else { "" };
+            let field = format!("{}{of_process}", printable(&row.field));
+            let mut cells = vec![short_id(&printable(&row.container_id)).to_owned(), field];
+            cells.extend([&row.owner, &row.expected, &row.actual].map(|text| printable(text)));
+            cells.push(or_dash(row.writer.as_ref()));
+            cells
+        });
+        let head = ["container", "field", "owner", "expected", "actual", "writer"];
+        table(&head, &rows.collect::<Vec<_>>())
     }
 }
 
@@ -77,16 +73,18 @@ mod tests {
 
     #[test]
     fn a_comparison_fails_only_if_nothing_could_be_compared() {
-        let (none, row, lines) = (json!([]), json!([{}]), ["c: it is away".to_owned()]);
+        let lines = ["c: it is away".to_owned()];
         for (found, unread, compared, wanted) in [
-            (&none, &[][..], 0, Some(DONE)),
-            (&none, &[], 3, Some(DONE)),
-            (&none, &lines, 3, Some(DONE)),
-            (&none, &lines, 0, None),
-            (&row, &lines, 0, Some(FOUND)),
-            (&row, &[], 1, Some(FOUND)),
+            (0, &[][..], 0, Some(DONE)),
+            (0, &[], 3, Some(DONE)),
+            (0, &lines, 3, Some(DONE)),
+            (0, &lines, 0, None),
+            (1, &lines, 0, Some(FOUND)),
+            (1, &[], 1, Some(FOUND)),
         ] {
-            assert_eq!(code(found, unread, &json!(compared)).ok(), wanted, "{found} {compared}");
+            let drift = vec![DriftRow::default(); found];
+            let answer = DriftAnswer { drift, unread: unread.to_vec(), compared };
+            assert_eq!(code(&answer).ok(), wanted, "{answer:?}");
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::dry;
 use crate::error::{Error, Result};
 use crate::plugin::Settings;
 
-use super::output::{complain, print};
+use super::exit::DONE;
+use super::output::{Format, complain, print};
 use super::paint;
 
 /// `replay`.
@@ -78,8 +79,8 @@ pub(super) struct Adjust {
 
 impl Adjust {
     /// Whether a format other than JSON is requested.
-    pub(super) fn wants_no_json(&self) -> bool {
-        self.output.is_some_and(|form| form != AdjustFormat::Json)
+    pub(super) fn other_output(&self) -> Option<Format> {
+        self.output.filter(|form| *form != AdjustFormat::Json).map(|_| Format::Page)
     }
 }
 
@@ -102,9 +103,10 @@ enum AdjustFormat {
 }
 
 /// Prints the result of an adjustment of a bundle.
-pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<u8> {
+pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, format: Format) -> Result<u8> {
     let Adjust { bundle, id, apply, output, write, wait, socket } = arguments;
-    let default = if json { AdjustFormat::Json } else { AdjustFormat::default() };
+    let is_json = format == Format::Json;
+    let default = if is_json { AdjustFormat::Json } else { AdjustFormat::default() };
     let mut config = usable(loaded, socket.as_ref())?;
     // A dry run must not take the daemon's socket.
     config.disable_connections = socket.is_none();
@@ -151,11 +153,11 @@ fn log_to_stderr(config: &Config) {
 }
 
 /// Runs a script.
-pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
+pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<u8> {
     let Replay { socket, ask_sync, ask_updates, file, record, show_env, wait_timeout, .. } =
         arguments;
     if let Some(file) = record {
-        return super::record::record(&loaded.config, file, *show_env);
+        return super::record::record(&loaded.config, file, *show_env).map(|()| DONE);
     }
     let config = usable(loaded, socket.as_ref())?;
     let mut settings = settings(&config);
@@ -176,7 +178,7 @@ pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
         ask_updates: *ask_updates,
         wait_timeout: *wait_timeout,
     };
-    dry::replay(config, options)
+    dry::replay(config, options).map(|()| DONE)
 }
 
 /// Parses a duration of the command line, written as in the configuration.

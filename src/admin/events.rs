@@ -87,8 +87,8 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
     let mut page = EventPage { wanted, format, count: 0 };
     if !wanted.follow {
         let question = json!({"verb": "events", "since": wanted.since});
-        for event in ask(config, &question)?.as_array().into_iter().flatten() {
-            page.add(event)?;
+        for event in ask::<Vec<_>>(config, &question)? {
+            page.add(&event)?;
         }
         return match page.count {
             0 if format.is_page() => print_page("no events", paint::plain),

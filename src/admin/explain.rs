@@ -3,131 +3,179 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value};
+use clap::Args;
+use serde_json::{Map, Value, json};
 
+use super::exit::DONE;
+use super::output::{Answer, Format, PageOutput, tell};
 use super::policy::exec_rule;
-use super::show::{ago_of, milliseconds, name_of_pod, rows, table, text, wrapped};
+use super::show::{REDACTED, ago, milliseconds, name_of_pod, or_dash, table, text, wrapped};
+use super::{ask, paint};
+use crate::answers::{
+    CallTime, Change, ChangedMember, ContainerExplained, Dated, ExecChange, Explanation,
+    HiddenFrom, InjectionNote, MatchRow, PodExplained, PromiseOutcome, Repetition, RuleHit,
+    Skipped, Times, WayGiven,
+};
+use crate::audit;
+use crate::config::Config;
+use crate::error::{Error, Result};
 use crate::messages;
-use crate::text::{printable, short_id};
+use crate::text::{printable, rfc3339_nanos, short_id};
+
+/// `explain`.
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME].
+    id: String,
+    /// Show environment variable values.
+    #[arg(long)]
+    show_env: bool,
+    #[command(flatten)]
+    pub(super) output: PageOutput,
+}
+
+/// Explains. Several that are meant are listed, and that is a failure: nothing was explained.
+pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Result<u8> {
+    let question = json!({"verb": "explain", "id": wanted.id});
+    let mut explanation: Explanation = ask(config, &question)?;
+    if !wanted.show_env {
+        redact(&mut explanation);
+    }
+    tell(format, &explanation)?;
+    match explanation {
+        Explanation::Several(several) => {
+            Err(Error::new(several.error).hint("name one by its id, or NAMESPACE/POD/NAME"))
+        }
+        Explanation::Pod(_) | Explanation::Container(_) => Ok(DONE),
+    }
+}
+
+/// Hides the values of environment variables, also those of hooks.
+fn redact(explanation: &mut Explanation) {
+    let Explanation::Container(container) = explanation else { return };
+    for Dated(change) in &mut container.changes {
+        for side in [&mut change.before, &mut change.after] {
+            audit::redact(&change.field, side, REDACTED);
+        }
+    }
+}
 
 /// Maximum characters of a value, unless the page is wide.
 const VALUE_WIDTH: usize = 40;
 
-/// Renders the page of `explain`.
-pub(super) fn page(document: &Value, wide: bool) -> String {
-    if document["matches"].is_array() {
-        return matches(document);
+impl Answer for Explanation {
+    const PAINTER: fn(&str) -> String = paint::trouble;
+
+    fn page(&self, format: Format) -> String {
+        match self {
+            Self::Several(several) => matches(&several.matches),
+            Self::Pod(pod) => of_pod(pod),
+            Self::Container(container) => of_container(container, format == Format::Wide),
+        }
     }
-    if document["kind"] == "pod" {
-        return pod(document);
-    }
+}
+
+fn of_container(container: &ContainerExplained, wide: bool) -> String {
     let mut page = String::new();
     let mut line = |title: &str, words: &str| {
         let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
     };
-    let (id, name) = (text(&document["id"]), text(&document["name"]));
+    let (id, name) = (printable(&container.id), printable(&container.name));
     // Without an engine, and with ctr, the ID is the name.
     line("container", &if id == name { id } else { format!("{id} ({name})") });
-    line("pod", &name_of_pod(&text(&document["namespace"]), &text(&document["pod"])));
-    line("state", &state(document));
-    line("engine", &text(&document["engine"]));
-    if document["found"] == true {
+    line("pod", &name_of_pod(&printable(&container.namespace), &printable(&container.pod)));
+    line("state", &state(container));
+    line("engine", &printable(&container.engine));
+    if container.found {
         page.push_str("recovered after its record was lost; plugin changes unknown\n");
     }
-    changes(document, wide, &mut page);
-    changed_behind(document, &mut page);
-    times(document, &mut page);
-    traces(document, &mut page);
-    for other in document["earlier"].as_array().into_iter().flatten() {
-        let (id, state) = (text(&other["id"]), text(&other["state"]));
-        let _infallible = writeln!(page, "earlier: {} {state}, {} old", short_id(&id), age(other));
+    changes(container, wide, &mut page);
+    let behind = container.changed_behind.iter();
+    let behind =
+        behind.map(|ChangedMember { field, change }| printable(&format!("{field} {change}")));
+    let behind = behind.collect::<Vec<_>>().join(", ");
+    if !behind.is_empty() {
+        page.push_str(&wrapped("after nri-runc, by a wrapper behind it:", &behind));
+    }
+    times(&container.times, &mut page);
+    traces(container, &mut page);
+    promises(&container.promises, &mut page);
+    repeated(&container.repeated, &mut page);
+    stays(&container.id, &container.hidden_from, &container.refused, &container.skipped, &mut page);
+    for other in &container.earlier {
+        let (id, state) = (printable(&other.id), printable(&other.state));
+        let age = age(&other.times);
+        let _infallible = writeln!(page, "earlier: {} {state}, {age} old", short_id(&id));
     }
     page
 }
 
-fn state(document: &Value) -> String {
-    let state = text(&document["state"]);
+fn state(container: &ContainerExplained) -> String {
+    let (state, life) = (printable(&container.state), &container.life);
     let times = [
-        ("finished", "ended"),
-        ("started", "started"),
-        ("created", "created"),
-        ("refused", "refused"),
+        (&life.finished_time, life.finished_at, "ended"),
+        (&life.started_time, life.started_at, "started"),
+        (&life.created_time, life.created_at, "created"),
+        (&life.refused_time, life.refused_at, "refused"),
     ];
-    let last = times.into_iter().find(|(key, _)| document[format!("{key}_time")].is_string());
-    match last {
-        None => state,
-        Some((key, word)) => {
-            let time = time(&document[format!("{key}_time")]);
-            let ago = ago_of(&document[format!("{key}_at")]);
-            format!("{state} ({word} {time}, {ago} ago{})", exit(document))
-        }
-    }
+    let last = times.into_iter().find_map(|(time, at, word)| Some((time.as_ref()?, at, word)));
+    let Some((time, at, word)) = last else { return state };
+    let exit = exit(container.exit_code, container.status_reason.as_deref());
+    format!("{state} ({word} {}, {} ago{exit})", to_seconds(time), ago(at))
 }
 
 /// Formats the exit code, with the reason where it is known; nothing while it is not.
-fn exit(container: &Value) -> String {
-    match (container["exit_code"].as_i64(), text(&container["status_reason"])) {
-        (None, _) => String::new(),
-        (Some(code), reason) if reason.is_empty() => format!(", exit code {code}"),
-        (Some(code), reason) => format!(", exit code {code}: {reason}"),
-    }
+fn exit(code: Option<i32>, reason: Option<&str>) -> String {
+    let reason = reason.map(|reason| format!(": {}", printable(reason))).unwrap_or_default();
+    code.map(|code| format!(", exit code {code}{reason}")).unwrap_or_default()
 }
 
 /// Age since its creation, or since the refusal of one that was never created.
-fn age(container: &Value) -> String {
-    let created = Some(&container["created_at"]).filter(|at| at.as_i64() > Some(0));
-    ago_of(created.unwrap_or(&container["refused_at"]))
+fn age(life: &Times) -> String {
+    ago(if life.created_at > 0 { life.created_at } else { life.refused_at })
 }
 
 /// Formats a time to the second.
-fn time(value: &Value) -> String {
-    let time = text(value);
-    match time.split_once('.') {
-        Some((seconds, _)) => format!("{seconds}Z"),
-        None => time,
-    }
+fn to_seconds(time: &str) -> String {
+    let time = printable(time);
+    time.split_once('.').map(|(seconds, _)| format!("{seconds}Z")).unwrap_or(time)
+}
+
+/// The same of a time in nanoseconds.
+fn time_of(at: i64) -> String {
+    to_seconds(&rfc3339_nanos(at).unwrap_or_else(|| "-".to_owned()))
 }
 
 /// Adds a table for each event, in the order in which they happened.
-fn changes(document: &Value, wide: bool, page: &mut String) {
-    let changes = document["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if changes.is_empty() {
-        let nothing = if document["found"] == true {
-            "what plugins changed is unknown\n"
-        } else {
-            "no plugin changed anything\n"
-        };
-        page.push_str(nothing);
+fn changes(container: &ContainerExplained, wide: bool, page: &mut String) {
+    if container.changes.is_empty() {
+        page.push_str(match container.found {
+            true => "what plugins changed is unknown\n",
+            false => "no plugin changed anything\n",
+        });
     }
-    for event in
-        changes.chunk_by(|one, next| one["at"] == next["at"] && one["event"] == next["event"])
-    {
-        let Some(first) = event.first() else { continue };
-        let (name, time, ago) = (text(&first["event"]), time(&first["time"]), ago_of(&first["at"]));
+    let is_same = |Dated(one): &Dated<Change>, Dated(next): &Dated<Change>| {
+        one.at == next.at && one.event == next.event
+    };
+    for event in container.changes.chunk_by(is_same) {
+        let Some(Dated(Change { at, event: name, .. })) = event.first() else { continue };
+        let (name, time, ago) = (printable(name), time_of(*at), ago(*at));
         let _infallible = writeln!(page, "\n{name}, {time} ({ago} ago)");
-        let rows = rows(&Value::from(event.to_vec()), |change| {
-            let (before, after) = differing(&change["before"], &change["after"]);
+        let rows = event.iter().map(|Dated(change)| {
+            let (before, after) = differing(&change.before, &change.after);
+            // An engine's own change has no plugin.
+            let plugin = Some(&change.plugin).filter(|plugin| !plugin.is_empty());
             vec![
-                plugin_or_dash(&change["plugin"]),
-                text(&change["field"]),
+                or_dash(plugin),
+                printable(&change.field),
                 cut(text(&before), wide),
                 cut(text(&after), wide),
             ]
         });
+        let rows: Vec<_> = rows.collect();
         for row in table(&["plugin", "field", "before", "after"], &rows).lines() {
             let _infallible = writeln!(page, "  {row}");
         }
-    }
-}
-
-/// Adds the members that a wrapper behind nri-runc changed.
-fn changed_behind(document: &Value, page: &mut String) {
-    let members = document["changed_behind"].as_array().into_iter().flatten();
-    let members: Vec<String> = members
-        .map(|member| format!("{} {}", text(&member["field"]), text(&member["change"])))
-        .collect();
-    if !members.is_empty() {
-        page.push_str(&wrapped("after nri-runc, by a wrapper behind it:", &members.join(", ")));
     }
 }
 
@@ -143,14 +191,6 @@ fn differing(before: &Value, after: &Value) -> (Value, Value) {
     (only(old, new), only(new, old))
 }
 
-/// Formats a plugin; an engine's own change has none.
-fn plugin_or_dash(plugin: &Value) -> String {
-    match text(plugin) {
-        none if none.is_empty() => "-".to_owned(),
-        plugin => plugin,
-    }
-}
-
 fn cut(value: String, wide: bool) -> String {
     if wide || value.chars().count() <= VALUE_WIDTH {
         return value;
@@ -159,107 +199,112 @@ fn cut(value: String, wide: bool) -> String {
     format!("{kept}...")
 }
 
-fn pod(document: &Value) -> String {
-    let mut page = format!(
-        "pod {} ({}), {}\n",
-        text(&document["id"]),
-        name_of_pod(&text(&document["namespace"]), &text(&document["name"])),
-        text(&document["state"]),
-    );
-    times(document, &mut page);
-    traces(document, &mut page);
-    for container in document["containers"].as_array().into_iter().flatten() {
-        let [name, state, id] = ["name", "state", "id"].map(|key| text(&container[key]));
-        let exit = exit(container);
+fn of_pod(pod: &PodExplained) -> String {
+    let name = name_of_pod(&printable(&pod.namespace), &printable(&pod.name));
+    let mut page = format!("pod {} ({name}), {}\n", printable(&pod.id), printable(&pod.state));
+    times(&pod.times, &mut page);
+    promises(&pod.promises, &mut page);
+    stays(&pod.id, &pod.hidden_from, &pod.refused, &pod.skipped, &mut page);
+    for container in &pod.containers {
+        let [name, state, id] =
+            [&container.name, &container.state, &container.id].map(|text| printable(text));
+        let exit = exit(container.exit_code, None);
         let _infallible = writeln!(page, "container: {name} {state}{exit} {}", short_id(&id));
     }
     page
 }
 
 /// Adds the time that each plugin took, a line for each event.
-fn times(document: &Value, page: &mut String) {
-    let times = document["times"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for event in times.chunk_by(|one, next| one["call"] == next["call"]) {
-        let Some(first) = event.first() else { continue };
-        let plugins: Vec<String> = event.iter().map(time_of_plugin).collect();
-        page.push_str(&wrapped(&format!("took: {}", text(&first["call"])), &plugins.join(", ")));
+fn times(times: &[Dated<CallTime>], page: &mut String) {
+    for event in times.chunk_by(|Dated(one), Dated(next)| one.call == next.call) {
+        let Some(Dated(first)) = event.first() else { continue };
+        let plugins: Vec<String> = event.iter().map(|Dated(call)| time_of_plugin(call)).collect();
+        page.push_str(&wrapped(&format!("took: {}", printable(&first.call)), &plugins.join(", ")));
     }
 }
 
-fn time_of_plugin(call: &Value) -> String {
-    let millis = |member: &str| call[member].as_f64().unwrap_or_default() / 1000.0;
-    let (took, waited) = (milliseconds(millis("took_us")), millis("waited_us"));
+fn time_of_plugin(call: &CallTime) -> String {
+    let [took, waited] = [call.took_us, call.waited_us].map(|micros| micros as f64 / 1000.0);
     let mut notes = Vec::new();
     notes.extend((waited >= 1.0).then(|| format!("after {} in turn", milliseconds(waited))));
-    notes.extend(call["error"].as_str().map(printable));
+    notes.extend(call.error.as_deref().map(printable));
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
-    format!("{} {took}{notes}", text(&call["plugin"]))
+    format!("{} {}{notes}", printable(&call.plugin), milliseconds(took))
 }
 
-/// Adds refusals, skipped plugins and the effects of rules, one a line.
-fn traces(document: &Value, page: &mut String) {
-    for hit in document["would_refuse"].as_array().into_iter().flatten() {
-        let [plugin, field, rule] = ["plugin", "field", "rule"].map(|key| text(&hit[key]));
-        let what = match hit["event"] == "exec" {
+/// Adds the effects of rules and injections, one a line.
+fn traces(container: &ContainerExplained, page: &mut String) {
+    for Dated(RuleHit { event, plugin, field, rule, .. }) in &container.would_refuse {
+        let [plugin, field, rule] = [plugin, field, rule].map(|text| printable(text));
+        let what = match event == "exec" {
             true => format!("audit: an exec that the exec rule \"{rule}\" would refuse"),
             false => format!("audit: {plugin} set {field}, which rule \"{rule}\" would refuse"),
         };
         let _infallible = writeln!(page, "{what}");
     }
-    let rules = document["exec_rules"].as_array().into_iter().flatten();
-    for rule in rules.filter(|rule| rule["decides"] == true) {
+    for rule in container.exec_rules.iter().filter(|rule| rule.decides) {
         let _infallible = writeln!(page, "{}", exec_rule(rule));
     }
-    for would in document["would_inject"].as_array().into_iter().flatten() {
-        let (plugin, field) = (text(&would["plugin"]), text(&would["field"]));
-        let _infallible = writeln!(page, "audit: {plugin} would set {field}");
+    for Dated(InjectionNote { plugin, field, .. }) in &container.would_inject {
+        let line = printable(&format!("audit: {plugin} would set {field}"));
+        let _infallible = writeln!(page, "{line}");
     }
-    for left in document["gave_way"].as_array().into_iter().flatten() {
-        let [plugin, field] = ["plugin", "field"].map(|key| text(&left[key]));
-        let whose = match left["to"].as_str() {
+    for WayGiven { plugin, field, to } in &container.gave_way {
+        let whose = match to.as_deref() {
             None | Some("") => "the container has a value of its own".to_owned(),
-            Some(to) => format!("{} sets it", printable(to)),
+            Some(to) => format!("{to} sets it"),
         };
-        let _infallible = writeln!(page, "gave way: {plugin} did not set {field}, as {whose}");
+        let line = printable(&format!("gave way: {plugin} did not set {field}, as {whose}"));
+        let _infallible = writeln!(page, "{line}");
     }
-    let execs = document["exec_changes"].as_array().into_iter().flatten();
-    execs.for_each(|change| page.push_str(&exec_change(change)));
-    for promise in document["promises"].as_array().into_iter().flatten() {
-        let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
-        let result = match promise["result"].as_str() {
+    page.extend(container.exec_changes.iter().map(exec_change));
+}
+
+fn promises(promises: &[PromiseOutcome], page: &mut String) {
+    for PromiseOutcome { promise, plugin, why, mode: _, result } in promises {
+        let result = match result.as_deref() {
             Some("met") => "was there",
             Some("refused") => "was missing",
             Some("would_refuse") => "was missing (audit)",
             _ => "has to be there",
         };
-        let _infallible =
-            writeln!(page, "promise \"{name}\" ({why}): the plugin {plugin} {result}");
+        let line = format!("promise \"{promise}\" ({why}): the plugin {plugin} {result}");
+        let _infallible = writeln!(page, "{}", printable(&line));
     }
-    stays(document, page);
 }
 
-/// What stays although something else was asked for, and what is hidden.
-fn stays(document: &Value, page: &mut String) {
-    for repeated in document["repeated"].as_array().into_iter().flatten() {
-        let [plugin, field, engine, value] =
-            ["plugin", "field", "engine", "value"].map(|key| text(&repeated[key]));
+/// What stays although the engine asked for something else.
+fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
+    for Dated(Repetition { plugin, field, engine, value, .. }) in repeated {
+        let ([plugin, field], [engine, value]) =
+            ([plugin, field].map(|name| printable(name)), [engine, value].map(text));
         let _infallible = writeln!(
             page,
             "repeated: an update of the engine says {field} = {engine}; {value}, which {plugin} set, stays"
         );
     }
-    for hidden in document["hidden_from"].as_array().into_iter().flatten() {
-        let (plugin, rule) = (text(&hidden["plugin"]), text(&hidden["rule"]));
-        let _infallible = writeln!(page, "hidden from {plugin} (rule \"{rule}\")");
+}
+
+/// What is hidden, was refused and skipped.
+fn stays(
+    id: &str,
+    hidden: &[HiddenFrom],
+    refused: &[String],
+    skipped: &[Skipped],
+    page: &mut String,
+) {
+    for HiddenFrom { plugin, rule } in hidden {
+        let line = printable(&format!("hidden from {plugin} (rule \"{rule}\")"));
+        let _infallible = writeln!(page, "{line}");
     }
-    for refused in document["refused"].as_array().into_iter().flatten() {
+    for refused in refused {
         // The message for the engine names this very command.
-        let here = format!("; see: nri-runc nri explain {}", text(&document["id"]));
-        let refused = messages::with_code(&text(refused).replace(&here, ""));
+        let here = format!("; see: nri-runc nri explain {}", printable(id));
+        let refused = messages::with_code(&printable(refused).replace(&here, ""));
         let _infallible = writeln!(page, "refused: {refused}");
     }
-    for skipped in document["skipped"].as_array().into_iter().flatten() {
-        let (plugin, reason) = (text(&skipped["plugin"]), text(&skipped["reason"]));
+    for Skipped { plugin, reason } in skipped {
+        let (plugin, reason) = (printable(plugin), printable(reason));
         let _infallible = match (plugin.is_empty(), reason.strip_prefix("identity: ")) {
             (true, Some(claim)) => writeln!(page, "ignored: {claim}"),
             (true, None) => writeln!(page, "skipped: {reason}"),
@@ -269,39 +314,33 @@ fn stays(document: &Value, page: &mut String) {
 }
 
 /// Renders the matches, newest first.
-fn matches(document: &Value) -> String {
-    let rows = rows(&document["matches"], |container| {
-        let id = text(&container["id"]);
-        let name = text(&container["name"]);
-        let pod = name_of_pod(&text(&container["namespace"]), &text(&container["pod"]));
+fn matches(matches: &[MatchRow]) -> String {
+    let rows = matches.iter().map(|container| {
+        let [id, name] = [&container.id, &container.name].map(|text| printable(text));
+        let pod = name_of_pod(&printable(&container.namespace), &printable(&container.pod));
         vec![
             short_id(&id).to_owned(),
             if pod == name || pod == id { name } else { format!("{pod}/{name}") },
-            text(&container["state"]),
-            age(container),
+            printable(&container.state),
+            age(&container.times),
         ]
     });
-    table(&["id", "name", "state", "age"], &rows)
+    table(&["id", "name", "state", "age"], &rows.collect::<Vec<_>>())
 }
 
 /// The line about a process of `exec` that plugins changed, with its end.
-fn exec_change(change: &Value) -> String {
-    let owners = change["owners"].as_object().into_iter().flatten();
-    let owners: Vec<String> = owners
-        .map(|(field, plugin)| format!("{} set {}", text(plugin), printable(field)))
-        .collect();
-    format!(
-        "exec of {} at {}: {}\n",
-        text(&change["program"]),
-        text(&change["time"]),
-        owners.join(", ")
-    )
+fn exec_change(Dated(change): &Dated<ExecChange>) -> String {
+    let owners = change.owners.iter();
+    let owners: Vec<String> =
+        owners.map(|(field, plugin)| format!("{plugin} set {field}")).collect();
+    let time = rfc3339_nanos(change.at);
+    let (program, owners) = (printable(&change.program), printable(&owners.join(", ")));
+    format!("exec of {program} at {}: {owners}\n", or_dash(time))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_change_shows_only_the_members_that_differ() {
@@ -319,22 +358,27 @@ mod tests {
 
     #[test]
     fn each_event_has_a_line_with_the_time_of_each_plugin() {
-        let call = |call: &str, plugin: &str, took: u64, waited: u64, error: Value| json!({"call": call, "plugin": plugin, "took_us": took, "waited_us": waited, "error": error});
-        let document = json!({"times": [
-            call("CreateContainer", "10-a", 1240, 20, Value::Null),
-            call("CreateContainer", "20-b", 2_000_000, 3000, json!("deadline_exceeded")),
-            call("StartContainer", "10-a", 400, 0, Value::Null),
-        ]});
+        let call = |call: &str, plugin: &str, took_us, waited_us, error: Option<&str>| {
+            let (call, plugin) = (call.to_owned(), plugin.to_owned());
+            let error = error.map(str::to_owned);
+            Dated(CallTime { at: 1, plugin, call, waited_us, took_us, error })
+        };
+        let calls = [
+            call("CreateContainer", "10-a", 1240, 20, None),
+            call("CreateContainer", "20-b", 2_000_000, 3000, Some("deadline_exceeded")),
+            call("StartContainer", "10-a", 400, 0, None),
+        ];
         let mut page = String::new();
-        times(&document, &mut page);
+        times(&calls, &mut page);
         assert_eq!(
             page,
             "took: CreateContainer 10-a 1.2ms, 20-b 2s (after 3.0ms in turn,\n    deadline_exceeded)\n\
              took: StartContainer 10-a 0.4ms\n"
         );
-        // A daemon of an earlier version does not send them.
-        times(&json!({}), &mut page);
-        assert_eq!(page.lines().count(), 3);
+    }
+
+    fn container(document: Value) -> ContainerExplained {
+        serde_json::from_value(document).unwrap()
     }
 
     #[test]
@@ -342,7 +386,7 @@ mod tests {
         let left = |to: Value| {
             let mut page = String::new();
             let left = json!({"plugin": "inject:a", "field": "Env[A]", "to": to});
-            traces(&json!({"gave_way": [left]}), &mut page);
+            traces(&container(json!({"gave_way": [left]})), &mut page);
             page
         };
         let own =
@@ -353,15 +397,66 @@ mod tests {
 
     #[test]
     fn an_exit_code_stands_with_the_end_and_only_where_it_is_known() {
-        let ended = |code: Value, reason: &str| {
+        let ended = |code: Value, reason: Value| {
             let times = json!({"finished_time": "2026-11-22T14:17:01Z", "finished_at": 1});
             let mut document =
                 json!({"state": "stopped", "exit_code": code, "status_reason": reason});
             document.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
-            state(&document)
+            state(&container(document))
         };
-        assert!(ended(json!(137), "OOMKilled").ends_with(" ago, exit code 137: OOMKilled)"));
-        assert!(ended(json!(0), "").ends_with(" ago, exit code 0)"));
-        assert!(ended(json!(null), "Unknown").ends_with(" ago)"));
+        assert!(ended(json!(137), json!("OOMKilled")).ends_with(" ago, exit code 137: OOMKilled)"));
+        assert!(ended(json!(0), Value::Null).ends_with(" ago, exit code 0)"));
+        assert!(ended(Value::Null, json!("Unknown")).ends_with(" ago)"));
+    }
+
+    #[test]
+    fn the_three_forms_of_an_answer_are_told_apart_and_kept() {
+        let several = json!({"error": "two", "matches": []});
+        let pod = json!({"kind": "pod", "id": "p", "pod": "web", "name": "web", "namespace": "shop",
+            "uid": "u", "state": "ready", "engine": "containerd", "evidence": [], "found": false,
+            "owners": {}, "changes": [], "times": [], "refused": [], "skipped": [], "promises": [],
+            "hidden_from": [], "containers": [{"id": "c", "name": "app", "state": "stopped",
+                "exit_code": 0, "refused": []}]});
+        for document in [several, pod] {
+            let explanation: Explanation = serde_json::from_value(document.clone()).unwrap();
+            assert!(!matches!(explanation, Explanation::Container(_)), "{document}");
+            assert_eq!(json!(explanation).to_string(), document.to_string());
+        }
+        let hit = json!({"at": 1_000_000_000_i64, "time": "1970-01-01T00:00:01.000000000Z",
+            "event": "CreateContainer", "plugin": "10-a", "field": "Env[A]", "rule": "r"});
+        let one = json!({"id": "c", "exit_code": 1, "would_refuse": [hit]});
+        let read: Explanation = serde_json::from_value(one).unwrap();
+        assert_eq!(json!(read)["would_refuse"][0].to_string(), hit.to_string());
+        assert!(matches!(read, Explanation::Container(_)));
+    }
+
+    fn redacted(changes: Value) -> Value {
+        let mut read = serde_json::from_value(json!({"id": "c", "changes": changes})).unwrap();
+        redact(&mut read);
+        json!(read)["changes"].take()
+    }
+
+    fn change(field: &str, before: Value, after: Value) -> Value {
+        json!({"at": 1, "event": "e", "plugin": "p", "field": field, "before": before, "after": after})
+    }
+
+    #[test]
+    fn environment_values_are_hidden_and_nothing_else() {
+        let changes = redacted(json!([
+            change("process.env[TOKEN]", Value::Null, json!("secret")),
+            change("annotations[a]", Value::Null, json!("b"))
+        ]));
+        assert!(!changes.to_string().contains("secret"));
+        assert_eq!(changes[0]["before"], Value::Null);
+        assert_eq!(changes[1]["after"], "b");
+    }
+
+    #[test]
+    fn environment_values_of_hooks_are_hidden_but_names_are_shown() {
+        let hook = json!({"path": "/bin/h", "args": ["h", "A=b"], "env": ["TOKEN=secret"]});
+        let text = redacted(json!([change("hooks.prestart", json!([hook]), json!([hook, hook]))]));
+        let text = text.to_string();
+        assert!(!text.contains("secret") && text.contains("TOKEN=(hidden"), "{text}");
+        assert!(text.contains("/bin/h") && text.contains("A=b"), "{text}");
     }
 }

@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::output::{Format, PlainOutput, tell};
-use super::paint;
+use super::ask_within;
+use super::output::{Answer, Format, PlainOutput, tell};
+use crate::answers::Forgotten;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::text::printable;
-use crate::wrapper;
 
 /// Time limit of the request: notified plugins may be slow, and the daemon sends heartbeats
 /// meanwhile.
@@ -33,23 +33,14 @@ pub(super) struct Forget {
 /// Requests the daemon to drop the record, and prints what was dropped.
 pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result<u8> {
     let question = json!({"verb": "forget", "id": forget.id, "force": forget.force});
-    let answer = wrapper::admin_within(config, &question.to_string(), FORGET_WAIT)?;
-    let document = serde_json::from_str(&answer);
-    let document: Value = document.map_err(|error| Error::new(error.to_string()))?;
-    tell(format, &document, show, paint::plain)
+    tell(format, &ask_within::<Forgotten>(config, &question, FORGET_WAIT)?)
 }
 
-/// Formats the result for people.
-fn show(document: &Value) -> String {
-    let mut text = String::new();
-    for container in document["containers"].as_array().into_iter().flatten() {
-        let id = printable(container["id"].as_str().unwrap_or_default());
-        text.push_str(&format!("forgot container {id}\n"));
+impl Answer for Forgotten {
+    fn page(&self, _: Format) -> String {
+        let containers = self.containers.iter().map(|container| ("container", &container.id));
+        let all = containers.chain(self.pods.iter().map(|pod| ("pod", pod)));
+        let lines = all.map(|(what, id)| format!("forgot {what} {}\n", printable(id)));
+        lines.collect::<String>() + &format!("warning: {}", printable(&self.warning))
     }
-    for pod in document["pods"].as_array().into_iter().flatten() {
-        text.push_str(&format!("forgot pod {}\n", printable(pod.as_str().unwrap_or_default())));
-    }
-    let warning = document["warning"].as_str().unwrap_or_default();
-    text.push_str(&format!("warning: {}", printable(warning)));
-    text
 }

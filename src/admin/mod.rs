@@ -39,14 +39,15 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::Resettable;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::answers::Status;
+use crate::answers::{MetricsText, Status};
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Error, Result};
@@ -55,7 +56,7 @@ use crate::text::{counted, printable, printable_page};
 use crate::wrapper;
 
 use exit::{DONE, FAILED, USAGE};
-use output::{Format, PageOutput, PlainOutput, complain, print, print_json, tell};
+use output::{Answer, Format, PlainOutput, complain, print, print_json, tell};
 
 /// NRI plugins for every container engine.
 #[derive(Debug, Parser)]
@@ -74,23 +75,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum AdminVerb {
     /// Run the daemon in the foreground (systemd: Type=notify).
-    Daemon {
-        /// Descriptor on which the starting wrapper waits.
-        #[arg(long, hide = true)]
-        ready_fd: Option<i32>,
-        /// Descriptor of the state that the program before has left.
-        #[arg(long, hide = true)]
-        state_fd: Option<i32>,
-        /// That program was started by a wrapper.
-        #[arg(long, hide = true)]
-        in_background: bool,
-        /// Print the forms of such a state that this program knows.
-        #[arg(long, hide = true)]
-        probe_state: bool,
-        /// Only try whether a daemon could start (run by `check`).
-        #[arg(long, hide = true)]
-        trial: bool,
-    },
+    Daemon(DaemonOptions),
     /// Show daemon status and recent failures.
     Status(PlainOutput),
     /// Print metrics in Prometheus' text format (OpenMetrics).
@@ -102,15 +87,7 @@ enum AdminVerb {
     /// List pods and containers.
     Pods(pods::Pods),
     /// Show what plugins changed in a container or pod.
-    Explain {
-        /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME].
-        id: String,
-        /// Show environment variable values.
-        #[arg(long)]
-        show_env: bool,
-        #[command(flatten)]
-        output: PageOutput,
-    },
+    Explain(explain::Explain),
     /// Search the audit log: who changed what, and what was refused.
     Audit(audit::Audit),
     /// Print events of pods, containers and plugins, for programs.
@@ -141,13 +118,7 @@ enum AdminVerb {
         stage: String,
     },
     /// Apply a changed configuration to the running daemon.
-    Reload {
-        /// Only show what would change.
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        output: PlainOutput,
-    },
+    Reload(reload::Reload),
     /// Replace the running daemon's program; plugins stay connected.
     Reexec(PlainOutput),
     /// Stop the daemon once requests in flight have completed.
@@ -177,8 +148,28 @@ enum AdminVerb {
     },
 }
 
-/// The needs of a verb.
-struct VerbTraits {
+/// `daemon`.
+#[derive(Debug, Args)]
+struct DaemonOptions {
+    /// Descriptor on which the starting wrapper waits.
+    #[arg(long, hide = true)]
+    ready_fd: Option<i32>,
+    /// Descriptor of the state that the program before has left.
+    #[arg(long, hide = true)]
+    state_fd: Option<i32>,
+    /// That program was started by a wrapper.
+    #[arg(long, hide = true)]
+    in_background: bool,
+    /// Print the forms of such a state that this program knows.
+    #[arg(long, hide = true)]
+    probe_state: bool,
+    /// Only try whether a daemon could start (run by `check`).
+    #[arg(long, hide = true)]
+    trial: bool,
+}
+
+/// A row of the table of verbs.
+struct Row<'a> {
     /// The format that the verb's own option names; the formats of `adjust` are its own.
     output: Option<Format>,
     /// The line that an operator sees while the verb waits. A verb with a screen, a stream or its own
@@ -186,42 +177,101 @@ struct VerbTraits {
     wait: Option<&'static str>,
     /// Whether it reads what the daemon and the engines keep.
     is_roots: bool,
+    /// Whether it fails without the configuration file that was named: an answer about another daemon, or a
+    /// kill switch in another run directory, is worse than none. `check` shows it as a finding; the daemon
+    /// and hooks refuse containers for it.
+    needs_file: bool,
+    run: Box<dyn FnOnce(Loaded, Format) -> Result<u8> + 'a>,
 }
 
-impl AdminVerb {
-    fn traits(&self) -> VerbTraits {
-        let daemon = Some("waiting for the daemon");
-        let (output, wait, is_roots) = match self {
-            Self::Status(plain) | Self::Disable(plain) | Self::Enable(plain) => {
-                (plain.output, daemon, true)
-            }
-            Self::Check(plain) => (plain.output, Some("checking"), true),
-            Self::Sysdump(dump) => (dump.output.output, Some("collecting"), true),
-            Self::Drift(drift) => (drift.output.output, Some("reading cgroups"), true),
-            Self::Reload { output, .. } => {
-                (output.output, Some("reloading the configuration"), true)
-            }
-            Self::Reexec(plain) => (plain.output, Some("waiting for requests in flight"), true),
-            Self::Stop(plain) | Self::Restart(plain) => {
-                (plain.output, Some("stopping the daemon"), true)
-            }
-            Self::Forget(forget) => (forget.output.output, daemon, true),
-            Self::Plugins(plugins) => (plugins.output.output, daemon, true),
-            Self::Pods(pods) => (pods.output.output, daemon, true),
-            Self::Explain { output, .. } => (output.output, daemon, true),
-            Self::Metrics => (None, daemon, true),
-            Self::Audit(audit) => (audit.output.output, Some("searching the audit log"), true),
-            Self::Policy(policy) => (policy.output(), daemon, policy.needs_daemon()),
-            Self::Install(how) => (how.output(), Some("registering"), how.needs_root()),
-            Self::Uninstall(how) => (how.output(), Some("unregistering"), how.needs_root()),
-            Self::Top(top) => (top.output.output, None, true),
-            Self::Events(events) => (events.output.output, None, true),
-            Self::Daemon { .. } => (None, None, true),
-            Self::Replay(replay) => (None, None, replay.records()),
-            Self::Adjust(adjust) => (adjust.wants_no_json().then_some(Format::Page), None, false),
-            Self::Node(_) | Self::Hook { .. } | Self::Completion { .. } => (None, None, false),
-        };
-        VerbTraits { output, wait, is_roots }
+fn row<'a>(
+    output: Option<Format>,
+    wait: impl Into<Option<&'static str>>,
+    run: impl FnOnce(Loaded, Format) -> Result<u8> + 'a,
+) -> Row<'a> {
+    Row { output, wait: wait.into(), is_roots: true, needs_file: true, run: Box::new(run) }
+}
+
+/// The row of a verb whose answer is told as it is.
+fn tells<'a, A: Answer>(
+    output: Option<Format>,
+    wait: &'static str,
+    answer: impl FnOnce(&Loaded) -> Result<A> + 'a,
+) -> Row<'a> {
+    row(output, wait, |on, to| tell(to, &answer(&on)?))
+}
+
+/// The row of a verb that needs no more than its arguments and the configuration.
+fn asks<'a, A>(
+    output: Option<Format>,
+    wait: impl Into<Option<&'static str>>,
+    arguments: &'a A,
+    run: fn(&Config, &A, Format) -> Result<u8>,
+) -> Row<'a> {
+    row(output, wait, move |on, to| run(&on.config, arguments, to))
+}
+
+impl Row<'_> {
+    fn roots_if(self, is_roots: bool) -> Self {
+        Self { is_roots, ..self }
+    }
+
+    fn without_file(self) -> Self {
+        Self { needs_file: false, ..self }
+    }
+}
+
+/// The table of verbs.
+fn row_of(verb: &AdminVerb) -> Row<'_> {
+    use AdminVerb as V;
+    let (daemon, stops) = ("waiting for the daemon", "stopping the daemon");
+    match verb {
+        V::Daemon(with) => row(None, None, |on, _| run_daemon(on, with)).without_file(),
+        V::Status(of) => tells(of.output, daemon, |on| ask_status(&on.config)),
+        V::Metrics => tells(None, daemon, |on| ask_metrics(&on.config)),
+        V::Top(of) => asks(of.output.output, None, of, top::top),
+        V::Plugins(of) => asks(of.output.output, daemon, of, plugins::plugins),
+        V::Pods(of) => asks(of.output.output, daemon, of, pods::pods),
+        V::Explain(of) => asks(of.output.output, daemon, of, explain::explain),
+        V::Audit(of) => asks(of.output.output, "searching the audit log", of, audit::audit),
+        V::Events(of) => asks(of.output.output, None, of, events::events),
+        V::Policy(of) => row(of.output(), daemon, |on, to| policy::policy(&on, of, to))
+            .roots_if(of.needs_daemon()),
+        V::Drift(of) => asks(of.output.output, "reading cgroups", of, drift::drift),
+        V::Check(of) => row(of.output, "checking", |on, to| check(&on, to)).without_file(),
+        V::Sysdump(of) => {
+            tells(of.output.output, "collecting", |on| sysdump::sysdump(on, of)).without_file()
+        }
+        V::Adjust(of) => {
+            row(of.other_output(), None, |on, to| dry::adjust(on, of, to)).roots_if(false)
+        }
+        V::Replay(of) => row(None, None, |on, _| dry::replay(on, of)).roots_if(of.records()),
+        V::Install(of) => {
+            tells(of.common.output.output, "registering", |on| install::install(of, on))
+                .roots_if(of.needs_root())
+        }
+        V::Uninstall(of) => row(of.common.output.output, "unregistering", |on, to| {
+            tell(to, &install::uninstall(of, &on.config, !to.is_page())?)
+        })
+        .roots_if(of.needs_root()),
+        V::Node(of) => row(None, None, |_, _| node::node(of)).roots_if(false),
+        V::Hook { stage } => {
+            row(None, None, |on, _| wrapper::hook(&on.config, stage).map(|()| DONE))
+                .roots_if(false)
+                .without_file()
+        }
+        V::Reload(of) => {
+            tells(of.output.output, "reloading the configuration", |on| reload::reload(on, of))
+        }
+        V::Reexec(of) => tells(of.output, "waiting for requests in flight", resident::reexec),
+        V::Stop(of) => tells(of.output, stops, resident::stop),
+        V::Restart(of) => tells(of.output, stops, resident::restart),
+        V::Forget(of) => asks(of.output.output, daemon, of, forget::forget),
+        V::Disable(of) => tells(of.output, daemon, |on| switch::switch(&on.config, true)),
+        V::Enable(of) => tells(of.output, daemon, |on| switch::switch(&on.config, false)),
+        V::Completion { shell } => {
+            row(None, None, |_, _| print(completion(*shell).as_bytes())).roots_if(false)
+        }
     }
 }
 
@@ -288,18 +338,17 @@ pub fn run(argv: &[OsString]) -> u8 {
 
 /// The form of the answer; `--json` with another one is a contradiction.
 fn format(arguments: &Arguments) -> clap::error::Result<Format> {
+    let conflict = |line| Err(Arguments::command().error(ErrorKind::ArgumentConflict, line));
     if let AdminVerb::Policy(policy) = &arguments.verb
         && policy.wants_no_report()
     {
-        let line = "--output junit cannot be used with --bundle or --pod";
-        return Err(Arguments::command().error(ErrorKind::ArgumentConflict, line));
+        return conflict("--output junit cannot be used with --bundle or --pod".to_owned());
     }
-    match (arguments.json, arguments.verb.traits().output) {
+    match (arguments.json, row_of(&arguments.verb).output) {
         (true, None | Some(Format::Json)) => Ok(Format::Json),
         (true, Some(other)) => {
             let other = if other == Format::Page { "diff or spec" } else { other.word() };
-            let line = format!("--json cannot be used with --output {other}");
-            Err(Arguments::command().error(ErrorKind::ArgumentConflict, line))
+            conflict(format!("--json cannot be used with --output {other}"))
         }
         (false, format) => Ok(format.unwrap_or_default()),
     }
@@ -335,84 +384,28 @@ fn load(arguments: &Arguments) -> Loaded {
 }
 
 fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
-    if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
+    if let AdminVerb::Daemon(DaemonOptions { probe_state: true, .. }) = arguments.verb {
         return print_json(&daemon::abilities());
     }
     let loaded = runtime::verify(load(arguments));
-    let config = &loaded.config;
-    check_user(arguments.verb.traits().is_roots, config)?;
-    refuse_missing_file(arguments, &loaded)?;
-    arguments.verb.traits().wait.into_iter().for_each(progress::begin);
-    let answer = |verb: &str| ask(config, &json!({"verb": verb}));
-    match &arguments.verb {
-        AdminVerb::Daemon { ready_fd, state_fd, in_background, trial, probe_state: _ } => {
-            let (ready_fd, state_fd) = (*ready_fd, *state_fd);
-            let (in_background, is_trial) = (*in_background, *trial);
-            let start = daemon::Start { ready_fd, state_fd, in_background, is_trial };
-            daemon::run(loaded, &start).map(|()| DONE)
-        }
-        AdminVerb::Status(_) => status::status(config, format),
-        AdminVerb::Metrics => tell(format, &answer("metrics")?, show::metrics, paint::plain),
-        AdminVerb::Top(options) => top::top(config, options, format),
-        AdminVerb::Plugins(wanted) => plugins::plugins(config, wanted, format),
-        AdminVerb::Pods(wanted) => pods::pods(config, wanted, format),
-        AdminVerb::Explain { id, show_env, .. } => explain(config, id, *show_env, format),
-        AdminVerb::Policy(asked) => policy::policy(&loaded, asked, format),
-        AdminVerb::Adjust(adjust) => dry::adjust(loaded, adjust, arguments.json),
-        AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
-        AdminVerb::Audit(audit) => audit::audit(config, audit, format),
-        AdminVerb::Events(wanted) => events::events(config, wanted, format),
-        AdminVerb::Check(_) => check(&loaded, format),
-        AdminVerb::Sysdump(wanted) => sysdump::sysdump(&loaded, wanted, format),
-        AdminVerb::Drift(wanted) => drift::drift(config, wanted, format),
-        AdminVerb::Install(how) => {
-            tell(format, &install::install(how, &loaded)?, install::show, paint::diff)
-        }
-        AdminVerb::Uninstall(how) => {
-            let document = install::uninstall(how, config, !format.is_page())?;
-            tell(format, &document, install::show, paint::diff)
-        }
-        AdminVerb::Node(options) => node::node(options),
-        AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
-        AdminVerb::Reload { dry_run, .. } => {
-            tell(format, &reload::reload(&loaded, *dry_run)?, reload::show, paint::diff)
-        }
-        AdminVerb::Reexec(_) => {
-            tell(format, &resident::reexec(config)?, resident::show_reexecuted, paint::plain)
-        }
-        AdminVerb::Stop(_) => {
-            tell(format, &resident::stop(&loaded)?, resident::show_stopped, paint::plain)
-        }
-        AdminVerb::Restart(_) => {
-            tell(format, &resident::restart(&loaded)?, resident::show_restarted, paint::plain)
-        }
-        AdminVerb::Forget(wanted) => forget::forget(config, wanted, format),
-        AdminVerb::Disable(_) | AdminVerb::Enable(_) => {
-            let is_off = matches!(arguments.verb, AdminVerb::Disable(_));
-            tell(format, &switch::switch(config, is_off)?, switch::show, paint::plain)
-        }
-        AdminVerb::Completion { shell } => print(completion(*shell).as_bytes()),
+    let row = row_of(&arguments.verb);
+    check_user(row.is_roots, &loaded.config)?;
+    if let Some(why) = loaded.unreadable.as_ref().filter(|_| row.needs_file) {
+        let by = match &arguments.config {
+            Some(_) => "--config".to_owned(),
+            None => format!("{} or a file beside the executable", config::FILE_VARIABLE),
+        };
+        return Err(Error::new(format!("cannot read the configuration {why}"))
+            .hint(format!("{by} names this file")));
     }
+    row.wait.into_iter().for_each(progress::begin);
+    (row.run)(loaded, format)
 }
 
-/// A configuration file that was named and cannot be read: an answer about another daemon, or a
-/// kill switch in another run directory, is worse than none. `check` shows it as a finding; the
-/// daemon and hooks refuse containers for it.
-fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
-    let goes_on = matches!(
-        arguments.verb,
-        AdminVerb::Daemon { .. }
-            | AdminVerb::Hook { .. }
-            | AdminVerb::Check(_)
-            | AdminVerb::Sysdump(_)
-    );
-    let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
-    let by = match &arguments.config {
-        Some(_) => "--config".to_owned(),
-        None => format!("{} or a file beside the executable", config::FILE_VARIABLE),
-    };
-    Err(Error::new(format!("cannot read the configuration {why}"))
-        .hint(format!("{by} names this file")))
+fn run_daemon(loaded: Loaded, options: &DaemonOptions) -> Result<u8> {
+    let DaemonOptions { ready_fd, state_fd, in_background, probe_state: _, trial } = *options;
+    let start = daemon::Start { ready_fd, state_fd, in_background, is_trial: trial };
+    daemon::run(loaded, &start).map(|()| DONE)
 }
 
 /// Refuses a verb that needs root to another user, except to the owner of the run directory: reading
@@ -426,44 +419,38 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     Err(Error::new("this command must be run as root").hint("use sudo"))
 }
 
-fn ask(config: &Config, question: &Value) -> Result<Value> {
-    let answer = wrapper::admin(config, &question.to_string())?;
-    serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))
-}
-
-/// Reads an answer of the daemon.
+/// Asks the daemon.
 ///
 /// # Errors
-/// Fails where the daemon is of a version whose answer has another form.
-fn read<T: DeserializeOwned>(document: &Value) -> Result<T> {
-    T::deserialize(document).map_err(|error| {
+/// Fails where there is none, or it is of a version whose answer has another form.
+fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
+    read(&wrapper::admin(config, &question.to_string())?)
+}
+
+/// The same for a request that may take longer than usual.
+fn ask_within<T: DeserializeOwned>(config: &Config, question: &Value, wait: Duration) -> Result<T> {
+    read(&wrapper::admin_within(config, &question.to_string(), wait)?)
+}
+
+fn read<T: DeserializeOwned>(answer: &str) -> Result<T> {
+    serde_json::from_str(answer).map_err(|error| {
         let error = Error::new(format!("the daemon's answer cannot be read: {error}"));
         error.hint("the running daemon has another version: nri-runc nri reexec")
     })
 }
 
 fn ask_status(config: &Config) -> Result<Status> {
-    read(&ask(config, &json!({"verb": "status"}))?)
+    ask(config, &json!({"verb": "status"}))
 }
 
-/// Several that are meant are listed, and that is a failure: nothing was explained.
-fn explain(config: &Config, id: &str, show_env: bool, format: Format) -> Result<u8> {
-    let mut document = ask(config, &json!({"verb": "explain", "id": id}))?;
-    if !show_env {
-        show::redact(&mut document);
-    }
-    let page = |document: &Value| explain::page(document, format == Format::Wide);
-    tell(format, &document, page, paint::trouble)?;
-    match document["error"].as_str() {
-        Some(error) => Err(Error::new(error).hint("name one by its id, or NAMESPACE/POD/NAME")),
-        None => Ok(DONE),
-    }
+fn ask_metrics(config: &Config) -> Result<MetricsText> {
+    ask(config, &json!({"verb": "metrics"}))
 }
 
 fn check(loaded: &Loaded, format: Format) -> Result<u8> {
     let findings = check::all(loaded);
-    let wrong = findings.iter().filter(|finding| finding["ok"] != true).count();
-    tell(format, &Value::Array(findings), show::check, paint::check)?;
+    let wrong = findings.iter().filter(|finding| !finding.ok).count();
+    tell(format, &findings)?;
     if wrong == 0 {
         return Ok(DONE);
     }

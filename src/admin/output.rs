@@ -7,7 +7,8 @@ use std::io::Write;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::error::{Context, Result};
 use crate::messages;
@@ -94,18 +95,21 @@ pub(super) struct ReportOutput {
     pub(super) output: Option<Format>,
 }
 
-/// Prints a document in this format; `show` renders the page.
-pub(super) fn tell(
-    format: Format,
-    document: &Value,
-    show: impl FnOnce(&Value) -> String,
-    painter: impl Fn(&str) -> String,
-) -> Result<u8> {
+/// What a verb answers: the document of `--json`, and its page for people.
+pub(super) trait Answer: Serialize {
+    /// Colours the page.
+    const PAINTER: fn(&str) -> String = paint::plain;
+
+    fn page(&self, format: Format) -> String;
+}
+
+/// Prints an answer in this format.
+pub(super) fn tell<A: Answer>(format: Format, answer: &A) -> Result<u8> {
     match format {
-        Format::Json => print_json(document),
-        Format::Yaml => print(yaml::yaml(document).as_bytes()),
+        Format::Json => print_json(&json!(answer)),
+        Format::Yaml => print(yaml::yaml(&json!(answer)).as_bytes()),
         Format::Page | Format::Wide | Format::Name | Format::Junit => {
-            print_page(&show(document), painter)
+            print_page(&answer.page(format), A::PAINTER)
         }
     }
 }

@@ -3,17 +3,19 @@
 //! with `--logs` the output of a launched one. It only asks the daemon.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::answers::{AnswerRow, PluginRow, PluginState, Status, SynchronizeRow, TimeLimits};
+use crate::answers::{
+    AnswerRow, PluginOutput, PluginRow, PluginState, Status, SynchronizeRow, TimeLimits,
+};
 use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
 
-use super::output::{Format, ListOutput, print_page, tell};
+use super::output::{Answer, Format, ListOutput, print_page, tell};
 use super::show::{ago, fit, or_dash, screen, table, wrapped};
 use super::watch::{ListRow, WatchedList, watch};
-use super::{ask, ask_status, paint, read, show};
+use super::{ask, ask_status, paint, show};
 
 /// The arguments of `plugins`.
 #[derive(Debug, Args)]
@@ -31,30 +33,59 @@ pub(super) struct Plugins {
 /// Lists the plugins.
 pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Result<u8> {
     if let Some(name) = &wanted.logs {
-        let document = ask(config, &json!({"verb": "plugin_output", "plugin": name}))?;
-        return tell(format, &document, show::plugin_output, paint::plain);
+        return tell(format, &output_of(config, name)?);
     }
     let question = json!({"verb": "plugins"});
     if wanted.watch {
         let list = WatchedList {
             question,
             head: HEAD.to_vec(),
-            rows: &|document: Value| watched(&document),
+            rows: &|plugins: Vec<_>| Ok(watched(&plugins)),
             gone: None,
         };
         return watch(config, &list, format);
     }
-    let document = ask(config, &question)?;
+    let plugins: Vec<PluginRow> = ask(config, &question)?;
     match format {
-        Format::Name => print_page(&names(&read::<Vec<_>>(&document)?), paint::plain),
-        Format::Json | Format::Yaml => tell(format, &document, |_| String::new(), paint::plain),
+        Format::Name => print_page(&names(&plugins), paint::plain),
+        Format::Json | Format::Yaml => tell(format, &plugins),
         Format::Page | Format::Wide | Format::Junit => {
-            let (plugins, status): (Vec<PluginRow>, _) = (read(&document)?, ask_status(config)?);
-            let screen = screen().filter(|_| format == Format::Page);
-            let page = page(&plugins, format == Format::Wide, screen);
-            let page = page + &missing_plugins(&status) + &plugin_socket(&status);
+            let status = ask_status(config)?;
+            let page = plugins.page(format) + &missing_plugins(&status) + &plugin_socket(&status);
             print_page(&page, paint::states)
         }
+    }
+}
+
+impl Answer for Vec<PluginRow> {
+    fn page(&self, format: Format) -> String {
+        page(self, format == Format::Wide, screen().filter(|_| format == Format::Page))
+    }
+}
+
+/// Asks for the output of a launched plugin.
+pub(super) fn output_of(config: &Config, plugin: &str) -> Result<PluginOutput> {
+    ask(config, &json!({"verb": "plugin_output", "plugin": plugin}))
+}
+
+/// The characters of a time up to its seconds.
+const SECONDS: usize = 19;
+
+impl Answer for PluginOutput {
+    /// The lines of the present run and of the one before, each with its time.
+    fn page(&self, _: Format) -> String {
+        let mut page = String::new();
+        let id = printable(&format!("{}-{}", self.index, self.name));
+        for run in &self.runs {
+            for line in &run.lines {
+                let time: String =
+                    line.time.iter().flat_map(|time| time.chars()).take(SECONDS).collect();
+                page.push_str(&format!("{time}Z  {}\n", printable(&line.line)));
+            }
+            let ended = run.exit_status.as_deref().map(printable);
+            page.extend(ended.map(|status| format!("({id}: {status})\n")));
+        }
+        if page.is_empty() { format!("{id} has printed nothing\n") } else { page }
     }
 }
 
@@ -207,11 +238,9 @@ fn names(plugins: &[PluginRow]) -> String {
 }
 
 /// Returns the rows to watch; the request counts are not compared, as they change all the time.
-fn watched(document: &Value) -> Result<Vec<ListRow>> {
-    let plugins: Vec<PluginRow> = read(document)?;
-    let documents = document.as_array().into_iter().flatten();
+fn watched(plugins: &[PluginRow]) -> Vec<ListRow> {
     let mut rows: Vec<ListRow> = Vec::new();
-    for (row, document) in plugins.iter().zip(documents) {
+    for row in plugins {
         let name = shown_id(row);
         let same = rows.iter().filter(|other| other.name == name).count();
         let compared = (row.state.name(), row.pid, row.failures, &row.exit_status, row.restarts);
@@ -220,10 +249,10 @@ fn watched(document: &Value) -> Result<Vec<ListRow>> {
             compared: format!("{compared:?}"),
             cells: cells(row),
             name,
-            document: document.clone(),
+            document: json!(row),
         });
     }
-    Ok(rows)
+    rows
 }
 
 #[cfg(test)]
@@ -255,14 +284,13 @@ mod tests {
 
     #[test]
     fn processes_of_one_plugin_are_rows_and_a_count_is_no_change() {
-        let rows = |rows: &[PluginRow]| watched(&json!(rows)).unwrap();
+        let rows = |rows: &[PluginRow]| watched(rows);
         let one = row("a", PluginState::Synchronized, 1);
         let both = rows(&[one.clone(), row("a", PluginState::Synchronizing, 2)]);
         assert_ne!(both[0].key, both[1].key);
         let more = PluginRow { requests: 100, ..one };
         assert_eq!(rows(&[more])[0].compared, both[0].compared);
         assert_ne!(rows(&[row("a", PluginState::Gone, 1)])[0].compared, both[0].compared);
-        assert!(watched(&json!({"no": "list"})).is_err());
     }
 
     #[test]

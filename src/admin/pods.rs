@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 use crate::glob;
 use crate::text::{printable, short_id};
 
-use super::output::{Format, ListOutput, print, tell};
+use super::output::{Answer, Format, ListOutput, print, tell};
 use super::show::{ago, fit, or_dash, screen, table};
 use super::watch::{ListRow, WatchedList, watch};
-use super::{ask, paint, read};
+use super::{ask, paint};
 
 /// The arguments of `pods`.
 #[derive(Debug, Args)]
@@ -113,8 +113,7 @@ impl Pods {
     }
 
     /// Returns the pods that the filters admit.
-    fn select(&self, document: &Value) -> Result<Vec<PodRow>> {
-        let mut pods: Vec<PodRow> = read(document)?;
+    fn select(&self, mut pods: Vec<PodRow>) -> Result<Vec<PodRow>> {
         if !self.filter.label.is_empty() && pods.iter().any(|pod| pod.labels.is_none()) {
             return Err(Error::new("the running daemon is older and does not list labels")
                 .hint("replace it: nri-runc nri reexec"));
@@ -131,17 +130,25 @@ pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8>
         let list = WatchedList {
             question,
             head: head(format),
-            rows: &|document| Ok(watched(&wanted.select(&document)?, format, room(format))),
+            rows: &|pods| Ok(watched(&wanted.select(pods)?, format, room(format))),
             gone: Some("removed"),
         };
         return watch(config, &list, format);
     }
-    let pods = wanted.select(&ask(config, &question)?)?;
+    let pods = wanted.select(ask(config, &question)?)?;
     if format == Format::Name {
         let names = pods.iter().map(|pod| printable(&pod.full_name()) + "\n");
         return print(names.collect::<String>().as_bytes());
     }
-    tell(format, &json!(pods), |_| page(&pods, format, room(format)), paint::states)
+    tell(format, &pods)
+}
+
+impl Answer for Vec<PodRow> {
+    const PAINTER: fn(&str) -> String = paint::states;
+
+    fn page(&self, format: Format) -> String {
+        page(self, format, room(format))
+    }
 }
 
 fn head(format: Format) -> Vec<&'static str> {
@@ -289,12 +296,12 @@ mod tests {
     }
 
     fn rows(document: &Value) -> Vec<PodRow> {
-        read(document).unwrap()
+        serde_json::from_value(document.clone()).unwrap()
     }
 
     fn selected(words: &[&str]) -> String {
         let line = Line::try_parse_from(words).unwrap();
-        let pods = line.pods.select(&json!(list())).unwrap();
+        let pods = line.pods.select(list()).unwrap();
         pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
@@ -328,9 +335,8 @@ mod tests {
     #[test]
     fn labels_of_an_older_daemon_are_not_taken_for_none() {
         let line = Line::try_parse_from(["-l", "app"]).unwrap();
-        let error = line.pods.select(&json!([{"id": "a"}])).unwrap_err().to_string();
+        let error = line.pods.select(rows(&json!([{"id": "a"}]))).unwrap_err().to_string();
         assert!(error.contains("older") && error.contains("reexec"), "{error}");
-        assert!(line.pods.select(&Value::Null).is_err());
     }
 
     #[test]

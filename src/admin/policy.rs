@@ -7,16 +7,20 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::exit::{DONE, FOUND};
-use super::output::{Format, ReportOutput, print, tell};
-use super::show::{rows, table, text};
-use super::{compared, paint};
-use crate::config::{self, Config, Loaded};
-use crate::dry;
+use super::output::{Answer, Format, ReportOutput, print, tell};
+use super::show::{or_dash, table};
+use super::{ask, compared};
+use crate::answers::{
+    ExecRuleRow, Fit, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
+};
+use crate::config::{self, Config, Loaded, RuleMode};
+use crate::dry::{self, effect_of};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
+use crate::text::printable;
 
 /// `policy`.
 #[derive(Debug, Args)]
@@ -97,16 +101,15 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     let plugin = &wanted.plugin;
     if let Some(pod) = &wanted.pod {
         let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
-        return tell(format, &super::ask(&loaded.config, &question)?, page, paint::plain);
+        return tell(format, &ask::<PolicyAnswer>(&loaded.config, &question)?);
     }
     let config = sound(loaded)?;
     if let Some(bundle) = &wanted.bundle {
-        let document = dry::policy(config, bundle, wanted.id.as_deref(), plugin)?;
-        return tell(format, &document, page, paint::plain);
+        return tell(format, &dry::policy(config, bundle, wanted.id.as_deref(), plugin)?);
     }
     let other = wanted.compare.as_ref().map(|file| config::load(Some(file)));
     let other = other.as_ref().map(sound).transpose()?;
-    let document = match (&wanted.filename, &wanted.recording, other) {
+    let compared = match (&wanted.filename, &wanted.recording, other) {
         (Some(file), _, other) => {
             dry::compare_manifest(file, &wanted.engine, plugin, (config, other))?
         }
@@ -114,11 +117,11 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
         (None, _, _) => return Err(Error::new("nothing to compare was named")),
     };
     if format == Format::Junit {
-        print(compared::junit(&document).as_bytes())?;
+        print(compared::junit(&compared).as_bytes())?;
     } else {
-        tell(format, &document, compared::page, paint::plain)?;
+        tell(format, &compared)?;
     }
-    Ok(if document["changed"] == 0 { DONE } else { FOUND })
+    Ok(if compared.changed == 0 { DONE } else { FOUND })
 }
 
 /// A configuration without an error.
@@ -130,114 +133,103 @@ fn sound(loaded: &Loaded) -> Result<&Config> {
     }
 }
 
-/// Renders the rules' decisions about a pod as a page.
-fn page(document: &Value) -> String {
-    let mut page = String::new();
-    let pod = &document["pod"];
-    let mut line = |title: &str, words: &str| {
-        let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
-    };
-    let proven =
-        if pod["proven"] == false { ", not proven: a tenant may have written it" } else { "" };
-    line("pod", &text(&pod["name"]));
-    line("namespace", &format!("{}{proven}", text(&pod["namespace"])));
-    line("labels", &labels(&pod["labels"]));
-    line("engine", &text(&pod["engine"]));
-    line("handler", &text(&pod["handler"]));
-    line("rules", &text(&document["rules"]));
-    exec_rules(document, &mut page);
-    for injection in document["injections"].as_array().into_iter().flatten() {
-        let [name, why] = ["injection", "why"].map(|key| text(&injection[key]));
-        let verdict = match (injection["hidden_by"].as_str(), injection["matches"].as_str()) {
-            (Some(_), _) => "is kept out by a rule",
-            (None, Some("yes")) if injection["mode"] == "audit" => "would hold",
-            (None, Some("yes")) => "holds",
-            (None, Some("maybe")) => "is not proven to be about it",
-            (None, _) => "does not match",
+impl Answer for PolicyAnswer {
+    fn page(&self, _: Format) -> String {
+        let mut page = String::new();
+        let mut line = |title: &str, words: &str| {
+            let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
         };
-        let _infallible = writeln!(page, "injection \"{name}\" {verdict}: {why}");
-    }
-    for promise in document["promises"].as_array().into_iter().flatten() {
-        let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
-        let verdict = match (promise["matches"].as_str(), promise["mode"] == "audit") {
-            (Some("no"), _) => "is not about it".to_owned(),
-            (_, false) => format!("needs the plugin {plugin}"),
-            (_, true) => format!("would need the plugin {plugin}"),
-        };
-        let _infallible = writeln!(page, "promise \"{name}\" {verdict}: {why}");
-    }
-    let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if plugins.is_empty() {
-        page.push_str("\nno plugin is known: name one with --plugin\n");
-        return page;
-    }
-    let cells = rows(&document["plugins"], |row| {
-        vec![text(&row["plugin"]), rule_of(row), dry::effect_of(row)]
-    });
-    let _infallible = writeln!(page, "\n{}", table(&["plugin", "rule", "effect"], &cells));
-    for plugin in plugins {
-        for tried in plugin["rules"].as_array().into_iter().flatten() {
-            let [rule, why] = ["rule", "why"].map(|key| text(&tried[key]));
-            let verdict = match (tried["decides"] == true, tried["matches"].as_str()) {
-                (true, Some("maybe")) => "may decide",
-                (true, _) => "decides",
-                (false, Some("no")) => "does not match",
-                (false, _) => "matches too, but an earlier rule decides",
-            };
-            let _infallible =
-                writeln!(page, "{}: rule \"{rule}\" {verdict}: {why}", text(&plugin["plugin"]));
+        let PolicyPod { namespace, labels, engine, handler, proven, id: _, name } = &self.pod;
+        let proven = if *proven { "" } else { ", not proven: a tenant may have written it" };
+        let labels: Vec<String> =
+            labels.iter().map(|(key, value)| printable(&format!("{key}={value}"))).collect();
+        line("pod", &printable(name));
+        line("namespace", &format!("{}{proven}", printable(namespace)));
+        line("labels", &or_dash(Some(labels.join(" ")).filter(|labels| !labels.is_empty())));
+        line("engine", &printable(engine));
+        line("handler", &printable(handler));
+        line("rules", &self.rules.to_string());
+        page.extend(self.exec_rules.iter().map(exec_rule_line));
+        page.extend(self.injections.iter().map(injection));
+        page.extend(self.promises.iter().map(promise));
+        if self.plugins.is_empty() {
+            page.push_str("\nno plugin is known: name one with --plugin\n");
+            return page;
         }
+        let row = |row: &PluginRights| vec![printable(&row.plugin), rule_of(row), effect_of(row)];
+        let cells: Vec<_> = self.plugins.iter().map(row).collect();
+        let _infallible = writeln!(page, "\n{}", table(&["plugin", "rule", "effect"], &cells));
+        for plugin in &self.plugins {
+            let plugin_name = printable(&plugin.plugin);
+            for RuleTried { rule, matches, why, decides } in &plugin.rules {
+                let verdict = match (decides, matches) {
+                    (true, Fit::Maybe) => "may decide",
+                    (true, Fit::Yes | Fit::No) => "decides",
+                    (false, Fit::No) => "does not match",
+                    (false, Fit::Yes | Fit::Maybe) => "matches too, but an earlier rule decides",
+                };
+                let [rule, why] = [rule, why].map(|text| printable(text));
+                let _infallible = writeln!(page, "{plugin_name}: rule \"{rule}\" {verdict}: {why}");
+            }
+        }
+        page
     }
-    page
 }
 
-/// Adds the effect of each exec rule on the pod, one a line.
-fn exec_rules(document: &Value, page: &mut String) {
-    for rule in document["exec_rules"].as_array().into_iter().flatten() {
-        let verdict = match (rule["decides"] == true, rule["matches"].as_str()) {
-            (true, Some("maybe")) => " (may be about this pod)",
-            (true, _) => "",
-            (false, Some("no")) => " (not about this pod)",
-            (false, _) => " (never tried: an earlier rule decides)",
-        };
-        let _infallible = writeln!(page, "{}: {}{verdict}", exec_rule(rule), text(&rule["why"]));
-    }
+fn injection(row: &InjectionRow) -> String {
+    let verdict = match (&row.hidden_by, row.matches, row.mode) {
+        (Some(_), _, _) => "is kept out by a rule",
+        (None, Fit::Yes, RuleMode::Audit) => "would hold",
+        (None, Fit::Yes, RuleMode::Enforce) => "holds",
+        (None, Fit::Maybe, _) => "is not proven to be about it",
+        (None, Fit::No, _) => "does not match",
+    };
+    format!("injection \"{}\" {verdict}: {}\n", printable(&row.injection), printable(&row.why))
+}
+
+fn promise(row: &PromiseFit) -> String {
+    let plugin = printable(&row.plugin);
+    let verdict = match (row.matches, row.mode) {
+        (Fit::No, _) => "is not about it".to_owned(),
+        (Fit::Maybe | Fit::Yes, RuleMode::Enforce) => format!("needs the plugin {plugin}"),
+        (Fit::Maybe | Fit::Yes, RuleMode::Audit) => format!("would need the plugin {plugin}"),
+    };
+    format!("promise \"{}\" {verdict}: {}\n", printable(&row.promise), printable(&row.why))
+}
+
+/// The effect of an exec rule on the pod.
+fn exec_rule_line(rule: &ExecRuleRow) -> String {
+    let verdict = match (rule.decides, rule.matches) {
+        (true, Fit::Maybe) => " (may be about this pod)",
+        (true, Fit::Yes | Fit::No) => "",
+        (false, Fit::No) => " (not about this pod)",
+        (false, Fit::Yes | Fit::Maybe) => " (never tried: an earlier rule decides)",
+    };
+    format!("{}: {}{verdict}\n", exec_rule(rule), printable(&rule.why))
 }
 
 /// Describes the effect of an exec rule, as a clause.
-pub(super) fn exec_rule(rule: &Value) -> String {
-    let verb = match (rule["allow"] == true, rule["mode"] == "audit") {
+pub(super) fn exec_rule(rule: &ExecRuleRow) -> String {
+    let verb = match (rule.allow, rule.mode) {
         (true, _) => "permits",
-        (false, true) => "would refuse",
-        (false, false) => "refuses",
+        (false, RuleMode::Audit) => "would refuse",
+        (false, RuleMode::Enforce) => "refuses",
     };
-    let terminal = match rule["terminal"].as_bool() {
+    let terminal = match rule.terminal {
         Some(true) => " with a terminal",
         Some(false) => " without a terminal",
         None => "",
     };
-    let list = |key: &str, word: &str| {
-        let entries = rule[key].as_array().map(Vec::as_slice).unwrap_or_default();
-        let entries: Vec<String> = entries.iter().map(text).collect();
-        if entries.is_empty() { String::new() } else { format!(" {word} {}", entries.join(", ")) }
+    let list = |entries: &[String], word: &str| match printable(&entries.join(", ")) {
+        none if none.is_empty() => none,
+        entries => format!(" {word} {entries}"),
     };
-    let name = text(&rule["rule"]);
-    let (users, commands) = (list("users", "of users"), list("commands", "that run"));
+    let (name, users) = (printable(&rule.rule), list(&rule.users, "of users"));
+    let commands = list(&rule.commands, "that run");
     format!("exec rule \"{name}\" {verb} processes{terminal}{users}{commands}")
 }
 
-fn labels(labels: &Value) -> String {
-    let pairs = labels.as_object().into_iter().flatten();
-    let pairs: Vec<String> = pairs
-        .map(|(key, value)| format!("{}={}", text(&Value::from(key.as_str())), text(value)))
-        .collect();
-    if pairs.is_empty() { "-".to_owned() } else { pairs.join(" ") }
-}
-
-fn rule_of(row: &Value) -> String {
-    match row["rule"].as_str() {
-        None => "none".to_owned(),
-        Some(_) if row["mode"] == "audit" => format!("{} (audit)", text(&row["rule"])),
-        Some(_) => text(&row["rule"]),
-    }
+fn rule_of(row: &PluginRights) -> String {
+    let mode = if row.mode == Some(RuleMode::Audit) { " (audit)" } else { "" };
+    row.rule.as_ref().map_or_else(|| "none".to_owned(), |rule| printable(rule) + mode)
 }

@@ -2,18 +2,48 @@
 //! `reload`: makes the running daemon read its configuration again, and shows the changes, or with
 //! `--dry-run` those that it would apply. It changes nothing itself.
 
-use std::fmt::Write;
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use crate::config::Loaded;
+use super::output::{Answer, Format, PlainOutput};
+use super::{ask, paint};
+use crate::answers::Reloaded;
+use crate::config::{ChangedKey, Effect, Loaded};
 use crate::daemon::other;
 use crate::error::{Error, Result};
 use crate::wrapper;
 
+/// `reload`.
+#[derive(Debug, Args)]
+pub(super) struct Reload {
+    /// Only show what would change.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    pub(super) output: PlainOutput,
+}
+
+/// What a reload did.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum ReloadResult {
+    Done {
+        #[serde(flatten)]
+        reloaded: Reloaded,
+        running: bool,
+    },
+    NotRunning {
+        applied: bool,
+        running: bool,
+        changed: [String; 0],
+        warnings: Vec<String>,
+    },
+}
+
 /// Reloads. Without a daemon, the next one reads the files; an error that it would refuse is an
 /// error here too.
-pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
+pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
     if !wrapper::is_listening(&loaded.config) {
         if let Some(problem) = loaded.refusal() {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
@@ -24,53 +54,53 @@ pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
             return Err(other.error(&loaded.config));
         }
         let warnings = loaded.warnings();
-        return Ok(json!({
-            "applied": false, "running": false, "changed": [], "warnings": warnings,
-        }));
+        return Ok(ReloadResult::NotRunning {
+            applied: false,
+            running: false,
+            changed: [],
+            warnings,
+        });
     }
-    let mut document = super::ask(&loaded.config, &json!({"verb": "reload", "dry_run": is_dry}))?;
-    document["running"] = true.into();
-    Ok(document)
+    let question = json!({"verb": "reload", "dry_run": wanted.dry_run});
+    Ok(ReloadResult::Done { reloaded: ask(&loaded.config, &question)?, running: true })
 }
 
-/// Formats the result for people: a diff of the keys and of the sections of lists, with those that
-/// need a restart apart.
-pub(super) fn show(document: &Value) -> String {
-    let list = |name: &str| document[name].as_array().cloned().unwrap_or_default();
-    let (restarts, changed): (Vec<Value>, Vec<Value>) =
-        list("changed").into_iter().partition(|changed| changed["applied_by"] == "restart");
-    let mut page = String::new();
-    for warning in list("warnings") {
-        let _infallible = writeln!(page, "warning: {}", warning.as_str().unwrap_or_default());
-    }
-    if document["running"] != true {
-        page.push_str("the daemon is not running; it reads the configuration when it starts");
-        return page;
-    }
-    let verb = if document["applied"] == true { "reloaded" } else { "would be reloaded" };
-    match changed.as_slice() {
-        [] if restarts.is_empty() => page.push_str("nothing has changed\n"),
-        [] => page.push_str("nothing that a reload applies has changed\n"),
-        changed => page.push_str(&diff(&format!("{verb}:"), changed)),
-    }
-    if !restarts.is_empty() {
-        let how = document["restart_with"].as_str().unwrap_or_default();
-        page.push_str(&diff(&format!("needs a restart ({how}):"), &restarts));
-    }
-    page
-}
+impl Answer for ReloadResult {
+    const PAINTER: fn(&str) -> String = paint::diff;
 
-fn diff(head: &str, changed: &[Value]) -> String {
-    let mut page = format!("{head}\n");
-    for one in changed {
-        let [key, line] = ["key", "line"].map(|member| one[member].as_str().unwrap_or_default());
-        if line != key && !line.is_empty() {
-            let _infallible = writeln!(page, "{line}");
+    /// A diff of the keys and of the sections of lists, with those that need a restart apart.
+    fn page(&self, _: Format) -> String {
+        let (Self::Done { reloaded: Reloaded { warnings, .. }, .. }
+        | Self::NotRunning { warnings, .. }) = self;
+        let mut page: String =
+            warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+        let Self::Done { reloaded: Reloaded { applied, changed, restart_with, .. }, .. } = self
+        else {
+            return page + "the daemon is not running; it reads the configuration when it starts";
+        };
+        let (restarts, changed): (Vec<&ChangedKey>, Vec<&ChangedKey>) =
+            changed.iter().partition(|changed| changed.effect == Effect::Restart);
+        let verb = if *applied { "reloaded" } else { "would be reloaded" };
+        match changed.as_slice() {
+            [] if restarts.is_empty() => page.push_str("nothing has changed\n"),
+            [] => page.push_str("nothing that a reload applies has changed\n"),
+            changed => page.push_str(&diff(&format!("{verb}:"), changed)),
         }
-        for (sign, side) in [('-', "before"), ('+', "after")] {
-            if let Some(value) = one[side].as_str() {
-                let _infallible = writeln!(page, "{sign}{key} = {value}");
-            }
+        if !restarts.is_empty() {
+            page.push_str(&diff(&format!("needs a restart ({restart_with}):"), &restarts));
+        }
+        page
+    }
+}
+
+fn diff(head: &str, changed: &[&ChangedKey]) -> String {
+    let mut page = format!("{head}\n");
+    for ChangedKey { key, line, before, after, effect: _ } in changed {
+        if line != key && !line.is_empty() {
+            page.push_str(&format!("{line}\n"));
+        }
+        for (sign, side) in [('-', before), ('+', after)] {
+            page.extend(side.iter().map(|value| format!("{sign}{key} = {value}\n")));
         }
     }
     page
@@ -78,16 +108,23 @@ fn diff(head: &str, changed: &[Value]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn changed(key: &str, values: (Value, Value), by: &str) -> Value {
         json!({"key": key, "before": values.0, "after": values.1, "applied_by": by})
     }
 
+    fn page(reloaded: Value) -> String {
+        let reloaded = serde_json::from_value(reloaded).unwrap();
+        ReloadResult::Done { reloaded, running: true }.page(Format::Page)
+    }
+
     #[test]
     fn changes_are_a_diff_and_those_for_a_restart_are_separate() {
         let document = json!({
-            "running": true, "applied": true, "restart_with": "nri-runc nri restart",
+            "applied": true, "restart_with": "nri-runc nri restart",
             "warnings": ["f:1:1: unknown key x"],
             "changed": [
                 changed("log.level", ("\"info\"".into(), "\"warn\"".into()), "reload"),
@@ -99,17 +136,18 @@ mod tests {
         let wanted = "warning: f:1:1: unknown key x\nreloaded:\n-log.level = \"info\"\n\
                       +log.level = \"warn\"\n+plugin.a.strikes = 2\nrule \"a\": new\n+rule \"a\" = {hide = true}\n\
                       needs a restart (nri-runc nri restart):\n-run_dir = \"/a\"\n+run_dir = \"/b\"\n";
-        assert_eq!(show(&document), wanted);
+        assert_eq!(page(document), wanted);
     }
 
     #[test]
     fn a_reload_without_changes_is_reported_as_such() {
-        let page = |changed: Value| {
-            show(&json!({"running": true, "applied": false, "warnings": [], "changed": changed}))
-        };
-        assert_eq!(page(json!([])), "nothing has changed\n");
+        assert_eq!(page(json!({"changed": []})), "nothing has changed\n");
         let restart = changed("run_dir", (Value::Null, "\"/b\"".into()), "restart");
-        assert!(page(json!([restart])).starts_with("nothing that a reload applies"));
-        assert!(show(&json!({"running": false})).contains("is not running"));
+        assert!(page(json!({"changed": [restart]})).starts_with("nothing that a reload applies"));
+        let (changed, warnings) = ([], vec!["w".to_owned()]);
+        let none = ReloadResult::NotRunning { applied: false, running: false, changed, warnings };
+        assert!(none.page(Format::Page).contains("is not running"));
+        let document = r#"{"applied":false,"running":false,"changed":[],"warnings":["w"]}"#;
+        assert_eq!(json!(none).to_string(), document);
     }
 }

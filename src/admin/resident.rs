@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use crate::answers::{ConfigurationInForce, Program, ProgramFile, Status};
+use crate::answers::{ConfigurationInForce, Program, ProgramFile, Reexec, Status};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::files;
@@ -20,6 +21,7 @@ use crate::host::Host;
 use crate::presence::{self, IfThere};
 use crate::{daemon, last_words, procfs, runtime, wrapper};
 
+use super::output::{Answer, Format};
 use super::progress;
 use super::systemd::Unit;
 
@@ -258,36 +260,67 @@ fn shown_by_process(pid: u32) -> Box<Status> {
     Box::new(status)
 }
 
+/// The result of `stop`.
+#[derive(Debug, Serialize)]
+pub(super) struct Stopped {
+    stopped: bool,
+    pid: Option<u32>,
+    #[serde(flatten)]
+    how: Option<HowStopped>,
+}
+
+#[derive(Debug, Serialize)]
+struct HowStopped {
+    killed: bool,
+    /// The next container starts the daemon again.
+    autostart: bool,
+    /// `systemd`, if that stopped it.
+    by: Option<&'static str>,
+}
+
 /// Stops the daemon.
-pub(super) fn stop(loaded: &Loaded) -> Result<Value> {
-    let config = &loaded.config;
+pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     let Some(running) = RunningDaemon::find(loaded)? else {
-        return Ok(json!({"stopped": false, "pid": null}));
+        return Ok(Stopped { stopped: false, pid: None, how: None });
     };
     let by_hand = "systemctl stop nri-runc.socket nri-runc.service";
     let unit = running.unit(by_hand)?;
     unit.as_ref().map_or(Ok(()), Unit::stop)?;
     let (killed, pid) = (running.end(unit.is_some())?, running.pid);
-    let autostart = config.autostart;
-    let by = unit.map(|_| "systemd");
-    Ok(json!({"stopped": true, "pid": pid, "killed": killed, "autostart": autostart, "by": by}))
+    let (autostart, by) = (loaded.config.autostart, unit.map(|_| "systemd"));
+    let how = Some(HowStopped { killed, autostart, by });
+    Ok(Stopped { stopped: true, pid: Some(pid), how })
 }
 
-/// Formats the result of `stop` for people.
-pub(super) fn show_stopped(document: &Value) -> String {
-    let how = if document["killed"] == true { "killed, as it did not respond" } else { "stopped" };
-    match document["pid"].as_u64() {
-        None => "the daemon is not running".to_owned(),
-        Some(pid) if document["by"] == "systemd" => format!("{how} by systemd (process {pid})"),
-        Some(pid) if document["autostart"] == true => {
-            format!("{how} (process {pid}); the next container starts the daemon again")
+impl Answer for Stopped {
+    fn page(&self, _: Format) -> String {
+        let (Some(pid), Some(how)) = (self.pid, &self.how) else {
+            return "the daemon is not running".to_owned();
+        };
+        let HowStopped { killed, autostart, by } = *how;
+        let how = if killed { "killed, as it did not respond" } else { "stopped" };
+        match by {
+            Some(by) => format!("{how} by {by} (process {pid})"),
+            None if autostart => {
+                format!("{how} (process {pid}); the next container starts the daemon again")
+            }
+            None => format!("{how} (process {pid})"),
         }
-        Some(pid) => format!("{how} (process {pid})"),
     }
 }
 
+/// The result of `restart`.
+#[derive(Debug, Serialize)]
+pub(super) struct Restarted {
+    was: Option<u32>,
+    pid: u32,
+    killed: bool,
+    /// `systemd`, if that started it.
+    by: Option<&'static str>,
+}
+
 /// Restarts the daemon with its configuration file and its program.
-pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
+pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     let running = RunningDaemon::find(loaded)
         .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;
     let status = running.as_ref().map(|running| &running.status);
@@ -332,7 +365,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
         wrapper::start_daemon(&next.config, &program, file.as_deref())?;
     }
     let pid = pid_of_next(&next.config, was)?;
-    Ok(json!({"was": was, "pid": pid, "killed": killed, "by": unit.map(|_| "systemd")}))
+    Ok(Restarted { was, pid, killed, by: unit.map(|_| "systemd") })
 }
 
 /// Returns the process of the daemon that responds now, and is not `was`.
@@ -360,31 +393,44 @@ fn pid_of_next(config: &Config, was: Option<u32>) -> Result<u32> {
     }
 }
 
-/// Formats the result of `restart` for people.
-pub(super) fn show_restarted(document: &Value) -> String {
-    let now = document["pid"].as_u64().unwrap_or_default();
-    let by = if document["by"] == "systemd" { " by systemd" } else { "" };
-    let killed = if document["killed"] == true { ", killed, as it did not respond" } else { "" };
-    match document["was"].as_u64() {
-        Some(was) => format!("restarted{by}: process {now} (was {was}{killed})"),
-        None => format!("started{by}: process {now}"),
+impl Answer for Restarted {
+    fn page(&self, _: Format) -> String {
+        let Self { was, pid, killed, by } = self;
+        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+        let killed = if *killed { ", killed, as it did not respond" } else { "" };
+        match was {
+            Some(was) => format!("restarted{by}: process {pid} (was {was}{killed})"),
+            None => format!("started{by}: process {pid}"),
+        }
     }
 }
 
 /// Makes the running daemon re-execute the program that is now at its path. Does nothing without a
 /// daemon.
-pub(super) fn reexec(config: &Config) -> Result<Value> {
+pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
+    let config = &loaded.config;
     if !wrapper::is_listening(config) {
-        return Ok(json!({"reexecuted": false, "pid": null}));
+        return Ok(Reexecution::None { reexecuted: false, pid: None });
     }
     let before = super::ask_status(config).unwrap_or_default();
-    let request = json!({"verb": "reexec"}).to_string();
-    let answer = wrapper::admin_within(config, &request, REEXEC_WAIT)
+    let reexec = super::ask_within(config, &json!({"verb": "reexec"}), REEXEC_WAIT)
         .map_err(|error| without_answer(config, &before, error))?;
-    let mut document: Value =
-        serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))?;
-    document["reexecuted"] = true.into();
-    Ok(document)
+    Ok(Reexecution::Done { reexec, reexecuted: true })
+}
+
+/// The result of `reexec`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Reexecution {
+    Done {
+        #[serde(flatten)]
+        reexec: Reexec,
+        reexecuted: bool,
+    },
+    None {
+        reexecuted: bool,
+        pid: Option<u32>,
+    },
 }
 
 /// Explains a connection that ended during a re-execution.
@@ -419,21 +465,18 @@ fn words_of_next(config: &Config) -> String {
     last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
 }
 
-/// Formats the result of `reexec` for people.
-pub(super) fn show_reexecuted(document: &Value) -> String {
-    let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
-    let number = |name: &str| document[name].as_u64().unwrap_or_default();
-    if document["pid"].is_null() {
-        return "the daemon is not running".to_owned();
+impl Answer for Reexecution {
+    fn page(&self, _: Format) -> String {
+        let Self::Done { reexec: Reexec { pid, version, was_version, plugins, held_ms }, .. } =
+            self
+        else {
+            return "the daemon is not running".to_owned();
+        };
+        format!(
+            "re-executed: process {pid} runs version {version} (was {was_version}); {plugins} plugins stayed \
+             connected, requests were held for {held_ms} ms"
+        )
     }
-    format!(
-        "re-executed: process {} runs version {} (was {}); {} plugins stayed connected, requests were held for {} ms",
-        number("pid"),
-        text("version"),
-        text("was_version"),
-        number("plugins"),
-        number("held_ms")
-    )
 }
 
 /// Lists the parts of a daemon with this status that are older than the files on disk, each with

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables for operators, made from the documents that `--json` prints.
 
-use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use rustix::termios::{isatty, tcgetwinsize};
 use serde_json::Value;
 
-use crate::audit;
+use super::output::{Answer, Format};
+use crate::answers::MetricsText;
 use crate::limits;
 use crate::text::{age, printable};
 
-/// Returns the metrics as the daemon wrote them.
-pub(super) fn metrics(document: &Value) -> String {
-    document["text"].as_str().unwrap_or_default().to_owned()
+impl Answer for MetricsText {
+    /// The metrics as the daemon wrote them.
+    fn page(&self, _: Format) -> String {
+        self.text.clone()
+    }
 }
 
 /// Placeholder for the value of an environment variable (decision D27).
@@ -63,18 +65,9 @@ pub(super) fn line_of(row: &[String], widths: &[usize]) -> String {
     format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
 }
 
-pub(super) fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
-    document.as_array().into_iter().flatten().map(row).collect()
-}
-
 /// Formats a value that may be unknown.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| printable(&value.to_string()))
-}
-
-/// Formats the age of a time in nanoseconds of a document.
-pub(super) fn ago_of(at: &Value) -> String {
-    ago(at.as_i64().unwrap_or_default())
 }
 
 /// Formats the age of a time in nanoseconds.
@@ -92,26 +85,6 @@ pub(super) fn milliseconds(millis: f64) -> String {
         _ => format!("{millis:.1}ms"),
     }
 }
-
-/// Renders `plugins --logs`: the lines of the present run and of the one before, each with its
-/// time.
-pub(super) fn plugin_output(document: &Value) -> String {
-    let mut page = String::new();
-    let id = plugin_id(document);
-    for run in document["runs"].as_array().into_iter().flatten() {
-        for line in run["lines"].as_array().into_iter().flatten() {
-            let time: String = text(&line["time"]).chars().take(SECONDS).collect();
-            let _infallible = writeln!(page, "{time}Z  {}", text(&line["line"]));
-        }
-        if !run["exit_status"].is_null() {
-            let _infallible = writeln!(page, "({id}: {})", text(&run["exit_status"]));
-        }
-    }
-    if page.is_empty() { format!("{id} has printed nothing\n") } else { page }
-}
-
-/// The characters of a time up to its seconds.
-const SECONDS: usize = 19;
 
 /// Wraps words to the terminal's width, indented after the first line.
 pub(super) fn wrapped(title: &str, words: &str) -> String {
@@ -184,14 +157,6 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     format!("{begin}{LEFT_OUT}{end}")
 }
 
-/// Formats `NN-name`.
-pub(super) fn plugin_id(plugin: &Value) -> String {
-    match (text(&plugin["index"]), text(&plugin["name"])) {
-        (index, name) if index.is_empty() && name.is_empty() => "(not registered)".to_owned(),
-        (index, name) => format!("{index}-{name}"),
-    }
-}
-
 /// Formats NAMESPACE/NAME, or the name alone without a namespace.
 pub(super) fn name_of_pod(namespace: &str, name: &str) -> String {
     match namespace {
@@ -200,60 +165,9 @@ pub(super) fn name_of_pod(namespace: &str, name: &str) -> String {
     }
 }
 
-/// Renders the page of `check`.
-pub(super) fn check(document: &Value) -> String {
-    let mut lines = Vec::new();
-    for finding in document.as_array().into_iter().flatten() {
-        let mark = match (finding["ok"] == true, finding["warning"] == true) {
-            (false, _) => "NO",
-            (true, true) => "!!",
-            (true, false) => "ok",
-        };
-        lines.push(vec![mark.to_owned(), text(&finding["check"]), text(&finding["detail"])]);
-        // Below its row: as a column it would make every line longer than a terminal.
-        if let Some(hint) = finding["hint"].as_str().filter(|hint| !hint.is_empty()) {
-            lines.push(vec![String::new(), String::new(), format!("fix: {}", printable(hint))]);
-        }
-    }
-    table(&["", "check", "detail"], &lines)
-}
-
-/// Hides the values of environment variables, also those of hooks.
-pub(super) fn redact(document: &mut Value) {
-    for change in document["changes"].as_array_mut().into_iter().flatten() {
-        let field = change["field"].as_str().unwrap_or_default().to_owned();
-        for side in ["before", "after"] {
-            audit::redact(&field, &mut change[side], REDACTED);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn environment_values_are_hidden_and_nothing_else() {
-        let mut document = json!({"changes": [
-            {"field": "process.env[TOKEN]", "before": null, "after": "secret"},
-            {"field": "annotations[a]", "before": null, "after": "b"}]});
-        redact(&mut document);
-        assert!(!document.to_string().contains("secret"));
-        assert_eq!(document["changes"][0]["before"], Value::Null);
-        assert_eq!(document["changes"][1]["after"], "b");
-    }
-
-    #[test]
-    fn environment_values_of_hooks_are_hidden_but_names_are_shown() {
-        let hook = json!({"path": "/bin/h", "args": ["h", "A=b"], "env": ["TOKEN=secret"]});
-        let mut document = json!({"changes": [
-            {"field": "hooks.prestart", "before": [hook], "after": [hook, hook]}]});
-        redact(&mut document);
-        let text = document.to_string();
-        assert!(!text.contains("secret") && text.contains("TOKEN=(hidden"), "{text}");
-        assert!(text.contains("/bin/h") && text.contains("A=b"), "{text}");
-    }
 
     #[test]
     fn a_cell_of_any_length_keeps_its_row_and_widens_no_other() {

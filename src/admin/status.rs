@@ -3,23 +3,20 @@
 
 use std::fmt::Write as _;
 
-use serde_json::json;
-
 use crate::answers::Status;
-use crate::config::Config;
-use crate::error::Result;
 use crate::messages;
 use crate::text::{printable, span};
 
-use super::output::{Format, tell};
+use super::output::{Answer, Format};
+use super::paint;
 use super::show::ago;
-use super::{ask, paint, read};
 
-/// Prints the status.
-pub(super) fn status(config: &Config, format: Format) -> Result<u8> {
-    let document = ask(config, &json!({"verb": "status"}))?;
-    let status = read(&document)?;
-    tell(format, &document, |_| page(&status), paint::trouble)
+impl Answer for Status {
+    const PAINTER: fn(&str) -> String = paint::trouble;
+
+    fn page(&self, _: Format) -> String {
+        page(self)
+    }
 }
 
 /// Renders the page.

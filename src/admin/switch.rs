@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tracing::warn;
 
 use crate::config::Config;
@@ -13,8 +14,20 @@ use crate::error::{Context, Result};
 use crate::files;
 use crate::wrapper;
 
-/// Disables or enables plugins; returns the resulting state.
-pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
+use super::output::{Answer, Format};
+
+/// Whether plugins are disabled, and what follows.
+#[derive(Debug, Serialize)]
+pub(super) struct Switched {
+    disabled: bool,
+    disabled_by_configuration: bool,
+    lasts_over_reboot: bool,
+    /// The protections that are not enforced.
+    bypassed: Vec<String>,
+}
+
+/// Disables or enables plugins.
+pub(super) fn switch(config: &Config, off: bool) -> Result<Switched> {
     let file = config.disabled_file();
     if off {
         files::make_private_dir(&config.run_dir)?;
@@ -31,12 +44,12 @@ pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
         }
     }
     log(config, off);
-    Ok(json!({
-        "disabled": off,
-        "disabled_by_configuration": config.disable,
-        "lasts_over_reboot": off && !is_memory(&config.run_dir),
-        "bypassed": if off { bypassed(config) } else { Vec::new() },
-    }))
+    Ok(Switched {
+        disabled: off,
+        disabled_by_configuration: config.disable,
+        lasts_over_reboot: off && !is_memory(&config.run_dir),
+        bypassed: if off { bypassed(config) } else { Vec::new() },
+    })
 }
 
 /// Lists the protections that are not enforced while plugins are disabled.
@@ -73,25 +86,22 @@ fn log(config: &Config, off: bool) {
     }
 }
 
-/// Formats the result for people.
-pub(super) fn show(document: &Value) -> String {
-    if document["disabled"] == true {
-        let until = if document["lasts_over_reboot"] == true {
-            "until `nri-runc nri enable`, across reboots"
-        } else {
-            "until `nri-runc nri enable` or the next reboot (nri.disable = true persists)"
+impl Answer for Switched {
+    fn page(&self, _: Format) -> String {
+        let until = match (self.disabled, self.lasts_over_reboot) {
+            (false, _) if self.disabled_by_configuration => {
+                return "still disabled: nri.disable is set in the configuration".to_owned();
+            }
+            (false, _) => return "enabled: plugins are asked from the next command on".to_owned(),
+            (true, true) => "until `nri-runc nri enable`, across reboots",
+            (true, false) => {
+                "until `nri-runc nri enable` or the next reboot (nri.disable = true persists)"
+            }
         };
-        let mut page = format!("disabled {until}: every command goes straight to the runtime");
-        let bypassed = document["bypassed"].as_array().into_iter().flatten();
-        let bypassed: Vec<&str> = bypassed.filter_map(Value::as_str).collect();
-        if !bypassed.is_empty() {
-            let list = bypassed.join("; ");
-            page.push_str(&format!("\nnot enforced while disabled: {list}"));
+        let page = format!("disabled {until}: every command goes straight to the runtime");
+        match self.bypassed.join("; ") {
+            none if none.is_empty() => page,
+            list => format!("{page}\nnot enforced while disabled: {list}"),
         }
-        return page;
     }
-    if document["disabled_by_configuration"] == true {
-        return "still disabled: nri.disable is set in the configuration".to_owned();
-    }
-    "enabled: plugins are asked from the next command on".to_owned()
 }

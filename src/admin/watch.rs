@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::config::Config;
@@ -36,10 +37,10 @@ pub(super) struct ListRow {
 }
 
 /// A list that can be watched.
-pub(super) struct WatchedList<'l> {
+pub(super) struct WatchedList<'l, T> {
     pub(super) question: Value,
     pub(super) head: Vec<&'static str>,
-    pub(super) rows: &'l dyn Fn(Value) -> Result<Vec<ListRow>>,
+    pub(super) rows: &'l dyn Fn(T) -> Result<Vec<ListRow>>,
     /// The state to print for a row that disappeared; `None`: nothing is printed.
     pub(super) gone: Option<&'static str>,
 }
@@ -48,7 +49,11 @@ pub(super) struct WatchedList<'l> {
 ///
 /// # Errors
 /// Fails when the first request fails, or the output cannot be written.
-pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> Result<u8> {
+pub(super) fn watch<T: DeserializeOwned>(
+    config: &Config,
+    list: &WatchedList<'_, T>,
+    format: Format,
+) -> Result<u8> {
     let rows = (list.rows)(ask(config, &list.question)?)?;
     let mut seen = Seen::new(&list.head, &rows, format);
     if format.is_page() {
@@ -60,7 +65,7 @@ pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> 
     }
     let mut is_away = false;
     while has_reader(INTERVAL)? {
-        match ask(config, &list.question).and_then(|document| (list.rows)(document)) {
+        match ask(config, &list.question).and_then(|answer| (list.rows)(answer)) {
             Ok(rows) => {
                 is_away = false;
                 for row in seen.take(rows, list.gone) {

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Loaded;
@@ -14,7 +15,8 @@ use super::reader::{WrittenSection, place_of, settings};
 use crate::error::quoted;
 
 /// A key whose value differs between two readings.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct ChangedKey {
     /// Its dotted name; for a section of a list, `LIST "NAME"`.
     pub key: String,
@@ -24,15 +26,8 @@ pub(crate) struct ChangedKey {
     pub before: Option<String>,
     pub after: Option<String>,
     /// The step that makes the new value take effect.
+    #[serde(rename = "applied_by")]
     pub effect: Effect,
-}
-
-impl ChangedKey {
-    /// The form of `reload --json`.
-    pub(crate) fn to_json(&self) -> Value {
-        let Self { key, line, before, after, effect } = self;
-        json!({"key": key, "line": line, "before": before, "after": after, "applied_by": effect.name()})
-    }
 }
 
 /// The keys whose values differ, in order, and then the sections. A key that is set to its default counts as unchanged.

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use toml_edit::Value;
 
 use super::duration::parse as parse_duration;
@@ -23,11 +24,13 @@ type Mistake = std::borrow::Cow<'static, str>;
 type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
 /// The step that makes a changed value take effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Effect {
     /// None: wrappers read it at every call.
     Call,
     /// A reload of the daemon.
+    #[default]
     Reload,
     /// A start of the daemon.
     Restart,

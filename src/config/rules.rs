@@ -6,6 +6,7 @@
 //! every plugin, until the file is fixed (D43). Nothing here reads a file, and no rule is applied
 //! here.
 
+use serde::{Deserialize, Serialize};
 use toml_edit::Value;
 
 use super::fields::check_field;
@@ -21,13 +22,21 @@ pub(crate) const INJECTIONS: &str = "inject:";
 pub(crate) const EVICTION: &str = "Eviction";
 
 /// The reaction to a plugin's request that a rule does not permit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RuleMode {
     /// It is refused.
     #[default]
     Enforce,
     /// It is permitted, and recorded.
     Audit,
+}
+
+impl RuleMode {
+    /// The mode of what refuses, or only notes.
+    pub(crate) fn of(refuses: bool) -> Self {
+        if refuses { Self::Enforce } else { Self::Audit }
+    }
 }
 
 /// One `[[rule]]` as it is written.

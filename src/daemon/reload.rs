@@ -10,10 +10,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
+use crate::answers::Reloaded;
 use crate::config::{ChangedKey, Config, Effect, Loaded, Scope};
 use crate::error::{Error, Result};
 use crate::inject;
@@ -38,15 +39,6 @@ pub(crate) struct Reloads<'d> {
     pub(crate) metrics: &'d RefCell<MetricsServer>,
 }
 
-/// A reload that was not refused.
-struct Reloaded {
-    is_dry: bool,
-    changed: Vec<ChangedKey>,
-    /// Errors in ignored keys, and warnings about probable mistakes.
-    warnings: Vec<String>,
-    how_to_restart: &'static str,
-}
-
 impl Reloads<'_> {
     /// Reloads at each SIGHUP and each request, one after the other. Returns when an error that made creates fail is
     /// fixed and only a new daemon can apply the files.
@@ -60,7 +52,7 @@ impl Reloads<'_> {
                 Some(request) = requests.recv() => {
                     let outcome = self.reload(request.what.is_dry).await;
                     let _caller_is_gone =
-                        request.answer.send(outcome.map(|reloaded| reloaded.to_json()));
+                        request.answer.send(outcome.map(|reloaded| json!(reloaded)));
                 }
                 () = tokio::time::sleep(FIXED_CHECK), if is_unreliable => {
                     if self.needs_successor(&mut is_reported).await {
@@ -119,11 +111,13 @@ impl Reloads<'_> {
         if let Some(problem) = loaded.refusal() {
             return Err(not_reloaded(&problem.text));
         }
+        let changed = self.started_with.changes(&loaded);
         let reloaded = Reloaded {
-            is_dry,
-            changed: self.started_with.changes(&loaded),
+            applied: !is_dry,
+            restart_needed: names(&changed, true),
+            changed,
+            restart_with: self.started_with.how_to_restart().to_owned(),
             warnings: self.warnings(&loaded),
-            how_to_restart: self.started_with.how_to_restart(),
         };
         Ok((reloaded, loaded))
     }
@@ -158,7 +152,7 @@ impl Reloads<'_> {
         // From here on nothing fails or waits.
         let is_shown = tracing::enabled!(tracing::Level::INFO);
         if is_shown {
-            reloaded.log();
+            log(&reloaded);
         }
         self.put_in_force(&before, next, &loaded);
         socket::change(self.daemon, socket_change, &before.socket_path);
@@ -166,7 +160,7 @@ impl Reloads<'_> {
             self.metrics.borrow_mut().serve(self.daemon, metrics);
         }
         if !is_shown {
-            reloaded.log();
+            log(&reloaded);
         }
         Ok(reloaded)
     }
@@ -212,40 +206,29 @@ fn not_reloaded(why: &str) -> Error {
     Error::new(format!("configuration not reloaded, the previous one stays in force: {why}"))
 }
 
-impl Reloaded {
-    fn names(&self, needs_restart: bool) -> Vec<&str> {
-        let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
-        self.changed.iter().filter(wanted).map(|changed| changed.line.as_str()).collect()
-    }
+/// The changed keys that need a restart, or those that do not.
+fn names(changed: &[ChangedKey], needs_restart: bool) -> Vec<String> {
+    let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
+    changed.iter().filter(wanted).map(|changed| changed.line.clone()).collect()
+}
 
-    /// Logs one line for a reload, and one for each warning.
-    fn log(&self) {
-        self.warnings.iter().for_each(|warning| warn!("{warning}"));
-        let (applied, restarts) = (self.names(false), self.names(true));
-        let mut parts = Vec::new();
-        if !applied.is_empty() {
-            parts.push(format!("applied {}", applied.join(", ")));
-        }
-        if !restarts.is_empty() {
-            parts.push(format!(
-                "restart needed ({}) for {}",
-                self.how_to_restart,
-                restarts.join(", ")
-            ));
-        }
-        if parts.is_empty() {
-            parts.push("nothing has changed".to_owned());
-        }
-        info!("configuration reloaded: {}", parts.join("; "));
+/// Logs one line for a reload, and one for each warning.
+fn log(reloaded: &Reloaded) {
+    reloaded.warnings.iter().for_each(|warning| warn!("{warning}"));
+    let (applied, restarts) = (names(&reloaded.changed, false), &reloaded.restart_needed);
+    let mut parts = Vec::new();
+    if !applied.is_empty() {
+        parts.push(format!("applied {}", applied.join(", ")));
     }
-
-    fn to_json(&self) -> Value {
-        json!({
-            "applied": !self.is_dry,
-            "changed": self.changed.iter().map(ChangedKey::to_json).collect::<Vec<_>>(),
-            "restart_needed": self.names(true),
-            "restart_with": self.how_to_restart,
-            "warnings": self.warnings,
-        })
+    if !restarts.is_empty() {
+        parts.push(format!(
+            "restart needed ({}) for {}",
+            reloaded.restart_with,
+            restarts.join(", ")
+        ));
     }
+    if parts.is_empty() {
+        parts.push("nothing has changed".to_owned());
+    }
+    info!("configuration reloaded: {}", parts.join("; "));
 }

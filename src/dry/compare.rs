@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nri_adaptation::{Creation, MergeError, Merged, Rights};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::chain::RuleScope;
@@ -216,10 +217,9 @@ impl<'c> Judge<'c> {
 
     /// Adds each plugin's rights, if no reply is known.
     fn note_rights(&self, ruled: &RuledPod, verdict: &mut Verdict) {
-        let document = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
-        for row in document["plugins"].as_array().into_iter().flatten() {
-            let plugin = row["plugin"].as_str().unwrap_or_default();
-            let effect = super::policy::effect(row);
+        let answer = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
+        for row in &answer.plugins {
+            let (plugin, effect) = (&row.plugin, super::policy::effect(row));
             // A plugin that only one of two configurations names is as free in the other.
             let is_wanted = self.plugins.iter().any(|wanted| wanted == plugin);
             if is_wanted || effect != super::policy::UNRESTRICTED {
@@ -318,18 +318,18 @@ impl<'c> Judge<'c> {
 /// decisions of the one.
 #[derive(Debug, Default)]
 struct Comparison {
-    creations: u64,
-    changed: u64,
+    creations: usize,
+    changed: usize,
     /// By what they are about and what changed: an engine tries a container again and again.
-    rows: BTreeMap<String, (Value, u64)>,
-    more: u64,
+    rows: BTreeMap<String, ComparedContainer>,
+    more: usize,
 }
 
 impl Comparison {
     fn add(&mut self, creation: &JudgedCreation, before: &Judge<'_>, after: Option<&Judge<'_>>) {
         self.creations += 1;
         let old = before.judge(creation);
-        let (changes, container) = match after.map(|after| (after, after.judge(creation))) {
+        let (changes, decided) = match after.map(|after| (after, after.judge(creation))) {
             Some((after, new)) => {
                 let mut changes = differences(&old, &new);
                 // It may differ, so it is listed, next to the known decisions.
@@ -337,67 +337,122 @@ impl Comparison {
                     [before.undecided(creation), after.undecided(creation)].concat();
                 undecided.sort_unstable();
                 undecided.dedup();
-                changes.extend(undecided.into_iter().map(|promise| {
-                    json!({"what": format!("promise {promise}"), "before": null, "after": UNDECIDED})
+                changes.extend(undecided.into_iter().map(|promise| ChangedDecision {
+                    what: format!("promise {promise}"),
+                    before: None,
+                    after: Some(UNDECIDED.to_owned()),
                 }));
-                self.changed += u64::from(!changes.is_empty());
-                let container = json!({"before": old[CONTAINER], "after": new[CONTAINER]});
-                (changes, container)
+                self.changed += usize::from(!changes.is_empty());
+                (changes, new.get(CONTAINER).cloned())
             }
-            None => (differences(&old, &Verdict::new()), json!({"before": old[CONTAINER]})),
+            None => (differences(&old, &Verdict::new()), None),
         };
         if changes.is_empty() {
             return;
         }
-        let mut row = json!({
-            "namespace": creation.pod.namespace,
-            "pod": creation.pod.name,
-            "container": creation.container.name,
-            "decision": container,
-            "changes": changes,
-        });
-        let key = row.to_string();
-        if let Some((_, count)) = self.rows.get_mut(&key) {
-            *count += 1;
+        let judged = JudgedContainer {
+            namespace: creation.pod.namespace.clone(),
+            pod: creation.pod.name.clone(),
+            container: creation.container.name.clone(),
+            decision: Decision { before: old.get(CONTAINER).cloned(), after: decided },
+            changes,
+        };
+        let key = json!(judged).to_string();
+        if let Some(row) = self.rows.get_mut(&key) {
+            row.count += 1;
         } else if self.rows.len() >= limits::COMPARED_ROWS {
             self.more += 1;
         } else {
-            row["container_id"] = creation.container.id.as_str().into();
-            row["time"] = rfc3339_nanos(creation.at).into();
-            self.rows.insert(key, (row, 1));
+            let (container_id, time) = (creation.container.id.clone(), rfc3339_nanos(creation.at));
+            let row = ComparedContainer { judged, container_id, time, count: 1 };
+            self.rows.insert(key, row);
         }
     }
 
-    fn into_json(self, is_comparison: bool) -> Value {
-        let rows = self.rows.into_values().map(|(mut row, count)| {
-            row["count"] = count.into();
-            row
-        });
-        let rows: Vec<Value> = rows.collect();
-        json!({
-            "compared": is_comparison,
-            "containers": self.creations,
-            "changed": self.changed,
-            "decisions": rows,
-            "not_listed": self.more,
-        })
+    fn finish(self, is_comparison: bool, unfinished: Option<usize>) -> Compared {
+        Compared {
+            compared: is_comparison,
+            containers: self.creations,
+            changed: self.changed,
+            decisions: self.rows.into_values().collect(),
+            not_listed: self.more,
+            unfinished,
+        }
     }
 }
 
+/// The result of `policy test --compare`.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct Compared {
+    /// Whether there are two configurations.
+    pub(crate) compared: bool,
+    pub(crate) containers: usize,
+    pub(crate) changed: usize,
+    pub(crate) decisions: Vec<ComparedContainer>,
+    pub(crate) not_listed: usize,
+    /// Requests without a decision in the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unfinished: Option<usize>,
+}
+
+/// A container with decisions to list.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct ComparedContainer {
+    #[serde(flatten)]
+    pub(crate) judged: JudgedContainer,
+    pub(crate) container_id: String,
+    pub(crate) time: Option<String>,
+    /// How often the same was decided.
+    pub(crate) count: u64,
+}
+
+/// What distinguishes it.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct JudgedContainer {
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    decision: Decision,
+    pub(crate) changes: Vec<ChangedDecision>,
+}
+
+/// What is decided about a container as a whole.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+struct Decision {
+    before: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<String>,
+}
+
+/// One decision, by two configurations.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct ChangedDecision {
+    pub(crate) what: String,
+    pub(crate) before: Option<String>,
+    pub(crate) after: Option<String>,
+}
+
 /// The decisions that differ. Changed values without a changed owner are one of them.
-fn differences(old: &Verdict, new: &Verdict) -> Vec<Value> {
+fn differences(old: &Verdict, new: &Verdict) -> Vec<ChangedDecision> {
     let is_listed = |what: &&String| *what != "values";
     let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let differs = |what: &&String| old.get(*what) != new.get(*what);
     let rows = names.into_iter().filter(is_listed).filter(differs);
-    let row =
-        |what: &String| json!({"what": what, "before": old.get(what), "after": new.get(what)});
-    let mut rows: Vec<Value> = rows.map(row).collect();
+    let row = |what: &String| ChangedDecision {
+        what: what.clone(),
+        before: old.get(what).cloned(),
+        after: new.get(what).cloned(),
+    };
+    let mut rows: Vec<ChangedDecision> = rows.map(row).collect();
     let values = (old.get("values"), new.get("values"));
     if rows.is_empty() && values.0 != values.1 {
-        rows.push(
-            json!({"what": "values", "before": null, "after": "other values of these owners"}),
-        );
+        let after = Some("other values of these owners".to_owned());
+        rows.push(ChangedDecision { what: "values".to_owned(), before: None, after });
     }
     rows
 }
@@ -411,21 +466,21 @@ pub(crate) fn manifest(
     engine: &str,
     plugins: &[String],
     (before, after): (&Config, Option<&Config>),
-) -> Result<Value> {
+) -> Result<Compared> {
     let (before, after) =
         (Judge::new(before, plugins), after.map(|config| Judge::new(config, plugins)));
     let mut comparison = Comparison::default();
     for creation in super::manifest::creations(file, engine)? {
         comparison.add(&creation, &before, after.as_ref());
     }
-    Ok(comparison.into_json(after.is_some()))
+    Ok(comparison.finish(after.is_some(), None))
 }
 
 /// Compares two configurations with a recording.
 ///
 /// # Errors
 /// Fails when the file cannot be read, or lacks what a decision depends on.
-pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Value> {
+pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Compared> {
     let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
     let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
     let mut comparison = Comparison::default();
@@ -452,9 +507,7 @@ pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Res
     if comparison.creations == 0 {
         return Err(lacks(file, "a creation with the answers of plugins"));
     }
-    let mut document = comparison.into_json(true);
-    document["unfinished"] = calls.len().into();
-    Ok(document)
+    Ok(comparison.finish(true, Some(calls.len())))
 }
 
 fn lacks(file: &Path, what: &str) -> Error {
@@ -530,7 +583,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("script.jsonl");
         crate::files::replace(&file, lines.as_bytes()).unwrap();
-        recording(&file, (before, after)).unwrap()
+        json!(recording(&file, (before, after)).unwrap())
     }
 
     #[test]

@@ -18,7 +18,10 @@ mod replay;
 mod script;
 
 pub(crate) use adjust::{AdjustOptions, Output, run as adjust};
-pub(crate) use compare::{manifest as compare_manifest, recording as compare_recording};
+pub(crate) use compare::{
+    ChangedDecision, Compared, ComparedContainer, JudgedContainer, manifest as compare_manifest,
+    recording as compare_recording,
+};
 pub use line::check as check_line;
 pub(crate) use policy::{effect as effect_of, policy};
 pub(crate) use replay::{ReplayOptions, run as replay};

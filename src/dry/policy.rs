@@ -4,9 +4,8 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
-use crate::config::Config;
+use crate::answers::{PluginRights, PolicyAnswer};
+use crate::config::{Config, EVERY_FIELD};
 use crate::error::Result;
 use crate::host::Host;
 use crate::inject::{self, Injections};
@@ -27,7 +26,7 @@ pub(crate) fn policy(
     bundle: &Path,
     id: Option<&str>,
     plugins: &[String],
-) -> Result<Value> {
+) -> Result<PolicyAnswer> {
     let bundle = DryRunBundle::open(bundle)?;
     let host = Host::new(&config.debug_host_root, "");
     let id = id.map_or_else(|| bundle.id(), ToOwned::to_owned);
@@ -37,39 +36,34 @@ pub(crate) fn policy(
     let (installed, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
     let installed = installed.iter().map(plugin::PluginFile::id);
     let rules = Rules::of(config);
-    let mut document = report(config, &rules, &ruled, installed.chain(plugins.iter().cloned()));
+    let mut answer = report(config, &rules, &ruled, installed.chain(plugins.iter().cloned()));
     let image = container.image.as_ref().map(|image| image.name.as_str());
-    document["injections"] = inject::report(&Injections::new(config), &rules, &ruled, image);
+    answer.injections = inject::report(&Injections::new(config), &rules, &ruled, image);
     let facts = promise_facts(&ruled, &pod, &container);
-    document["promises"] = promise_rows(&config.promises, &facts).into();
-    document["pod"]["id"] = pod.id.into();
-    document["pod"]["name"] = pod.name.into();
-    Ok(document)
+    answer.promises = promise_rows(&config.promises, &facts);
+    (answer.pod.id, answer.pod.name) = (pod.id, pod.name);
+    Ok(answer)
 }
 
 /// The clause about a plugin that no rule and no section restricts.
 pub(super) const UNRESTRICTED: &str = "may set everything";
 
 /// Describes what rules leave a plugin, as a clause.
-pub(crate) fn effect(row: &Value) -> String {
-    if row["hidden"] == true {
+pub(crate) fn effect(rights: &PluginRights) -> String {
+    if rights.hidden {
         return "hears nothing of this pod".to_owned();
     }
-    let mut effects = Vec::new();
-    for (key, what) in [
-        ("refused", "refused"),
-        ("would_refuse", "noted"),
-        ("refused_by_section", "refused by its own section"),
-    ] {
-        match row[key].as_array().map(Vec::as_slice) {
-            None | Some([]) => {}
-            Some([all]) if all == "*" => effects.push(format!("{what}: everything")),
-            Some(fields) => {
-                let fields: Vec<String> =
-                    fields.iter().filter_map(|field| field.as_str().map(printable)).collect();
-                effects.push(format!("{what}: {}", fields.join(" ")));
-            }
-        }
-    }
+    let PluginRights { refused, would_refuse, refused_by_section, .. } = rights;
+    let effects = [
+        (refused, "refused"),
+        (would_refuse, "noted"),
+        (refused_by_section, "refused by its own section"),
+    ];
+    let effects = effects.into_iter().filter(|(fields, _)| !fields.is_empty());
+    let effects = effects.map(|(fields, what)| match fields.as_slice() {
+        [all] if all == EVERY_FIELD => format!("{what}: everything"),
+        fields => format!("{what}: {}", printable(&fields.join(" "))),
+    });
+    let effects: Vec<String> = effects.collect();
     if effects.is_empty() { UNRESTRICTED.to_owned() } else { effects.join("; ") }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use nri_adaptation::{Creation, MergeError, Rights, as_adjustment};
 use serde_json::{Map, Value, json};
 
+use crate::answers::InjectionRow;
 use crate::config::{Config, InjectionSection, OnFailure, RuleMode};
 use crate::describe::{Spec, in_document};
 use crate::error::{Context, Error, Result, quoted};
@@ -209,20 +210,21 @@ pub(crate) fn report(
     rules: &Rules,
     pod: &RuledPod,
     image: Option<&str>,
-) -> Value {
+) -> Vec<InjectionRow> {
     let row = |injection: &Arc<Injection>| {
         let (fit, reason) = injection.fit(pod, image);
         let section = &injection.section;
-        json!({
-            "injection": section.name,
-            "index": section.index,
-            "matches": fit.name(),
-            "why": reason.to_string(),
-            "mode": if injection.is_audit() { "audit" } else { "enforce" },
-            "when": if section.is_always { "always" } else { "absent" },
-            "on_failure": if section.on_failure == OnFailure::Refuse { "refuse" } else { "skip" },
-            "hidden_by": rules.hidden_by(&injection.id, pod).map(|ruling| ruling.rule.clone()),
-        })
+        let is_refused = section.on_failure == OnFailure::Refuse;
+        InjectionRow {
+            injection: section.name.clone(),
+            index: section.index.clone(),
+            matches: fit,
+            why: reason.to_string(),
+            mode: RuleMode::of(!injection.is_audit()),
+            when: if section.is_always { "always" } else { "absent" }.to_owned(),
+            on_failure: if is_refused { "refuse" } else { "skip" }.to_owned(),
+            hidden_by: rules.hidden_by(&injection.id, pod).map(|ruling| ruling.rule.clone()),
+        }
     };
     injections.iter().map(row).collect()
 }

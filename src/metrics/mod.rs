@@ -15,44 +15,62 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::answers::{Observations, RequestCounts};
 use crate::plugin::CallMeter;
 
 pub(crate) use plugins::PluginMetrics;
+use rows::{AnyRows, Rows};
 
 /// Upper bounds of the buckets in seconds: the defaults of Prometheus' Go client, which containerd
 /// uses.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A histogram of durations in seconds.
+/// A histogram of durations; the client's own does not tell its values. A clone has the same ones.
 #[derive(Debug, Clone)]
-struct Seconds(Histogram);
+struct Seconds(Arc<Mutex<Observations>>);
 
 impl Default for Seconds {
     fn default() -> Self {
-        Self(Histogram::new(BUCKETS))
+        Self(Arc::new(Mutex::new(Observations::within(&BUCKETS))))
+    }
+}
+
+impl Seconds {
+    fn values(&self) -> MutexGuard<'_, Observations> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn observe(&self, took: Duration) {
+        self.values().add(took.as_secs_f64());
     }
 }
 
 impl TypedMetric for Seconds {
-    const TYPE: MetricType = Histogram::TYPE;
+    const TYPE: MetricType = MetricType::Histogram;
 }
 
 impl EncodeMetric for Seconds {
-    fn encode(&self, encoder: MetricEncoder<'_>) -> std::fmt::Result {
-        self.0.encode(encoder)
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        let values = self.values();
+        encoder.encode_histogram::<Labels<0>>(values.sum, values.count(), &values.buckets, None)
     }
 
     fn metric_type(&self) -> MetricType {
         Self::TYPE
     }
+}
+
+/// Adds up what these rows have.
+fn all<L>(rows: Vec<(L, Seconds)>) -> Observations {
+    let none = Observations::within(&BUCKETS);
+    rows.iter().fold(none, |sum, (_, row)| sum.and(&row.values()))
 }
 
 /// Labels with their values.
@@ -94,8 +112,8 @@ pub(crate) struct Holdings {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     plugins: Arc<PluginMetrics>,
-    requests: Family<Labels<2>, Counter>,
-    durations: Family<Labels<1>, Seconds>,
+    requests: Rows<2, Counter>,
+    durations: Rows<1, Seconds>,
     failures: Counter,
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
@@ -127,7 +145,24 @@ impl Metrics {
     /// Records how long the daemon held a runtime command.
     pub(crate) fn observe_request(&self, verb: &str, took: Duration) {
         let verb = counted_verb(verb);
-        self.durations.get_or_create(&[("verb", verb.into())]).0.observe(took.as_secs_f64());
+        self.durations.get_or_create(&[("verb", verb.into())]).observe(took);
+    }
+
+    /// Returns the counts of commands, by verb.
+    pub(crate) fn requests(&self) -> Vec<RequestCounts> {
+        let mut verbs = self.requests.with(["", ""]);
+        verbs.dedup_by(|([verb, _], _), ([before, _], _)| verb == before);
+        let counts = verbs.into_iter().map(|([(_, verb), _], _)| {
+            let of = |outcome| self.requests.sum([&verb, outcome]);
+            RequestCounts {
+                proceeded: of("proceeded"),
+                refused: of("refused"),
+                bypassed: of("bypassed"),
+                held: all(self.durations.with([&verb])),
+                verb: verb.into_owned(),
+            }
+        });
+        counts.collect()
     }
 
     /// Counts a failure that operators are shown.
@@ -161,9 +196,9 @@ impl Metrics {
         set_each(&version, "version", &[(env!("CARGO_PKG_VERSION"), 1)]);
         registry.register("nri_runc_build_info", "Version of the daemon", version);
         let help = "Commands of the runtime, by what the daemon decided";
-        registry.register("nri_runc_requests", help, self.requests.clone());
+        self.requests.register(&mut registry, "nri_runc_requests", help);
         let help = "Time that the daemon held a command back, plugins included";
-        registry.register("nri_runc_request_duration_seconds", help, self.durations.clone());
+        self.durations.register(&mut registry, "nri_runc_request_duration_seconds", help);
         let help = "Failures that the log and `status` name";
         registry.register("nri_runc_failures", help, self.failures.clone());
         let help = "Reloads of the configuration, by outcome";

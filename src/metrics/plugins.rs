@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 
+use crate::answers::PluginCounts;
 use crate::limits;
 use crate::plugin::{CallMeter, CallSample};
 
 use super::rows::{AnyRows, Rows};
-use super::{Labels, Seconds, counted_verb};
+use super::{Labels, Seconds, all, counted_verb};
 
 /// The label of all further names.
 const OTHER: &str = "other";
@@ -160,6 +161,18 @@ impl PluginMetrics {
         }
     }
 
+    /// Returns the counts of a plugin.
+    pub(crate) fn counts(&self, plugin: &str) -> PluginCounts {
+        PluginCounts {
+            calls: self.invocations.sum([plugin, "", "", ""]),
+            errors: self.invocations.sum([plugin, "", "error", ""]),
+            skips: self.skips.sum([plugin, "", ""]),
+            refusals: self.refusals.sum([plugin, ""]),
+            latency: all(self.latency.with([plugin, ""])),
+            queue: all(self.waits.with([plugin])),
+        }
+    }
+
     fn result(&self, plugin: &str, result: &'static str) -> Labels<2> {
         [("plugin", self.named(plugin)), ("result", result.into())]
     }
@@ -231,8 +244,8 @@ impl CallMeter for PluginMetrics {
         let labels = [plugin(), operation(), ("status", status.into()), ("error", error.into())];
         self.invocations.get_or_create(&labels).inc();
         let latency = self.latency.get_or_create(&[plugin(), operation()]);
-        latency.0.observe(sample.took.as_secs_f64());
-        self.waits.get_or_create(&[plugin()]).0.observe(sample.waited.as_secs_f64());
+        latency.observe(sample.took);
+        self.waits.get_or_create(&[plugin()]).observe(sample.waited);
     }
 
     fn record_wishes(

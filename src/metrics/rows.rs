@@ -7,6 +7,7 @@ use std::fmt::{Debug, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
@@ -56,7 +57,24 @@ where
     }
 }
 
+impl<const COUNT: usize> Rows<COUNT, Counter> {
+    /// Sums the rows with these values of labels.
+    pub(super) fn sum(&self, wanted: [&str; COUNT]) -> u64 {
+        self.with(wanted).iter().map(|(_, counter)| counter.get()).sum()
+    }
+}
+
 impl<const COUNT: usize, M: Clone + Default> Rows<COUNT, M> {
+    /// Returns the rows with these values of labels; an empty one stands for any.
+    pub(super) fn with(&self, wanted: [&str; COUNT]) -> Vec<(Labels<COUNT>, M)> {
+        let has = |labels: &Labels<COUNT>| {
+            labels.iter().zip(wanted).all(|((_, value), it)| it.is_empty() || value == it)
+        };
+        let rows = self.lock();
+        let rows = rows.iter().filter(|(labels, _)| has(labels));
+        rows.map(|(labels, row)| (labels.clone(), row.clone())).collect()
+    }
+
     /// Returns the row with these labels; a new one counts from zero.
     pub(super) fn get_or_create(&self, labels: &Labels<COUNT>) -> M {
         self.lock().entry(labels.clone()).or_default().clone()

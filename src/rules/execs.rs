@@ -5,10 +5,9 @@
 //! permitted. If a rule may match (the pod's identity is unproven, or the process was unreadable),
 //! that rule and the later ones must permit it. Pure: no file, no clock.
 
-use serde_json::{Value, json};
-
 use super::RuledPod;
 use super::matching::{self, Fit, Reason};
+use crate::answers::ExecRuleRow;
 use crate::config::{ExecRuleSection, PodSelectors, RuleMode, excluded};
 use crate::error::quoted;
 use crate::glob;
@@ -141,7 +140,7 @@ pub(crate) fn exec_refusal(rule: &str) -> String {
 
 /// Every exec rule with how it fits a pod, for `explain` and `policy test`. Rules after one that is
 /// about every process in the pod are never tried.
-pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value> {
+pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRuleRow> {
     let mut is_settled = false;
     let rows = rules.iter().map(|rule| {
         let (fit, reason) = fit_pod(&rule.pods, Some(pod));
@@ -155,11 +154,17 @@ pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value>
                 reason.to_string()
             }
         };
-        let mode = if rule.mode == RuleMode::Audit { "audit" } else { "enforce" };
-        json!({
-            "rule": name, "matches": fit.name(), "why": why, "decides": is_tried,
-            "allow": allow, "mode": mode, "terminal": terminal, "users": users, "commands": commands,
-        })
+        ExecRuleRow {
+            rule: name.clone(),
+            matches: fit,
+            why,
+            decides: is_tried,
+            allow: *allow,
+            mode: rule.mode,
+            terminal: *terminal,
+            users: users.clone(),
+            commands: commands.clone(),
+        }
     });
     rows.collect()
 }

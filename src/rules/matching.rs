@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether one rule is about a plugin and a pod, and why. Nothing is permitted or refused here.
 
+use serde::{Deserialize, Serialize};
+
 use std::fmt;
 
 use super::RuledPod;
@@ -9,25 +11,16 @@ use crate::error::quoted;
 use crate::glob;
 
 /// Whether a rule is about a plugin and a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Fit {
     /// It is not.
+    #[default]
     No,
     /// It matches if the pod's unproven identity is true.
     Maybe,
     /// It matches.
     Yes,
-}
-
-impl Fit {
-    /// Its name in JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::No => "no",
-            Self::Maybe => "maybe",
-            Self::Yes => "yes",
-        }
-    }
 }
 
 /// The reason: the result of each list, or the first list that does not match.

@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde_json::{Value, json};
-
 use super::RuledPod;
 use super::execs::{cleaned, has};
 use super::matching::{Fit, Reason, fit_pod};
-use crate::config::PromiseSection;
+use crate::answers::PromiseFit;
+use crate::config::{PromiseSection, RuleMode};
 use crate::engine::{Allocated, Allocations};
 use crate::glob;
 use crate::plugin::api;
@@ -161,16 +160,19 @@ fn is_in(list: &[String], name: &str, value: &str) -> bool {
 }
 
 /// Every promise with how it fits, for `policy test`.
-pub(crate) fn promise_rows(sections: &[PromiseSection], facts: &PromiseFacts<'_>) -> Vec<Value> {
+pub(crate) fn promise_rows(
+    sections: &[PromiseSection],
+    facts: &PromiseFacts<'_>,
+) -> Vec<PromiseFit> {
     let rows = sections.iter().map(|section| {
         let (fit, reason) = fit_promise(section, facts);
-        json!({
-            "promise": section.name,
-            "plugin": section.plugin,
-            "matches": fit.name(),
-            "why": reason.to_string(),
-            "mode": if section.refuses() { "enforce" } else { "audit" },
-        })
+        PromiseFit {
+            promise: section.name.clone(),
+            plugin: section.plugin.clone(),
+            matches: fit,
+            why: reason.to_string(),
+            mode: RuleMode::of(section.refuses()),
+        }
     });
     rows.collect()
 }

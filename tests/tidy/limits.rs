@@ -156,7 +156,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/admin/check/run_dir.rs ROOM_FILES",
             "src/admin/explain.rs VALUE_WIDTH",
             "src/admin/progress.rs USUAL_WIDTH",
-            "src/admin/show.rs SECONDS",
+            "src/admin/plugins.rs SECONDS",
             "src/admin/show.rs TERMINAL_WIDTH",
             "src/admin/top/mod.rs WINDOW",
             "src/audit/file.rs SHARE",

@@ -6,11 +6,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::plugins::RECENT_NANOS;
-use super::{Daemon, finding, warning};
-use crate::answers::RefusedConnections;
+use super::{Daemon, Finding, finding, warning};
+use crate::answers::{RefusedConnections, SocketMount, SocketMounts};
 use crate::clock;
 use crate::config::{Config, PluginOrigin};
 use crate::plugin::discover;
@@ -20,7 +18,7 @@ const SOCKET: &str = "plugin socket";
 const INSTALLED: &str = "pre-installed plugins";
 
 /// Returns the rows.
-pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
+pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     let mut rows = Vec::new();
     if !config.disable_connections {
         rows.extend(socket_folder(config));
@@ -34,7 +32,7 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
 }
 
 /// Checks the socket's directory: its writers can replace the socket.
-fn socket_folder(config: &Config) -> Option<Value> {
+fn socket_folder(config: &Config) -> Option<Finding> {
     let folder = config.socket_path.parent()?;
     let there = folder.metadata().ok()?;
     if let Some((what, hint)) = written_by_others(folder, &there, "700") {
@@ -73,7 +71,7 @@ fn written_by_others(
 }
 
 /// Reports settings that let users other than root connect.
-fn widened(config: &Config) -> Vec<Value> {
+fn widened(config: &Config) -> Vec<Finding> {
     let mut rows = Vec::new();
     let mode = config.socket_mode;
     if mode & 0o077 != 0 {
@@ -113,21 +111,19 @@ fn widened(config: &Config) -> Vec<Value> {
 }
 
 /// Reports containers that reach the socket and run no plugin.
-fn mounted(running: &Daemon) -> Option<Value> {
-    let all = running.socket_mounts["containers"].as_array()?.iter();
-    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
-    let named = all.map(|row| {
-        let (namespace, pod) = (text(row, "namespace"), text(row, "pod"));
-        format!("{namespace}/{pod} (container {}, {})", text(row, "container"), text(row, "source"))
-    });
+fn mounted(running: &Daemon) -> Option<Finding> {
+    let SocketMounts { count, containers } = &running.socket_mounts;
+    let named =
+        containers.iter().map(|SocketMount { namespace, pod, container, source, .. }| {
+            format!("{namespace}/{pod} (container {container}, {source})")
+        });
     let named: Vec<String> = named.collect();
     if named.is_empty() {
         return None;
     }
-    let count = running.socket_mounts["count"].as_u64().and_then(|count| count.try_into().ok());
     let detail = format!(
         "{} can connect as a plugin, since the socket is mounted there: {}",
-        counted(count.unwrap_or(named.len()), "container"),
+        counted(*count, "container"),
         first_of(&named)
     );
     let hint = "remove the mount from the pod, or set `from` in [plugin.\"*\"]";
@@ -135,7 +131,7 @@ fn mounted(running: &Daemon) -> Option<Value> {
 }
 
 /// Reports restrictions to programs, which another process of the same user can evade.
-fn programs(config: &Config) -> Option<Value> {
+fn programs(config: &Config) -> Option<Finding> {
     let is_program = |origin: &PluginOrigin| matches!(origin, PluginOrigin::Program(_));
     let named = config.plugins.iter().filter(|(_, section)| {
         section.from.as_ref().is_some_and(|origins| origins.iter().any(is_program))
@@ -149,7 +145,7 @@ fn programs(config: &Config) -> Option<Value> {
 }
 
 /// Reports recently refused connections, one row per reason.
-fn refused(running: &Daemon) -> Vec<Value> {
+fn refused(running: &Daemon) -> Vec<Finding> {
     let now = clock::now();
     let is_recent = |row: &&RefusedConnections| now.saturating_sub(row.at) < RECENT_NANOS;
     let all = running.status.iter().flat_map(|status| &status.refused_connections);
@@ -169,7 +165,7 @@ fn refused(running: &Daemon) -> Vec<Value> {
 }
 
 /// Checks directories and files of pre-installed plugins, which run as root.
-fn installed(config: &Config) -> Vec<Value> {
+fn installed(config: &Config) -> Vec<Finding> {
     let (found, _) = discover(&config.plugin_path, &config.plugin_config_path);
     let folders = [&config.plugin_path, &config.plugin_config_path].map(|path| (path, "755"));
     let files = found.iter().map(|file| (&file.path, "go-w"));

@@ -7,10 +7,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::plugins::RECENT_NANOS;
-use super::{Daemon, finding, warning};
+use super::{Daemon, Finding, finding, warning};
 use crate::admin::resident;
 use crate::answers::Failure;
 use crate::config::{Config, Loaded};
@@ -25,7 +23,7 @@ use crate::wrapper;
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
 /// Checks the daemon itself. `can_serve`: whether one could serve in the run directory.
-pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> Value {
+pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> Finding {
     let config = &loaded.config;
     let socket = config.daemon_socket();
     if let Some(problem) = &running.problem {
@@ -88,7 +86,7 @@ fn succeeds(program: impl AsRef<OsStr>, words: &[&str]) -> Result<()> {
 }
 
 /// Checks the programs that engines call: one that cannot be executed fails each container.
-pub(super) fn programs(programs: &[PathBuf]) -> Vec<Value> {
+pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     let own = Path::new("/proc/self/exe");
     let others = programs.iter().filter(|path| !runtime::has_same_bytes(own, path));
     let rows = others.map(|path| match succeeds(path, &["nri", "daemon", "--probe-state"]) {
@@ -106,7 +104,7 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Value> {
 
 /// Reports a daemon that cannot understand this program's requests: each create would re-execute it
 /// first, and bypass it if that does not help.
-pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
+pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;
     let version = &status.version;
@@ -121,7 +119,7 @@ pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
 }
 
 /// Reports the daemon's recent failures, other than refused containers.
-pub(super) fn failures(running: &Daemon, now: i64) -> Option<Value> {
+pub(super) fn failures(running: &Daemon, now: i64) -> Option<Finding> {
     let is_recent = |at: i64| now.saturating_sub(at) < RECENT_NANOS;
     let all = running.status.as_ref()?.failures.iter();
     let recent: Vec<&Failure> =

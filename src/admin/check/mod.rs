@@ -13,10 +13,13 @@ mod plugins;
 mod promises;
 mod run_dir;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::{ask_status, install, progress, read};
-use crate::answers::{MissingData, PluginRow, RefusedRecords, Status};
+use super::output::{Answer, Format};
+use super::show::table;
+use super::{ask, ask_status, install, paint, progress};
+use crate::answers::{MissingData, PluginRow, RefusedRecords, SocketMounts, Status, Unseen};
 use crate::clock;
 use crate::config::{
     self, Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless,
@@ -24,16 +27,60 @@ use crate::config::{
 use crate::inject;
 use crate::limits;
 use crate::plugin::{PluginFile, discover};
+use crate::text::printable;
 use crate::wrapper;
 
-fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Value {
-    let hint = if ok { "" } else { hint };
-    json!({"check": check, "ok": ok, "detail": detail.into(), "hint": hint})
+/// The result of a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) check: String,
+    pub(super) ok: bool,
+    /// It stops no container, but an operator should know.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) warning: bool,
+    pub(super) detail: String,
+    /// The fix.
+    pub(super) hint: String,
+    /// The engines that find this runtime.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) engines: Vec<&'static str>,
 }
 
-/// A finding that stops no container, but that an operator should know.
-fn warning(check: &str, detail: String, hint: &str) -> Value {
-    json!({"check": check, "ok": true, "warning": true, "detail": detail, "hint": hint})
+/// A result, with the fix where it is not ok.
+pub(super) fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Finding {
+    let hint = if ok { "" } else { hint };
+    Finding { ok, ..told(check, detail.into(), hint) }
+}
+
+pub(super) fn warning(check: &str, detail: String, hint: &str) -> Finding {
+    Finding { ok: true, warning: true, ..told(check, detail, hint) }
+}
+
+fn told(check: &str, detail: String, hint: &str) -> Finding {
+    Finding { check: check.to_owned(), detail, hint: hint.to_owned(), ..Finding::default() }
+}
+
+impl Answer for Vec<Finding> {
+    const PAINTER: fn(&str) -> String = paint::check;
+
+    fn page(&self, _: Format) -> String {
+        let mut lines = Vec::new();
+        for finding in self {
+            let mark = match (finding.ok, finding.warning) {
+                (false, _) => "NO",
+                (true, true) => "!!",
+                (true, false) => "ok",
+            };
+            let row = [mark.to_owned(), printable(&finding.check), printable(&finding.detail)];
+            lines.push(row.to_vec());
+            // Below its row: as a column it would make every line longer than a terminal.
+            if !finding.hint.is_empty() {
+                let fix = format!("fix: {}", printable(&finding.hint));
+                lines.push(vec![String::new(), String::new(), fix]);
+            }
+        }
+        table(&["", "check", "detail"], &lines)
+    }
 }
 
 /// The daemon's responses, requested once: a hanging daemon is waited for once, not by each check.
@@ -42,9 +89,9 @@ struct Daemon {
     status: Option<Status>,
     plugins: Vec<PluginRow>,
     /// Containers that reach the plugin socket.
-    socket_mounts: Value,
+    socket_mounts: SocketMounts,
     /// The containers of the plain runtime that plugins do not see.
-    unseen: Value,
+    unseen: Unseen,
     /// The reason why it did not respond although it listens.
     problem: Option<String>,
 }
@@ -56,13 +103,12 @@ impl Daemon {
             is_listening,
             status: None,
             plugins: Vec::new(),
-            socket_mounts: Value::Null,
-            unseen: Value::Null,
+            socket_mounts: SocketMounts::default(),
+            unseen: Unseen::default(),
             problem: None,
         };
-        let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
         if is_listening {
-            let plugins = || read(&ask("plugins")?);
+            let plugins = || ask(config, &json!({"verb": "plugins"}));
             match ask_status(config).and_then(|status| Ok((status, plugins()?))) {
                 Ok((status, plugins)) => {
                     (daemon.status, daemon.plugins) = (Some(status), plugins);
@@ -72,8 +118,9 @@ impl Daemon {
         }
         if daemon.status.is_some() {
             // An earlier version does not know the requests.
-            daemon.socket_mounts = ask("socket_mounts").unwrap_or_default();
-            daemon.unseen = ask("unseen").unwrap_or_default();
+            daemon.socket_mounts =
+                ask(config, &json!({"verb": "socket_mounts"})).unwrap_or_default();
+            daemon.unseen = ask(config, &json!({"verb": "unseen"})).unwrap_or_default();
         }
         daemon
     }
@@ -90,7 +137,7 @@ impl Daemon {
 }
 
 /// Runs all checks.
-pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
+pub(super) fn all(loaded: &Loaded) -> Vec<Finding> {
     let config = &loaded.config;
     progress::step("checking the daemon");
     let running = Daemon::ask(config);
@@ -132,20 +179,14 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
 }
 
 /// Names the most urgent step.
-fn next_step(findings: &[Value], otherwise: String) -> Value {
-    let wrong = findings.iter().find(|finding| finding["ok"] != true);
-    let wrong = wrong.or_else(|| findings.iter().find(|finding| finding["warning"] == true));
-    let step = match wrong {
-        Some(wrong) => {
-            let text = |key: &str| wrong[key].as_str().unwrap_or_default();
-            format!("{}: {}", text("check"), text("hint"))
-        }
-        None => otherwise,
-    };
+fn next_step(findings: &[Finding], otherwise: String) -> Finding {
+    let wrong = findings.iter().find(|finding| !finding.ok);
+    let wrong = wrong.or_else(|| findings.iter().find(|finding| finding.warning));
+    let step = wrong.map_or(otherwise, |wrong| format!("{}: {}", wrong.check, wrong.hint));
     finding("next step", true, step, "")
 }
 
-fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
+fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
     let config = &loaded.config;
     let mut advice = loaded.advice();
     if running.status.is_some() {
@@ -164,7 +205,7 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
 }
 
 /// Reports the errors in the configuration files, or lists the files.
-fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
+fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
     if loaded.problems.is_empty() {
         let files = loaded.files.iter().map(|(path, _)| path.display().to_string());
         let files: Vec<String> = files.collect();
@@ -195,7 +236,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
 }
 
 /// Reports how commands end while the daemon is away.
-fn without_daemon(config: &Config) -> Value {
+fn without_daemon(config: &Config) -> Finding {
     let protections = config.protections_without_daemon();
     let detail = if config.on_daemon_failure == DaemonPolicy::Fail {
         "create, start and update fail, because on_daemon_failure is \"fail\"".to_owned()
@@ -211,7 +252,7 @@ fn without_daemon(config: &Config) -> Value {
 }
 
 /// Reports what users without privileges get, and whether wrappers know it.
-fn rootless_containers(config: &Config, running: &Daemon) -> Value {
+fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     if config.is_of_user {
         let node = config::load_for_this_process().config;
         let marker = node.rootless_marker();
@@ -259,7 +300,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Value {
 }
 
 /// Reports the engine state that a running daemon could not read.
-fn unread(status: &Status) -> Vec<Value> {
+fn unread(status: &Status) -> Vec<Finding> {
     let lines = status.missing.iter().map(|MissingData { engine, what, count, id, .. }| {
         let mut detail = what.clone();
         if !id.is_empty() {
@@ -275,7 +316,7 @@ fn unread(status: &Status) -> Vec<Value> {
 }
 
 /// Reports identity claims by tenants that nri-runc ignored.
-fn forged(status: &Status) -> Option<Value> {
+fn forged(status: &Status) -> Option<Finding> {
     let (all, last) = (status.contradictions.len(), status.contradictions.last()?);
     let (id, what) = (crate::text::short_id(&last.id), crate::error::quoted(&last.what));
     let detail = format!("ignored identity claims: {all}; the most recent, of {id}: {what}");
@@ -283,7 +324,7 @@ fn forged(status: &Status) -> Option<Value> {
 }
 
 /// Reports records that could not be read or written, and containers whose records were lost.
-fn records(config: &Config, status: &Status) -> Vec<Value> {
+fn records(config: &Config, status: &Status) -> Vec<Finding> {
     let folder = config.run_dir.join("state/aside");
     let aside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let aside: Vec<String> =
@@ -316,7 +357,7 @@ fn records(config: &Config, status: &Status) -> Vec<Value> {
 }
 
 /// Checks whether required plugins are connected: without one, creates are refused.
-fn required(config: &Config, running: &Daemon) -> Option<Value> {
+fn required(config: &Config, running: &Daemon) -> Option<Finding> {
     if !config.requires_plugins() {
         return None;
     }
@@ -341,7 +382,7 @@ fn required(config: &Config, running: &Daemon) -> Option<Value> {
     Some(finding("required plugins", false, detail, hint))
 }
 
-fn switched_on(config: &Config) -> Value {
+fn switched_on(config: &Config) -> Finding {
     if config.disable {
         return finding(
             "switched on",

@@ -5,9 +5,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::{Daemon, finding, warning};
+use super::{Daemon, Finding, finding, warning};
 use crate::config::{AuditTarget, Config, Scope};
 use crate::error::{Context, Error, Result};
 use crate::{files, journal, runtime};
@@ -17,8 +15,8 @@ const BEFORE: i64 = 1_735_689_600;
 
 /// Checks the runtime that this process finds, unless an engine's row shows one, and those of the
 /// instances.
-pub(super) fn runtimes(config: &Config, of_engines: &[Value]) -> Vec<Value> {
-    let is_shown = of_engines.iter().any(|finding| finding["check"] == "real runtime");
+pub(super) fn runtimes(config: &Config, of_engines: &[Finding]) -> Vec<Finding> {
+    let is_shown = of_engines.iter().any(|finding| finding.check == "real runtime");
     let own = (!is_shown).then(|| match runtime::resolve_and_try(config, None) {
         Ok(path) => finding("real runtime", true, path.display().to_string(), ""),
         Err(error) => {
@@ -34,7 +32,7 @@ pub(super) fn runtimes(config: &Config, of_engines: &[Value]) -> Vec<Value> {
 }
 
 /// Checks whether the cgroup file system is mounted.
-pub(super) fn cgroups(config: &Config) -> Value {
+pub(super) fn cgroups(config: &Config) -> Finding {
     let root = config.host().path("/sys/fs/cgroup");
     let unified = root.join("cgroup.controllers").exists();
     let hybrid = root.join("unified").exists();
@@ -50,7 +48,7 @@ pub(super) fn cgroups(config: &Config) -> Value {
 }
 
 /// Reports a clock that was never set: times in records, logs and lists would be wrong.
-pub(super) fn clock(now: i64) -> Option<Value> {
+pub(super) fn clock(now: i64) -> Option<Finding> {
     let seconds = now / 1_000_000_000;
     (seconds < BEFORE).then(|| {
         let detail = format!("the system's clock is {seconds} s after 1970");
@@ -59,7 +57,7 @@ pub(super) fn clock(now: i64) -> Option<Value> {
 }
 
 /// Checks the audit log, if one is kept.
-pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
+pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Finding> {
     let target = config.audit_target?;
     let counts = running.status.as_ref().and_then(|status| status.audit.as_ref());
     let (place, tried) = match target {
@@ -86,7 +84,7 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
 }
 
 /// Reports the daemon's log while it cannot be written, or if lines were lost.
-pub(super) fn log(running: &Daemon) -> Option<Value> {
+pub(super) fn log(running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let place = &status.log;
     let lost = format!("{} lines were lost since the daemon started", status.log_lines_lost);
@@ -99,12 +97,9 @@ pub(super) fn log(running: &Daemon) -> Option<Value> {
 }
 
 /// Reports the containers of this node that plugins do not see.
-pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Value> {
-    let count = running.unseen["count"].as_u64().filter(|count| *count > 0)?;
-    let containers = usize::try_from(count).map_or_else(
-        |_| format!("{count} containers"),
-        |count| crate::text::counted(count, "container"),
-    );
+pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Finding> {
+    let count = Some(running.unseen.count).filter(|count| *count > 0)?;
+    let containers = crate::text::counted(count, "container");
     let detail = format!("plugins do not see {containers} that the plain runtime made");
     let hint = match config.scope {
         Scope::Handler => {
@@ -138,7 +133,7 @@ mod tests {
     #[test]
     fn a_clock_that_was_never_set_is_named_and_another_is_not() {
         let row = clock(7_000_000_000).unwrap();
-        assert_eq!((&row["ok"], &row["hint"]), (&false.into(), &"set the clock".into()));
+        assert_eq!((row.ok, row.hint.as_str()), (false, "set the clock"));
         assert_eq!(clock(crate::clock::now()), None);
     }
 }

@@ -6,10 +6,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::super::show::{ago, milliseconds};
-use super::{Daemon, finding, warning};
+use super::{Daemon, Finding, finding, warning};
 use crate::answers::{PluginRow, PluginState, Status};
 use crate::clock;
 use crate::config::Config;
@@ -27,7 +25,7 @@ pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
 /// Checks the socket. `taken_over`: the command by which an engine, whose NRI was switched off,
 /// releases it.
-pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Value {
+pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Finding {
     if config.disable_connections {
         return finding("plugin socket", true, "disabled", "");
     }
@@ -64,7 +62,7 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
 }
 
 /// Checks whether a daemon could open the socket.
-fn socket_alone(config: &Config, taken_over: Option<&str>) -> Value {
+fn socket_alone(config: &Config, taken_over: Option<&str>) -> Finding {
     let path = &config.socket_path;
     if let Some(obstacle) = obstacle(path, &config.host()) {
         let hint = taken_over.map_or_else(|| obstacle.remedy(path), ToOwned::to_owned);
@@ -98,7 +96,7 @@ fn wrong_file(config: &Config) -> Option<(String, String)> {
 }
 
 /// Returns all rows about plugins themselves.
-pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
+pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
     let names: Vec<String> = found.iter().map(PluginFile::id).collect();
     let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -121,7 +119,7 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
 
 /// Reports a file that cannot be started, or the whole directory. A file that is not meant as a
 /// plugin is only a warning.
-fn skipped(problem: &Unusable) -> Value {
+fn skipped(problem: &Unusable) -> Finding {
     let hint = match problem.kind {
         UnusableKind::Folder => "make the folder readable, or set nri.plugin_path",
         UnusableKind::Plugin => "make its configuration file readable UTF-8 text",
@@ -141,12 +139,12 @@ fn skipped(problem: &Unusable) -> Value {
 }
 
 /// Counts the files that have no row.
-fn others_skipped(others: &[Unusable]) -> Option<Value> {
+fn others_skipped(others: &[Unusable]) -> Option<Finding> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);
     let more = counted(others.len(), "more file");
     let detail = format!("{more} among the plugins cannot be used");
-    let hint = row["hint"].as_str().unwrap_or_default();
+    let hint = &row.hint;
     Some(match first {
         Some(_) => finding("pre-installed plugins", false, detail, hint),
         None => warning("pre-installed plugins", detail, hint),
@@ -154,7 +152,7 @@ fn others_skipped(others: &[Unusable]) -> Option<Value> {
 }
 
 /// Reports a configured plugin directory that does not exist; `discover` reports its other faults.
-fn folder(path: &Path) -> Option<Value> {
+fn folder(path: &Path) -> Option<Finding> {
     let is_usual = path == Config::default().plugin_path;
     let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     let detail = format!("none: {} is missing", path.display());
@@ -164,7 +162,7 @@ fn folder(path: &Path) -> Option<Value> {
 
 /// Reports a pre-installed plugin that does not run, or runs outdated; a required one also has a
 /// row in `required`.
-fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Value> {
+fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Finding> {
     let is_settled = status.uptime_seconds >= SETTLED;
     let row = plugins.iter().find(|row| row.id() == id);
     let hint = format!("nri-runc nri plugins --logs {id} shows why; correct or reinstall {id}");
@@ -191,7 +189,7 @@ fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Value> {
 }
 
 /// Reports a connected plugin without which containers are created, always or at times.
-fn connected(row: &PluginRow) -> Option<Value> {
+fn connected(row: &PluginRow) -> Option<Finding> {
     let id = row.id();
     if row.unresponsive {
         let detail = format!("{id} does not answer: containers are created without it, or refused");
@@ -216,7 +214,7 @@ fn connected(row: &PluginRow) -> Option<Value> {
 }
 
 /// Reports a plugin that disconnected.
-fn departed(row: &PluginRow, config: &Config) -> Option<Value> {
+fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
     let id = row.id();
     // `access` reports refused connections.
     let is_gone = row.state == PluginState::Gone && !row.refused;
@@ -237,7 +235,7 @@ fn departed(row: &PluginRow, config: &Config) -> Option<Value> {
 }
 
 /// Reports plugins that were connected before the daemon started.
-fn absent(status: &Status) -> Vec<Value> {
+fn absent(status: &Status) -> Vec<Finding> {
     let rows = status.absent_plugins.iter().map(|id| {
         let detail = format!("{id} took part before the daemon started, and has not returned");
         warning("plugins", detail, &format!("start {id}, unless it was stopped on purpose"))
@@ -267,12 +265,12 @@ mod tests {
         };
         assert_eq!(connected(&row(false)), None);
         let finding = connected(&row(true)).unwrap();
-        let [detail, hint] = ["detail", "hint"].map(|key| finding[key].as_str().unwrap());
+        let (detail, hint) = (&finding.detail, &finding.hint);
         assert!(
             detail.contains("10-a has used more than half of its time for an hour"),
             "{detail}"
         );
         assert!(detail.contains("within 1.7s, its limit is 2s"), "{detail}");
-        assert!(hint.contains("plugin.a.request_timeout") && finding["ok"] == true, "{finding}");
+        assert!(hint.contains("plugin.a.request_timeout") && finding.ok, "{finding:?}");
     }
 }

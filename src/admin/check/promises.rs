@@ -2,11 +2,9 @@
 //! The rows of `check` about promises (`[[require]]`): one for each whose plugin is missing, and one for
 //! kubelet's socket where a promise needs it.
 
-use serde_json::Value;
-
-use super::{Daemon, finding, warning};
+use super::{Daemon, Finding, finding, warning};
 use crate::answers::PromiseRow;
-use crate::config::Config;
+use crate::config::{Config, RuleMode};
 use crate::error::quoted;
 use crate::limits;
 use crate::sources;
@@ -14,7 +12,7 @@ use crate::sources;
 const PROMISES: &str = "promises";
 
 /// Returns the rows. `socket` is the row of the plugin socket, with the command that frees it.
-pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Value> {
+pub(super) fn rows(config: &Config, running: &Daemon, socket: &Finding) -> Vec<Finding> {
     if config.promises.is_empty() {
         return Vec::new();
     }
@@ -26,13 +24,13 @@ pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Val
         let (name, plugin) = (quoted(&row.promise), quoted(&row.plugin));
         let detail =
             format!("the promise \"{name}\" needs the plugin {plugin}, which is not connected");
-        if row.mode == "audit" {
+        if row.mode == RuleMode::Audit {
             let hint = "start it before the promise is enforced";
             rows.push(warning(PROMISES, format!("{detail}; it is in audit mode"), hint));
             continue;
         }
         let hint = match running.passes_through() {
-            true => socket["hint"].as_str().unwrap_or_default(),
+            true => socket.hint.as_str(),
             false => "start it; to see why it is not connected: nri-runc nri plugins",
         };
         rows.push(finding(PROMISES, false, format!("{detail}: its containers are refused"), hint));

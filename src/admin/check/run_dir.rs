@@ -7,11 +7,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nix::sys::socket::UnixAddr;
-use nix::unistd::{AccessFlags, access};
-use serde_json::Value;
-
-use super::{Daemon, finding, warning};
+use super::{Daemon, Finding, finding, warning};
 use crate::admin::resident::holder;
 use crate::config::Config;
 use crate::error::{Context, Error, Result, quoted};
@@ -22,6 +18,8 @@ use crate::link::{BYPASSED_DIR, DROPPED_NOTES, REFUSED_DIR};
 use crate::presence::IfThere;
 use crate::procfs;
 use crate::text::{age, counted, short_id};
+use nix::sys::socket::UnixAddr;
+use nix::unistd::{AccessFlags, access};
 
 /// Minimum free bytes and inodes, enough for the records and documents of some containers.
 const ROOM: u64 = 1 << 20;
@@ -33,7 +31,7 @@ const LOCK_WAIT: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Returns the rows. `can_serve`: whether a daemon could serve there.
-pub(super) fn rows(config: &Config, running: &Daemon, can_serve: &Result<()>) -> Vec<Value> {
+pub(super) fn rows(config: &Config, running: &Daemon, can_serve: &Result<()>) -> Vec<Finding> {
     let mut rows = vec![directory(config, can_serve)];
     rows.extend(locked(config, running));
     let bypassed = "ran without plugins, because the daemon was away";
@@ -44,7 +42,7 @@ pub(super) fn rows(config: &Config, running: &Daemon, can_serve: &Result<()>) ->
     rows
 }
 
-fn directory(config: &Config, can_serve: &Result<()>) -> Value {
+fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
     let dir = &config.run_dir;
     if let Err(error) = usable(config, can_serve) {
         let otherwise = format!("make {} usable, or set run_dir to another folder", dir.display());
@@ -131,7 +129,7 @@ fn short_of(dir: &Path) -> Option<String> {
 }
 
 /// Reports a process that keeps a daemon from starting.
-fn locked(config: &Config, running: &Daemon) -> Option<Value> {
+fn locked(config: &Config, running: &Daemon) -> Option<Finding> {
     if running.is_listening {
         return None;
     }
@@ -160,7 +158,7 @@ fn locked(config: &Config, running: &Daemon) -> Option<Value> {
 }
 
 /// Reports the notes that wrappers left in this subdirectory of the run directory.
-fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value> {
+fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Finding> {
     let entries = std::fs::read_dir(config.run_dir.join(folder)).into_iter().flatten().flatten();
     let notes = entries.map(|entry| entry.path());
     let mut notes: Vec<PathBuf> = notes
@@ -168,7 +166,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
         .collect();
     notes.sort_unstable();
     let last = files::read_own(notes.last()?, crate::limits::OWN_FILE).unwrap_or_default();
-    let last: Value = serde_json::from_slice(&last).unwrap_or_default();
+    let last: serde_json::Value = serde_json::from_slice(&last).unwrap_or_default();
     let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
     let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());
     let dropped = files::read_count(&config.run_dir.join(folder).join(DROPPED_NOTES));
@@ -187,7 +185,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
 }
 
 /// Reports running containers that no plugin adjusted.
-fn unadjusted(running: &Daemon) -> Option<Value> {
+fn unadjusted(running: &Daemon) -> Option<Finding> {
     let ids = running.status.as_ref()?.unadjusted.iter();
     let ids: Vec<&str> = ids.map(|id| short_id(id)).collect();
     if ids.is_empty() {

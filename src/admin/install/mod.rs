@@ -37,7 +37,6 @@ mod users;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::Value;
 
 use self::detect::Named;
 use self::distribution::Distribution;
@@ -45,14 +44,14 @@ use self::engine::Engine;
 use self::ledger::{Ledger, LedgerFile};
 use self::nri_decision::{BESIDE_SOCKET, NriDecision};
 pub(super) use self::on_node::NodeEngine;
-pub(super) use self::outcome::show;
-use self::outcome::{ResultDetails, result_document};
+pub(super) use self::outcome::Outcome;
+use self::outcome::{ResultDetails, outcome};
 use self::own_nri::NriCandidate;
 use self::plan::{Plan, Registration, Texts};
 use self::root::Root;
 pub(super) use self::state::check_engines;
 pub(super) use self::unregister::uninstall;
-use super::output::{Format, PlainOutput};
+use super::output::PlainOutput;
 use crate::config::{Config, Loaded};
 use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
@@ -87,7 +86,7 @@ pub(super) struct Install {
     )]
     beside: Option<String>,
     #[command(flatten)]
-    common: Common,
+    pub(super) common: Common,
 }
 
 /// `uninstall`.
@@ -99,7 +98,7 @@ pub(super) struct Uninstall {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    common: Common,
+    pub(super) common: Common,
 }
 
 /// Which engine is meant.
@@ -140,23 +139,18 @@ impl EngineNamed {
 }
 
 #[derive(Debug, Clone, Args)]
-struct Common {
+pub(super) struct Common {
     /// Print the changes as a diff without making them.
     #[arg(long)]
     dry_run: bool,
     /// Treat this directory as / (for image builds).
     #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
+    pub(super) root: Option<PathBuf>,
     #[command(flatten)]
-    output: PlainOutput,
+    pub(super) output: PlainOutput,
 }
 
 impl Install {
-    /// The requested output format.
-    pub(super) fn output(&self) -> Option<Format> {
-        self.common.output.output
-    }
-
     /// Whether the engine is this user's, not the node's.
     pub(super) fn is_of_user(&self) -> bool {
         self.named.user
@@ -169,11 +163,6 @@ impl Install {
 }
 
 impl Uninstall {
-    /// The requested output format.
-    pub(super) fn output(&self) -> Option<Format> {
-        self.common.output.output
-    }
-
     /// Whether the engine is this user's, not the node's.
     pub(super) fn is_of_user(&self) -> bool {
         self.named.user
@@ -300,8 +289,8 @@ impl Situation {
     }
 }
 
-/// Registers with an engine; returns a document of the changes.
-pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
+/// Registers with an engine; returns the changes.
+pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Outcome> {
     let config = &loaded.config;
     let here = Situation::of(install, loaded)?;
     let (engine, now, old) = (here.engine, &here.now, here.old.as_ref());
@@ -318,7 +307,7 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
         let runtime = runtime.transpose()?.flatten().into_iter();
         let notes = runtime.chain(plan.notes.iter().cloned()).chain(here.notes(config)).collect();
         let details = here.details(install.common.dry_run, &[]);
-        return Ok(result_document(engine, "install", &[], notes, details));
+        return Ok(outcome(engine, "install", &[], notes, details));
     }
     let base = here.base()?;
     let mut plan = if old.is_some() { here.plan(&base)? } else { plan_for_now? };
@@ -334,7 +323,7 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
     let main = here.registration.main.as_deref();
     plan.notes.extend(restart::note(engine, main).filter(|_| !changes.is_empty()));
     let details = here.details(install.common.dry_run, &plan.restarts);
-    Ok(result_document(engine, "install", &changes, plan.notes, details))
+    Ok(outcome(engine, "install", &changes, plan.notes, details))
 }
 
 fn build_registration(

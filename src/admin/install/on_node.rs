@@ -3,10 +3,9 @@
 //! mounted, and the state of the node's engine and containers. The engine is queried over its
 //! socket there; its processes are in another namespace and are not inspected.
 
-use serde_json::Value;
-
 use super::engine::Engine;
 use super::ledger::Ledger;
+use super::outcome::Outcome;
 use super::root::Root;
 use super::running::{self, HandlerState};
 use super::{Common, Install, Uninstall, engine_files, restart, state, unregister, users};
@@ -69,19 +68,19 @@ impl NodeEngine {
         Ledger::load(&self.root, self.engine)
     }
 
-    /// Registers; returns the document of `install`.
+    /// Registers; returns the outcome of `install`.
     ///
     /// # Errors
     /// As `install`.
-    pub(in crate::admin) fn register(&self, loaded: &Loaded) -> Result<Value> {
+    pub(in crate::admin) fn register(&self, loaded: &Loaded) -> Result<Outcome> {
         super::install(&self.install, loaded)
     }
 
-    /// Unregisters; returns the document of `uninstall`, `None` without a registration.
+    /// Unregisters; returns the outcome of `uninstall`, `None` without a registration.
     ///
     /// # Errors
     /// As `uninstall`, which refuses while containers use nri-runc.
-    pub(in crate::admin) fn unregister(&self, config: &Config) -> Result<Option<Value>> {
+    pub(in crate::admin) fn unregister(&self, config: &Config) -> Result<Option<Outcome>> {
         if self.registered()?.is_none() {
             return Ok(None);
         }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The output of `install` and `uninstall`: one document, or lines for people.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::FileChange;
 use super::edit;
 use super::engine::Engine;
+use crate::admin::output::{Answer, Format};
+use crate::admin::paint;
 use crate::text::printable;
 
 /// The parts of the result other than files and notes.
@@ -22,19 +24,49 @@ pub(super) struct ResultDetails {
     pub(super) usage: Vec<String>,
 }
 
-/// The document that `--json` prints.
-pub(super) fn result_document(
+/// The result of `install` or `uninstall`.
+#[derive(Debug, Serialize)]
+pub(in crate::admin) struct Outcome {
+    engine: &'static str,
+    verb: &'static str,
+    pub(in crate::admin) changed: bool,
+    dry_run: bool,
+    pub(in crate::admin) files: Vec<ChangedFile>,
+    pub(in crate::admin) notes: Vec<String>,
+    /// The command that makes the engine read its files again.
+    pub(in crate::admin) next: String,
+    #[serde(rename = "use")]
+    usage: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(in crate::admin) struct ChangedFile {
+    path: String,
+    diff: String,
+    removed: bool,
+}
+
+impl ChangedFile {
+    /// The line about a changed file.
+    pub(in crate::admin) fn line(&self) -> String {
+        let done = if self.removed { "removed" } else { "wrote" };
+        format!("{done} {}", printable(&self.path))
+    }
+}
+
+pub(super) fn outcome(
     engine: Engine,
-    verb: &str,
+    verb: &'static str,
     changes: &[FileChange],
     mut notes: Vec<String>,
     ResultDetails { dry, removes_entry, mut next, usage }: ResultDetails,
-) -> Value {
-    let files = changes.iter().map(|change| {
-        let diff = edit::diff(&change.path, change.now.as_deref(), change.new.as_deref());
-        json!({"path": change.path, "diff": diff, "removed": change.new.is_none()})
+) -> Outcome {
+    let files = changes.iter().map(|change| ChangedFile {
+        path: change.path.clone(),
+        diff: edit::diff(&change.path, change.now.as_deref(), change.new.as_deref()),
+        removed: change.new.is_none(),
     });
-    let files: Vec<Value> = files.collect();
+    let files: Vec<ChangedFile> = files.collect();
     next.retain(|command| !command.is_empty() && !files.is_empty());
     next.dedup();
     if engine == Engine::Docker && removes_entry && !files.is_empty() {
@@ -44,37 +76,29 @@ pub(super) fn result_document(
                 .to_owned(),
         );
     }
-    json!({
-        "engine": engine.name(), "verb": verb, "changed": !files.is_empty() && !dry,
-        "dry_run": dry, "files": files, "notes": notes, "next": next.join(" && "), "use": usage,
-    })
+    let (engine, changed) = (engine.name(), !files.is_empty() && !dry);
+    Outcome { engine, verb, changed, dry_run: dry, files, notes, next: next.join(" && "), usage }
 }
 
-/// Renders the document for people: the diff of a dry run, else one line per file.
-pub(in crate::admin) fn show(document: &Value) -> String {
-    let mut text = String::new();
-    let is_dry = document["dry_run"] == true;
-    for file in document["files"].as_array().into_iter().flatten() {
-        let path = printable(file["path"].as_str().unwrap_or_default());
-        if is_dry {
-            text.push_str(file["diff"].as_str().unwrap_or_default());
-        } else {
-            let done = if file["removed"] == true { "removed" } else { "wrote" };
-            text.push_str(&format!("{done} {path}\n"));
+impl Answer for Outcome {
+    const PAINTER: fn(&str) -> String = paint::diff;
+
+    /// The diff of a dry run, else one line per file.
+    fn page(&self, _: Format) -> String {
+        let Self { dry_run, files, notes, next, usage, .. } = self;
+        let files = files.iter();
+        let lines = files.map(|file| if *dry_run { file.diff.clone() } else { file.line() + "\n" });
+        let mut text: String = lines.collect();
+        if text.is_empty() {
+            text.push_str("nothing to change\n");
         }
+        text.extend(notes.iter().map(|note| format!("note: {}\n", printable(note))));
+        if !dry_run {
+            text.extend(
+                Some(next).filter(|next| !next.is_empty()).map(|next| format!("next: {next}\n")),
+            );
+            text.extend(usage.iter().map(|how| format!("use:  {how}\n")));
+        }
+        text
     }
-    if text.is_empty() {
-        text.push_str("nothing to change\n");
-    }
-    for note in document["notes"].as_array().into_iter().flatten() {
-        text.push_str(&format!("note: {}\n", printable(note.as_str().unwrap_or_default())));
-    }
-    match document["next"].as_str() {
-        Some(next) if !next.is_empty() && !is_dry => text.push_str(&format!("next: {next}\n")),
-        Some(_) | None => {}
-    }
-    for how in document["use"].as_array().into_iter().flatten().filter(|_| !is_dry) {
-        text.push_str(&format!("use:  {}\n", how.as_str().unwrap_or_default()));
-    }
-    text
 }

@@ -6,8 +6,6 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
-
 use super::detect;
 use super::engine::{ENGINES, Engine};
 use super::engine_files;
@@ -19,6 +17,7 @@ use super::plan::Registration;
 use super::restart;
 use super::root::Root;
 use super::running::{self, HandlerState, WantedHandler};
+use crate::admin::check::{Finding, finding, warning};
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
@@ -35,7 +34,7 @@ const USUAL_HANDLER: WantedHandler<'_> =
 #[derive(Debug, Default)]
 pub(in crate::admin) struct EngineFindings {
     /// One finding for each engine that is installed, runs or has a record.
-    pub(in crate::admin) findings: Vec<Value>,
+    pub(in crate::admin) findings: Vec<Finding>,
     /// The programs that registered engines call.
     pub(in crate::admin) programs: Vec<PathBuf>,
     /// The command that makes an engine stop serving plugins, if its own NRI is switched off but
@@ -102,8 +101,9 @@ pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) 
         let ledger = match Ledger::load(&root, engine) {
             Ok(ledger) => ledger,
             Err(error) => {
-                found.findings.push(json!({"check": check_name(engine), "ok": false,
-                    "detail": error.to_string(), "hint": "repair or remove this file"}));
+                let hint = "repair or remove this file";
+                let row = finding(&check_name(engine), false, error.to_string(), hint);
+                found.findings.push(row);
                 continue;
             }
         };
@@ -157,19 +157,17 @@ fn check_name(engine: Engine) -> String {
     format!("registered with {}", engine.name())
 }
 
-fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Value {
+fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Finding {
     let engine = here.engine;
-    let finding = |ok: bool, detail: String, hint: String| {
-        let hint = if ok { String::new() } else { hint };
-        json!({"check": check_name(engine), "ok": ok, "detail": detail, "hint": hint})
-    };
+    let check = check_name(engine);
+    let finding = |ok: bool, detail: String, hint: String| finding(&check, ok, detail, &hint);
     let Some(ledger) = &here.ledger else {
         let name = engine.name();
         return match here.handler {
-            HandlerState::Known if is_left_over(engine, root, &config.host()) => json!({
-                "check": check_name(engine), "ok": true, "warning": true,
-                "detail": format!("no, but the running {name} still has {USUAL_NAME} loaded"),
-                "hint": restart::command_again(engine, here.file(), true, root)}),
+            HandlerState::Known if is_left_over(engine, root, &config.host()) => {
+                let detail = format!("no, but the running {name} still has {USUAL_NAME} loaded");
+                warning(&check, detail, &restart::command_again(engine, here.file(), true, root))
+            }
             HandlerState::Known => {
                 let detail = format!("registered manually; {name} has the runtime {USUAL_NAME}");
                 finding(true, detail, String::new())
@@ -196,13 +194,11 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
             };
             let found = format!("as {}{default}{nri}", ledger.name);
             let (ok, detail, hint) = loaded(here, &found, root);
-            let mut row = finding(ok, detail, hint);
             if here.handler == HandlerState::NoAnswer {
                 // Its loaded handlers are unknown.
-                row["warning"] = true.into();
-                row["hint"] = "see whether the engine itself works".into();
+                return warning(&check, detail, "see whether the engine itself works");
             }
-            row
+            finding(ok, detail, hint)
         }
         Ok(false) => finding(
             false,
@@ -283,10 +279,10 @@ fn is_left_over(engine: Engine, root: &Root, host: &Host) -> bool {
 
 /// Reports the real runtime that each engine's environment finds: for registered engines, or else
 /// for all that run.
-fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
+fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Finding> {
     let host = config.host();
     let is_any = all.iter().any(EngineOnHost::is_usable);
-    let mut found: Vec<(String, String, Vec<&str>)> = Vec::new();
+    let mut found: Vec<(String, String, Vec<&'static str>)> = Vec::new();
     for here in all.iter().filter(|here| !is_any || here.is_usable()) {
         let Some(path) = running::search_path(here.engine, here.main(), &host) else { continue };
         let binary = here.ledger.as_ref().map(|ledger| OsString::from(&ledger.binary));
@@ -309,8 +305,8 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
     }
     let rows = found.into_iter().map(|(detail, problem, engines)| {
         let detail = format!("{detail} (found by {})", engines.join(", "));
-        json!({"check": "real runtime", "ok": problem.is_empty(), "detail": detail,
-            "hint": problem, "engines": engines})
+        let row = finding("real runtime", problem.is_empty(), detail, &problem);
+        Finding { engines, ..row }
     });
     rows.collect()
 }

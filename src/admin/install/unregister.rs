@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `uninstall`: removes our changes from the engine's files, unless containers still need nri-runc.
 
-use serde_json::Value;
-
 use super::distribution::Distribution;
 use super::engine::Engine;
 use super::ledger::{self, Ledger, Undone};
 use super::nri_decision::NriDecision;
-use super::outcome::{ResultDetails, result_document};
+use super::outcome::{Outcome, ResultDetails, outcome};
 use super::plan::Plan;
 use super::revert::EditedValue;
 use super::{
@@ -33,7 +31,7 @@ pub(in crate::admin) fn uninstall(
     uninstall: &Uninstall,
     config: &Config,
     whole_ids: bool,
-) -> Result<Value> {
+) -> Result<Outcome> {
     let root = uninstall.named.root(&uninstall.common, config)?;
     let engine = uninstall.named.engine()?;
     let Some(ledger) = Ledger::load(&root, engine)? else {
@@ -84,7 +82,7 @@ pub(in crate::admin) fn uninstall(
         next: restart::commands(&ledger.others(), engine, main, true, &root),
         usage: Vec::new(),
     };
-    Ok(result_document(engine, "uninstall", &changes, notes, details))
+    Ok(outcome(engine, "uninstall", &changes, notes, details))
 }
 
 /// Returns notes on files that were edited since `install` wrote them.

@@ -5,13 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::log;
 use super::program::node_configuration;
 use super::record::NodeRecord;
 use super::setup::{NodeSetup, show_changes};
 use super::signals::EndSignals;
+use crate::admin::install::Outcome;
 use crate::answers::Status;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
@@ -39,17 +40,17 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duratio
     setup.set_label(false);
     signals.forget();
     let registration = setup.on.registration()?;
-    let document = match unregister(setup, &config, signals, within) {
-        Ok(document) => document,
+    let outcome = match unregister(setup, &config, signals, within) {
+        Ok(outcome) => outcome,
         Err(error) => {
             setup.set_label(true);
             return Err(error);
         }
     };
-    if let Some(document) = document {
-        show_changes(&document);
-        if document["changed"] == true {
-            setup.restart(&document)?;
+    if let Some(outcome) = outcome {
+        show_changes(&outcome);
+        if outcome.changed {
+            setup.restart(&outcome)?;
         }
     }
     if let Some(registration) = registration {
@@ -75,12 +76,12 @@ fn unregister(
     config: &Config,
     signals: &EndSignals,
     within: Duration,
-) -> Result<Option<Value>> {
+) -> Result<Option<Outcome>> {
     let deadline = Instant::now() + within;
     let mut was = String::new();
     loop {
         let error = match setup.on.unregister(config) {
-            Ok(document) => return Ok(document),
+            Ok(outcome) => return Ok(outcome),
             Err(error) => error,
         };
         let line = error.to_string();

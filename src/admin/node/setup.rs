@@ -6,14 +6,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use super::helper::Helper;
 use super::program::{node_configuration, put_configuration, put_program, refresh_daemon};
 use super::record::NodeRecord;
 use super::signals::EndSignals;
 use super::{NodeLabel, NodeOptions, log};
-use crate::admin::install::NodeEngine;
+use crate::admin::install::{NodeEngine, Outcome};
 use crate::error::{Error, Result};
 
 /// Time limit for a restarted engine's response.
@@ -59,23 +57,23 @@ impl NodeSetup {
         let was_pending = record.is_restart_pending;
         record.is_restart_pending = true;
         record.save(&self.on)?;
-        let document = match self.on.register(&loaded) {
-            Ok(document) => document,
+        let outcome = match self.on.register(&loaded) {
+            Ok(outcome) => outcome,
             Err(error) => {
                 record.is_restart_pending = was_pending;
                 record.save(&self.on)?;
                 return Err(error);
             }
         };
-        show_changes(&document);
-        show_notes(&document);
+        show_changes(&outcome);
+        outcome.notes.iter().for_each(|note| log(&format!("note: {note}")));
         let Some(registration) = self.on.registration()? else {
             return Err(Error::new("node does not register this engine")
                 .hint("node is for containerd, CRI-O and Docker"));
         };
-        let changed = document["changed"] == true || was_pending;
+        let changed = outcome.changed || was_pending;
         if changed || registration.is_loaded() == Some(false) {
-            let restarted = self.restart(&document);
+            let restarted = self.restart(&outcome);
             // The engine may have been restarted manually: if it had the handler before, that does
             // not show.
             if !(self.no_restart && registration.is_loaded() == Some(true)) {
@@ -101,10 +99,10 @@ impl NodeSetup {
     ///
     /// # Errors
     /// Fails with the command if the operator has to run it.
-    pub(super) fn restart(&self, document: &Value) -> Result<()> {
-        // Without a change, the document's command does not apply.
-        let printed = document["next"].as_str().filter(|_| document["changed"] == true);
-        let command = printed.map_or_else(|| self.on.restart_command(), str::to_owned);
+    pub(super) fn restart(&self, outcome: &Outcome) -> Result<()> {
+        // Without a change, the outcome's command does not apply.
+        let printed = Some(&outcome.next).filter(|_| outcome.changed);
+        let command = printed.cloned().unwrap_or_else(|| self.on.restart_command());
         if command.is_empty() {
             return Ok(()); // It sees the change by itself.
         }
@@ -188,15 +186,6 @@ fn pause(signals: Option<&EndSignals>, within: Duration) -> bool {
 }
 
 /// Logs the files that `install` or `uninstall` changed, one a line.
-pub(super) fn show_changes(document: &Value) {
-    for file in document["files"].as_array().into_iter().flatten() {
-        let done = if file["removed"] == true { "removed" } else { "wrote" };
-        log(&format!("{done} {}", file["path"].as_str().unwrap_or_default()));
-    }
-}
-
-fn show_notes(document: &Value) {
-    for note in document["notes"].as_array().into_iter().flatten() {
-        log(&format!("note: {}", note.as_str().unwrap_or_default()));
-    }
+pub(super) fn show_changes(outcome: &Outcome) {
+    outcome.files.iter().for_each(|file| log(&file.line()));
 }

@@ -6,9 +6,13 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::admin::{ask, check, install, progress};
+use crate::admin::output::{Answer, Format};
+use crate::admin::plugins::output_of;
+use crate::admin::{ask, ask_metrics, ask_status, check, install, progress};
+use crate::answers::PluginRow;
 use crate::audit::{AuditFilter, IDENTIFIER, open_files, search};
 use crate::config::{self, AuditTarget, Config, Loaded};
 use crate::error::{Error, Result};
@@ -40,8 +44,8 @@ impl Parts {
     }
 
     /// Adds a document, redacted; of a list that is too long the first rows.
-    fn add_json(&mut self, name: &'static str, document: Result<Value>) {
-        let mut document = document.unwrap_or_else(|error| {
+    fn add_json(&mut self, name: &'static str, document: Result<impl Serialize>) {
+        let mut document = document.map(|document| json!(document)).unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
             Value::Null
         });
@@ -106,26 +110,27 @@ fn last_lines(text: &str) -> &str {
 pub(super) fn collect(loaded: &Loaded) -> Parts {
     let config = &loaded.config;
     let mut parts = Parts { files: Vec::new(), missing: Vec::new() };
-    let answer = |verb: &str| ask(config, &json!({"verb": verb}));
     progress::step("asking the daemon");
-    let (status, plugins) = (answer("status"), answer("plugins"));
-    let pid = status.as_ref().ok().and_then(|status| status["pid"].as_i64());
-    parts.add_text("plugin-output.txt", plugin_output(config, plugins.as_ref().ok()));
+    let status = ask_status(config);
+    let plugins: Result<Vec<PluginRow>> = ask(config, &json!({"verb": "plugins"}));
+    let pid = status.as_ref().ok().map(|status| status.pid.into());
+    parts.add_text(
+        "plugin-output.txt",
+        plugin_output(config, plugins.as_deref().unwrap_or_default()),
+    );
     parts.add_json("status.json", status);
     parts.add_json("plugins.json", plugins);
-    parts.add_json("pods.json", answer("pods"));
-    let metrics =
-        answer("metrics").map(|metrics| metrics["text"].as_str().unwrap_or("").to_owned());
+    parts.add_json("pods.json", ask::<Value>(config, &json!({"verb": "pods"})));
+    let metrics = ask_metrics(config).map(|metrics| metrics.text);
     // Their labels are written as KEY="VALUE", and none has a value that a tenant chooses.
     let metrics = metrics.unwrap_or_else(|error| {
         parts.miss("metrics.txt", &error.to_string());
         String::new()
     });
     parts.add("metrics.txt", last_lines(&metrics).as_bytes().to_vec());
-    let recent = answer("recent").map(|rows| rows.as_array().cloned().unwrap_or_default());
-    parts.add_lines("recent.jsonl", recent);
+    parts.add_lines("recent.jsonl", ask(config, &json!({"verb": "recent"})));
     progress::step("checking");
-    parts.add_json("check.json", Ok(Value::Array(check::all(loaded))));
+    parts.add_json("check.json", Ok(check::all(loaded)));
     let engines = install::check_engines(config, pid);
     let programs = engines.programs;
     parts.add_json("engines.json", Ok(json!({"findings": engines.findings, "programs": programs})));
@@ -161,17 +166,13 @@ fn configuration(loaded: &Loaded) -> Value {
 }
 
 /// The last output of each launched plugin.
-fn plugin_output(config: &Config, plugins: Option<&Value>) -> Result<String> {
-    let mut text = String::new();
-    for plugin in plugins.and_then(Value::as_array).into_iter().flatten() {
-        let part = |key: &str| plugin[key].as_str().unwrap_or_default();
-        let id = format!("{}-{}", part("index"), part("name"));
-        if plugin["launched"] == true {
-            let output = ask(config, &json!({"verb": "plugin_output", "plugin": id}))?;
-            text.push_str(&format!("{id}:\n{}\n", super::super::show::plugin_output(&output)));
-        }
-    }
-    Ok(text)
+fn plugin_output(config: &Config, plugins: &[PluginRow]) -> Result<String> {
+    let launched = plugins.iter().filter(|plugin| plugin.launched).map(PluginRow::id);
+    let outputs = launched.map(|id| {
+        let output = output_of(config, &id)?.page(Format::Page);
+        Ok(format!("{id}:\n{output}\n"))
+    });
+    outputs.collect()
 }
 
 /// The end of the daemon's log: its file, or the journal.

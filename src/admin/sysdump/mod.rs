@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use super::output::{Format, PlainOutput, tell};
-use super::{exit::DONE, paint, progress, show::text};
+use super::output::{Answer, Format, PlainOutput};
+use super::progress;
 use crate::config::Loaded;
 use crate::error::Result;
-use crate::text::{counted, rfc3339};
+use crate::text::{counted, printable, rfc3339};
 
 /// `sysdump`.
 #[derive(Debug, Args)]
@@ -30,8 +30,16 @@ pub(super) struct Sysdump {
     pub(super) output: PlainOutput,
 }
 
-/// Writes the archive, and prints where it is.
-pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump, format: Format) -> Result<u8> {
+/// Where the archive is.
+#[derive(Debug, Serialize)]
+pub(super) struct Written {
+    file: Option<PathBuf>,
+    plain: Option<PathBuf>,
+    missing: Vec<String>,
+}
+
+/// Writes the archive.
+pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump) -> Result<Written> {
     let now = SystemTime::now();
     let parts = collect::collect(loaded);
     let name = name(now);
@@ -49,13 +57,8 @@ pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump, format: Format) -> Resu
         archive::write(file, &name, seconds, &parts.files)?;
     }
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let document = json!({
-        "file": file.as_deref().map(absolute),
-        "plain": wanted.plain.as_deref().map(absolute),
-        "missing": parts.missing,
-    });
-    tell(format, &document, page, paint::plain)?;
-    Ok(DONE)
+    let (file, plain) = (file.as_deref().map(absolute), wanted.plain.as_deref().map(absolute));
+    Ok(Written { file, plain, missing: parts.missing })
 }
 
 /// A name with host and time, of characters that every file system and mail takes.
@@ -67,15 +70,17 @@ fn name(now: SystemTime) -> String {
     format!("nri-runc-sysdump-{host}-{time}")
 }
 
-fn page(document: &Value) -> String {
-    let mut page = String::new();
-    for place in ["file", "plain"].iter().filter(|place| !document[**place].is_null()) {
-        page.push_str(&format!("wrote {}\n", text(&document[*place])));
+impl Answer for Written {
+    fn page(&self, _: Format) -> String {
+        let places = self.file.iter().chain(&self.plain);
+        let places = places.map(|place| format!("wrote {}\n", printable(&place.to_string_lossy())));
+        let mut page: String = places.collect();
+        if !self.missing.is_empty() {
+            let missing = counted(self.missing.len(), "part");
+            page.push_str(&format!(
+                "{missing} could not be had in full: errors.txt has the reasons\n"
+            ));
+        }
+        page + "secrets are hidden; look through it before you send it (--plain DIR)"
     }
-    let missing = document["missing"].as_array().map_or(0, Vec::len);
-    if missing > 0 {
-        let missing = counted(missing, "part");
-        page.push_str(&format!("{missing} could not be had in full: errors.txt has the reasons\n"));
-    }
-    page + "secrets are hidden; look through it before you send it (--plain DIR)"
 }

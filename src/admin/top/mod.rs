@@ -2,22 +2,22 @@
 //! `top`: the daemon's present activity. On a terminal it updates in place until `q` or Ctrl-C;
 //! into a pipe it prints one page, or the requested number. It only asks the daemon, once a page.
 
-mod exposition;
 mod page;
 mod sample;
 mod terminal;
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
 
+use crate::answers::TopAnswer;
 use crate::config::{Config, parse_duration};
 use crate::error::Result;
 
 use super::exit::DONE;
-use super::output::{Format, PlainOutput, print, tell};
+use super::output::{Answer, Format, PlainOutput, print, tell};
 use super::{ask, paint};
 use sample::{Document, Sample};
 use terminal::{Screen, Woken};
@@ -57,7 +57,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
         samples.take(config)?;
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        return tell(format, &json!(samples.document()), |_| String::new(), paint::plain);
+        return tell(format, &samples.document());
     }
     if terminal::is_terminal() {
         return live(config, options, &mut samples);
@@ -66,7 +66,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
     for _ in 0..options.count.unwrap_or(1) {
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        print(page::page(&samples.document(), None).as_bytes())?;
+        print(samples.document().page(format).as_bytes())?;
     }
     Ok(DONE)
 }
@@ -96,14 +96,21 @@ fn live(config: &Config, options: &Top, samples: &mut Samples) -> Result<u8> {
     }
 }
 
+impl Answer for Document {
+    fn page(&self, _: Format) -> String {
+        page::page(self, None)
+    }
+}
+
 /// The samples of the window, oldest first.
 #[derive(Default)]
 struct Samples(VecDeque<Sample>);
 
 impl Samples {
     fn take(&mut self, config: &Config) -> Result<()> {
-        let sample = Sample::of(&ask(config, &json!({"verb": "top"}))?)?;
-        if self.0.back().is_some_and(|last| last.pid() != sample.pid()) {
+        let answer: TopAnswer = ask(config, &json!({"verb": "top"}))?;
+        let sample = Sample { at: Instant::now(), answer };
+        if self.0.back().is_some_and(|last| last.answer.status.pid != sample.answer.status.pid) {
             self.0.clear(); // Another daemon counts from zero.
         }
         if self.0.len() > WINDOW {

@@ -5,61 +5,23 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 
-use crate::admin::read;
-use crate::answers::{Failure, PluginRow, PluginState, PodRow, Status};
-use crate::error::Result;
-
-use super::exposition::{Exposition, Observed, observed, since};
-
-const CALLS: &str = "containerd_nri_plugin_invocations_total";
-const LATENCY: &str = "containerd_nri_plugin_latency_seconds";
-const QUEUE: &str = "nri_runc_plugin_queue_seconds";
-const REQUESTS: &str = "nri_runc_requests_total";
-const HELD_BACK: &str = "nri_runc_request_duration_seconds";
-
-/// The daemon's response to `top`: three answers and the text of its metrics. Histograms have no other form.
-#[derive(Debug, Deserialize)]
-struct Answer {
-    status: Status,
-    plugins: Vec<PluginRow>,
-    pods: Vec<PodRow>,
-    metrics: String,
-}
+use crate::answers::{
+    Failure, Observations, PluginCounts, PluginRow, PluginState, PodRow, RequestCounts, TopAnswer,
+};
 
 /// The daemon at one moment.
 pub(super) struct Sample {
-    at: Instant,
-    status: Status,
-    plugins: Vec<PluginRow>,
-    pods: Vec<PodRow>,
-    metrics: Exposition,
-}
-
-impl Sample {
-    /// Reads a sample from the daemon's response.
-    ///
-    /// # Errors
-    /// Fails where the daemon is of a version whose answer has another form.
-    pub(super) fn of(answer: &Value) -> Result<Self> {
-        let Answer { status, plugins, pods, metrics } = read(answer)?;
-        let (at, metrics) = (Instant::now(), Exposition::read(&metrics));
-        Ok(Self { at, status, plugins, pods, metrics })
-    }
-
-    /// The daemon's process.
-    pub(super) fn pid(&self) -> u32 {
-        self.status.pid
-    }
+    pub(super) at: Instant,
+    pub(super) answer: TopAnswer,
 }
 
 /// The document of `--json`, from which the page is made. Rates are those between two samples, and none
 /// of one. Times are those between the samples too, or since the daemon's start where nothing was observed
 /// in between.
 #[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(Deserialize), serde(default))]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(super) struct Document {
     pub(super) version: String,
     pub(super) pid: u32,
@@ -78,7 +40,7 @@ pub(super) struct Document {
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(Deserialize), serde(default))]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(super) struct PodCounts {
     pub(super) known: usize,
     pub(super) ready: usize,
@@ -86,7 +48,7 @@ pub(super) struct PodCounts {
 
 /// The runtime commands of one verb.
 #[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(Deserialize), serde(default))]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(super) struct RequestRates {
     pub(super) verb: String,
     pub(super) per_second: Option<f64>,
@@ -99,7 +61,7 @@ pub(super) struct RequestRates {
 
 /// The requests to one plugin.
 #[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(Deserialize), serde(default))]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(super) struct PluginRates {
     pub(super) plugin: String,
     pub(super) state: PluginState,
@@ -116,20 +78,29 @@ pub(super) struct PluginRates {
 /// Returns the document of two samples, which may be the same.
 pub(super) fn document(first: &Sample, last: &Sample) -> Document {
     let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
-    let nothing = Exposition::default();
-    let before = if seconds > 0.0 { &first.metrics } else { &nothing };
-    let span = Span { before, now: &last.metrics, seconds };
-    let (status, pods) = (last.status.clone(), last.pods.clone());
-    let ready = pods.iter().filter(|pod| pod.state == "ready").count();
+    let TopAnswer { status, plugins, containers, requests, calls, pods } = last.answer.clone();
+    let before = &first.answer;
+    let requests = requests.into_iter().map(|now| {
+        let before = before.requests.iter().find(|before| before.verb == now.verb);
+        request_rates(now, &before.cloned().unwrap_or_default(), seconds)
+    });
+    let rates = plugins.iter().zip(&calls).map(|(plugin, now)| {
+        let mut earlier = before.plugins.iter().zip(&before.calls);
+        let before = earlier.find(|(other, _)| other.is_same(plugin)).map(|(_, counts)| counts);
+        plugin_rates(plugin, now, before.unwrap_or(&PluginCounts::default()), seconds)
+    });
     Document {
         version: status.version,
         pid: status.pid,
         uptime_seconds: status.uptime_seconds,
         interval_seconds: seconds,
-        pods: PodCounts { known: pods.len(), ready },
-        containers: containers(&last.metrics),
-        requests: requests(&span),
-        plugins: last.plugins.iter().map(|plugin| plugin_rates(&span, plugin)).collect(),
+        pods: PodCounts {
+            known: pods.len(),
+            ready: pods.iter().filter(|pod| pod.state == "ready").count(),
+        },
+        containers: containers.into_iter().map(|(state, count)| (state, count as f64)).collect(),
+        requests: requests.collect(),
+        plugins: rates.collect(),
         pod_list: pods,
         failures: status.failures,
         disabled_by: status.disabled_by,
@@ -138,68 +109,50 @@ pub(super) fn document(first: &Sample, last: &Sample) -> Document {
     }
 }
 
-/// The metrics of two moments.
-struct Span<'a> {
-    before: &'a Exposition,
-    now: &'a Exposition,
+/// The rate of a counter, which may have begun anew; none without time in between.
+fn per_second(now: u64, before: u64, seconds: f64) -> Option<f64> {
+    let grown = now.checked_sub(before).unwrap_or(now);
+    (seconds > 0.0).then(|| grown as f64 / seconds)
+}
+
+/// The durations between the two moments; where nothing was observed then, since the daemon's start.
+fn recent(now: &Observations, before: &Observations) -> Observations {
+    let between = now.since(before);
+    if between.count() > 0 { between } else { now.clone() }
+}
+
+fn request_rates(now: RequestCounts, before: &RequestCounts, seconds: f64) -> RequestRates {
+    let all = |counts: &RequestCounts| counts.proceeded + counts.refused + counts.bypassed;
+    let held = recent(&now.held, &before.held);
+    RequestRates {
+        per_second: per_second(all(&now), all(before), seconds),
+        mean_seconds: held.mean(),
+        p99_seconds: held.quantile(0.99),
+        proceeded: now.proceeded as f64,
+        refused: now.refused as f64,
+        bypassed: now.bypassed as f64,
+        verb: now.verb,
+    }
+}
+
+fn plugin_rates(
+    plugin: &PluginRow,
+    now: &PluginCounts,
+    before: &PluginCounts,
     seconds: f64,
-}
-
-impl Span<'_> {
-    fn per_second(&self, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
-        let grown = since(self.now.sum(name, wanted), self.before.sum(name, wanted));
-        (self.seconds > 0.0).then(|| grown / self.seconds)
-    }
-
-    /// The latencies between the two moments; where nothing was observed then, since the daemon's start.
-    fn observed(&self, name: &str, wanted: &[(&str, &str)]) -> Observed {
-        let between = observed(self.before, self.now, name, wanted);
-        match between.count > 0.0 {
-            true => between,
-            false => observed(&Exposition::default(), self.now, name, wanted),
-        }
-    }
-}
-
-fn containers(metrics: &Exposition) -> BTreeMap<String, f64> {
-    let name = "nri_runc_containers";
-    let states = metrics.values_of(name, "state").into_iter();
-    states.map(|state| (state.clone(), metrics.sum(name, &[("state", &state)]))).collect()
-}
-
-/// Returns the runtime commands, by verb.
-fn requests(span: &Span<'_>) -> Vec<RequestRates> {
-    let rows = span.now.values_of(REQUESTS, "verb").into_iter().map(|verb| {
-        let of = |outcome: &str| span.now.sum(REQUESTS, &[("verb", &verb), ("outcome", outcome)]);
-        let held = span.observed(HELD_BACK, &[("verb", &verb)]);
-        RequestRates {
-            per_second: span.per_second(REQUESTS, &[("verb", &verb)]),
-            mean_seconds: held.mean,
-            p99_seconds: held.p99,
-            proceeded: of("proceeded"),
-            refused: of("refused"),
-            bypassed: of("bypassed"),
-            verb,
-        }
-    });
-    rows.collect()
-}
-
-fn plugin_rates(span: &Span<'_>, plugin: &PluginRow) -> PluginRates {
-    let id = plugin.id();
-    let its = [("plugin", id.as_str())];
-    let latency = span.observed(LATENCY, &its);
+) -> PluginRates {
+    let latency = recent(&now.latency, &before.latency);
     PluginRates {
+        plugin: plugin.id(),
         state: plugin.state,
         pid: plugin.pid,
-        per_second: span.per_second(CALLS, &its),
-        mean_seconds: latency.mean,
-        p99_seconds: latency.p99,
-        queue_mean_seconds: span.observed(QUEUE, &its).mean,
-        errors: span.now.sum(CALLS, &[("plugin", &id), ("status", "error")]),
-        skips: span.now.sum("nri_runc_plugin_skips_total", &its),
-        refusals: span.now.sum("nri_runc_plugin_refusals_total", &its),
-        plugin: id,
+        per_second: per_second(now.calls, before.calls, seconds),
+        mean_seconds: latency.mean(),
+        p99_seconds: latency.quantile(0.99),
+        queue_mean_seconds: recent(&now.queue, &before.queue).mean(),
+        errors: now.errors as f64,
+        skips: now.skips as f64,
+        refusals: now.refusals as f64,
     }
 }
 
@@ -212,16 +165,13 @@ mod tests {
     use super::*;
 
     fn sample(at: Instant, calls: u32) -> Sample {
-        let metrics = format!(
-            "{CALLS}{{plugin=\"10-a\",operation=\"CreateContainer\",status=\"success\",error=\"\"}} {calls}\n\
-             {LATENCY}_sum{{plugin=\"10-a\"}} {calls}\n{LATENCY}_count{{plugin=\"10-a\"}} {calls}\n\
-             {REQUESTS}{{verb=\"create\",outcome=\"proceeded\"}} {calls}\n\
-             nri_runc_containers{{state=\"running\"}} 3\n"
-        );
-        let answer = json!({"status": {"pid": 7}, "plugins": [{"index": "10", "name": "a",
-            "state": "synchronized"}], "pods": [{"state": "ready"}, {"state": "stopped"}],
-            "metrics": metrics});
-        Sample { at, ..Sample::of(&answer).unwrap() }
+        let times = json!({"sum": calls, "buckets": [[5.0, calls], [f64::MAX, 0]]});
+        let answer = json!({"status": {"pid": 7}, "containers": {"running": 3},
+            "plugins": [{"index": "10", "name": "a", "state": "synchronized"}],
+            "calls": [{"calls": calls, "latency": times}],
+            "requests": [{"verb": "create", "proceeded": calls, "held": times}],
+            "pods": [{"state": "ready"}, {"state": "stopped"}]});
+        Sample { at, answer: serde_json::from_value(answer).unwrap() }
     }
 
     #[test]

@@ -10,9 +10,9 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use serde_json::{Value, json};
 use tracing::warn;
 
+use crate::answers::{Forgotten, ForgottenContainer};
 use crate::daemon::lifecycle::{removal, settle, until_removed};
 use crate::daemon::pods::life;
 use crate::daemon::runtime::{exit_status, state_dir};
@@ -114,7 +114,11 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
 ///
 /// # Errors
 /// Fails when no record or several match, or while the container exists.
-pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -> Result<Value> {
+pub(crate) async fn forget(
+    daemon: &Rc<Daemon>,
+    wanted: &str,
+    is_forced: bool,
+) -> Result<Forgotten> {
     let (pod, members) = find(daemon, wanted)?;
     if let Some(path) =
         pod.as_ref().and_then(|id| daemon.records.read().pod(id)?.lives_with.clone())
@@ -137,7 +141,8 @@ pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -
         if let Some(now) = now {
             require_gone(daemon, &now, is_forced)?;
             removal::removed(daemon, key).await;
-            forgotten.push(json!({"id": key.id, "root": key.root, "name": record.name}));
+            let (id, root) = (key.id.clone(), key.root.clone());
+            forgotten.push(ForgottenContainer { id, root, name: record.name.clone() });
         }
         drop(turn);
         daemon.lanes.release(key, lane);
@@ -156,7 +161,7 @@ pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -
         drop(turn);
     }
     warn!("an operator dropped the record of {wanted}");
-    Ok(json!({"containers": forgotten, "pods": pods, "warning": WARNING}))
+    Ok(Forgotten { containers: forgotten, pods, warning: WARNING.to_owned() })
 }
 
 /// Finds the one container or pod of this ID or ID prefix: returns the pod's ID, and the containers whose records are
@@ -216,6 +221,8 @@ fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use serde_json::json;
 
     use super::*;
     use crate::config::Config;

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::json;
+
+use crate::answers::Reexec;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tracing::{info, warn};
@@ -163,12 +165,12 @@ pub(crate) async fn report(daemon: &Rc<Daemon>, waiting: Waiting) {
         "re-executed: version {now} (was {}), {plugins} plugins stayed connected, requests were held for {millis} ms",
         waiting.before
     );
-    let document = json!({
-        "pid": std::process::id(),
-        "version": now,
-        "was_version": waiting.before,
-        "plugins": plugins,
-        "held_ms": millis,
+    let document = json!(Reexec {
+        pid: std::process::id(),
+        version: now.to_owned(),
+        was_version: waiting.before,
+        plugins,
+        held_ms: millis,
     });
     let answer = DaemonResponse::Admin(document.to_string()).encode();
     for caller in waiting.callers {

@@ -26,10 +26,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nri_adaptation::{DefaultValidator, Updated};
-use serde_json::Value;
 use tracing::{info, warn};
 
-use crate::answers::PluginRow;
+use crate::answers::{PluginOutput, PluginRow};
 use crate::chain::{
     self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
 };
@@ -264,7 +263,7 @@ impl Registry {
     ///
     /// # Errors
     /// One line if no launched plugin is meant.
-    pub(crate) fn output_of(&self, wanted: &str) -> Result<Value, String> {
+    pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
         let ids: Vec<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
         self.roster.output(wanted, &ids)

@@ -8,11 +8,10 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 
-use crate::answers::{PluginFailure, PluginRow, PluginState};
+use crate::answers::{PluginFailure, PluginOutput, PluginRow, PluginRun, PluginState, PrintedLine};
 use crate::limits;
 use crate::plugin::api::extension::{ExtensionEvent, events_in};
 use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
@@ -104,16 +103,14 @@ impl LaunchRecord {
     }
 
     /// The output of its present run and of the last one, the older first.
-    fn output(&self) -> Value {
+    fn output(&self) -> PluginOutput {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
-            let line = |(at, line): (i64, String)| {
-                json!({"at": at, "time": rfc3339_nanos(at), "line": line})
-            };
-            let lines: Vec<Value> = log.tail().into_iter().map(line).collect();
-            json!({"exit_status": log.exit(), "lines": lines})
+            let line = |(at, line)| PrintedLine { at, time: rfc3339_nanos(at), line };
+            let lines = log.tail().into_iter().map(line).collect();
+            PluginRun { exit_status: log.exit(), lines }
         });
-        json!({"index": self.index, "name": self.name, "runs": runs.collect::<Vec<_>>()})
+        PluginOutput { index: self.index.clone(), name: self.name.clone(), runs: runs.collect() }
     }
 
     /// Adds its processes' data to a row.
@@ -197,7 +194,11 @@ impl Roster {
     ///
     /// # Errors
     /// One line if the daemon has not launched it, or several are meant.
-    pub(super) fn output(&self, wanted: &str, connected: &[String]) -> Result<Value, String> {
+    pub(super) fn output(
+        &self,
+        wanted: &str,
+        connected: &[String],
+    ) -> Result<PluginOutput, String> {
         let launches = self.launches.borrow();
         let is_meant = |record: &Rc<LaunchRecord>| {
             record.name == wanted || format!("{}-{}", record.index, record.name) == wanted

@@ -9,9 +9,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::warn;
 
+use crate::answers::{DriftAnswer, DriftRow};
 use crate::cgroup::{self, Around, Cgroups, Mounts, Write};
 use crate::error::{self, in_our_words};
 use crate::host::Host;
@@ -63,18 +64,17 @@ impl Drift {
         NodeEvent { field: self.field.clone(), reason: difference, ..event }
     }
 
-    fn to_json(&self) -> Value {
-        json!({
-            "container_id": self.container.id,
-            "field": self.field,
-            "owner": self.owner,
-            "expected": self.expected,
-            "actual": self.actual,
-            // The kernel names writers only to a watch, which the files of pods alone have.
-            "writer": null,
-            "file": self.file,
-            "process": self.is_of_process(),
-        })
+    fn into_row(self) -> DriftRow {
+        DriftRow {
+            process: self.is_of_process(),
+            container_id: self.container.id,
+            field: self.field,
+            owner: self.owner,
+            expected: self.expected,
+            actual: self.actual,
+            writer: None,
+            file: self.file,
+        }
     }
 }
 
@@ -103,8 +103,8 @@ impl Drifts {
         self.compared += other.compared;
     }
 
-    /// The answer to an operator; `unread` has a line on everything that is missing in `drift`.
-    pub(crate) fn into_json(mut self) -> Value {
+    /// The answer to an operator.
+    pub(crate) fn into_answer(mut self) -> DriftAnswer {
         let more = self.rows.len().saturating_sub(limits::DRIFTS);
         self.rows.truncate(limits::DRIFTS);
         let what = "could not be compared";
@@ -112,8 +112,8 @@ impl Drifts {
         if more > 0 {
             unread.push(format!("{more} more values differ and are not listed"));
         }
-        let rows: Value = self.rows.iter().map(Drift::to_json).collect();
-        json!({"drift": rows, "unread": unread, "compared": self.compared})
+        let drift = self.rows.into_iter().map(Drift::into_row).collect();
+        DriftAnswer { drift, unread, compared: self.compared }
     }
 }
 
@@ -417,6 +417,8 @@ fn limit(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::config::Config;
     use crate::state::Store;
@@ -494,7 +496,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let local = tokio::task::LocalSet::new();
             let looking = look(&self.daemon, None, put_backs);
-            local.block_on(&runtime.unwrap(), looking).into_json()
+            json!(local.block_on(&runtime.unwrap(), looking).into_answer())
         }
     }
 

@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::answers::{
-    AuditCounts, ContainerRow, Failure, IdentityClaim, MissingData, OutdatedPlugin, PodRow,
-    PromiseRow, RefusedRecords, RequiredPlugin, Status,
+    AuditCounts, ContainerRow, DriftAnswer, Failure, IdentityClaim, MetricsText, MissingData,
+    OutdatedPlugin, PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
 };
+use crate::config::RuleMode;
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
@@ -47,12 +48,8 @@ pub(crate) async fn serve(
     match question["verb"].as_str().unwrap_or_default() {
         "pods" => send_pods(daemon, stream, String::new(), "").await,
         "top" => {
-            let (status, plugins) = (text(&status(daemon))?, text(&daemon.registry.rows())?);
-            let metrics = Value::from(holdings::metrics_text(daemon));
-            let begin = format!(
-                "{{\"status\":{status},\"plugins\":{plugins},\"metrics\":{metrics},\"pods\":"
-            );
-            send_pods(daemon, stream, begin, "}").await
+            let text = text(&top(daemon))?;
+            send_pods(daemon, stream, text.trim_end_matches("[]}").to_owned(), "}").await
         }
         verb => frames::send(stream, &answer(daemon, verb, &question).await).await,
     }
@@ -101,13 +98,13 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
         "plugins" => json!(daemon.registry.rows()),
         "plugin_output" => {
             match daemon.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
-                Ok(document) => document,
+                Ok(output) => json!(output),
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
-        "socket_mounts" => exposed::socket_mounts(daemon),
+        "socket_mounts" => json!(exposed::socket_mounts(daemon)),
         "unseen" => match node_scope::unseen(daemon).await {
-            Ok(count) => json!({"count": count}),
+            Ok(count) => json!(Unseen { count }),
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
         "reload" => match reload(daemon, question["dry_run"] == true).await {
@@ -119,15 +116,15 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
             let shown = tokio::task::spawn_blocking(move || recent::show_all(&calls)).await;
             shown.unwrap_or_default()
         }
-        "metrics" => json!({"text": holdings::metrics_text(daemon)}),
+        "metrics" => json!(MetricsText { text: holdings::metrics_text(daemon) }),
         "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
-            Ok(document) => document,
+            Ok(explanation) => json!(explanation),
             Err(line) => return DaemonResponse::Refuse(line),
         },
         "policy" => {
             let pod = question["pod"].as_str().unwrap_or_default();
             match policy::policy(daemon, pod, &question["plugins"]) {
-                Ok(document) => document,
+                Ok(answer) => json!(answer),
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
@@ -158,8 +155,11 @@ pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let id = question["id"].as_str();
     let answer = match question["verb"].as_str()? {
-        "forget" => lost::forget(daemon, id?, question["force"] == true).await,
-        "drift" => drift(daemon, id).await,
+        "forget" => {
+            let forgotten = lost::forget(daemon, id?, question["force"] == true).await;
+            forgotten.map(|forgotten| json!(forgotten))
+        }
+        "drift" => drift(daemon, id).await.map(|answer| json!(answer)),
         _ => return None,
     };
     Some(match answer {
@@ -169,9 +169,9 @@ pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option
 }
 
 /// Compares what plugins own with what the kernel has, of the containers that match, or of all.
-async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<Value> {
+async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
-    Ok(drift::look(daemon, keys, None).await.into_json())
+    Ok(drift::look(daemon, keys, None).await.into_answer())
 }
 
 /// Whether it requests the daemon's end.
@@ -242,6 +242,20 @@ fn status(daemon: &Daemon) -> Status {
     }
 }
 
+/// The answer to `top`, without its pods.
+fn top(daemon: &Daemon) -> TopAnswer {
+    let (plugins, metrics) = (daemon.registry.rows(), &daemon.report.metrics);
+    let containers = holdings::states(daemon).into_iter();
+    TopAnswer {
+        status: status(daemon),
+        calls: plugins.iter().map(|row| metrics.plugins().counts(&row.id())).collect(),
+        plugins,
+        containers: containers.map(|(state, count)| (state.to_owned(), count)).collect(),
+        requests: metrics.requests(),
+        pods: Vec::new(),
+    }
+}
+
 fn failures(daemon: &Daemon) -> Vec<Failure> {
     let failures = daemon.report.failures.borrow();
     let rows = failures.iter().map(|note| Failure {
@@ -307,7 +321,7 @@ fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let rows = config.promises.iter().map(|section| PromiseRow {
         promise: section.name.clone(),
         plugin: section.plugin.clone(),
-        mode: if section.refuses() { "enforce" } else { "audit" }.to_owned(),
+        mode: RuleMode::of(section.refuses()),
         connected: is_there(&section.plugin),
     });
     rows.collect()

@@ -4,15 +4,17 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value, json};
-
+use crate::answers::{
+    ContainerExplained, Dated, Explanation, InjectionNote, MatchRow, Repetition, SeveralMatches,
+    WayGiven,
+};
 use crate::daemon::server::{explain_pod, recent, rows};
 use crate::daemon::shared::{Daemon, events};
 use crate::error::Error;
 use crate::rules::exec_rows;
 use crate::spec::owned;
-use crate::state::{Container, ContainerKey, Lifecycle};
-use crate::text::{first_of, rfc3339_nanos, short_id};
+use crate::state::{Change, Container, ContainerKey, GaveWay, Lifecycle, WouldInject};
+use crate::text::{first_of, short_id};
 
 /// How an argument matches a container, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +31,7 @@ enum Match {
 ///
 /// # Errors
 /// One line if none matches.
-pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
+pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, String> {
     let store = daemon.records.read();
     // An infrastructure container is explained as its pod, or as itself if it never had a pod.
     let is_shown = |container: &&Container| {
@@ -43,7 +45,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     if best != Some(Match::Id)
         && let Some(pod) = explain_pod::explain(daemon, &store, wanted, best.is_none())
     {
-        return pod;
+        return pod.map(|pod| Explanation::Pod(Box::new(pod)));
     }
     let Some(best) = best else {
         let error = Error::new(format!("no container or pod {wanted} is known"));
@@ -59,12 +61,12 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
         (_, [one]) if best != Match::Prefix => *one,
         // A refused or ended container is retried under its name, so the last attempt is meant.
         ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
-        _ => return Ok(ambiguous(daemon, wanted, &found)),
+        _ => return Ok(Explanation::Several(ambiguous(daemon, wanted, &found))),
     };
-    let mut document = explained(daemon, meant);
     let others = found.iter().filter(|other| other.key != meant.key);
-    document["earlier"] = others.map(|other| row(daemon, other)).collect();
-    Ok(document)
+    let earlier = others.map(|other| row(daemon, other)).collect();
+    let explained = ContainerExplained { earlier, ..explained(daemon, meant) };
+    Ok(Explanation::Container(Box::new(explained)))
 }
 
 /// The containers that match and are not removed: all of a pod, or all with the prefix.
@@ -117,8 +119,8 @@ fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
     found
 }
 
-fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> Value {
-    let matches: Vec<Value> = found.iter().map(|container| row(daemon, container)).collect();
+fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> SeveralMatches {
+    let matches: Vec<MatchRow> = found.iter().map(|container| row(daemon, container)).collect();
     let name = |container: &&Container| {
         let (namespace, pod) = pod_of(daemon, container);
         let parts = [namespace, pod, container.name.clone()];
@@ -131,23 +133,22 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> Value {
     let names: Vec<String> = found.iter().map(name).collect();
     let (count, names) = (matches.len(), first_of(&names));
     let error = format!("\"{wanted}\" is ambiguous: {count} containers match: {names}");
-    json!({"error": error, "matches": matches})
+    SeveralMatches { error, matches }
 }
 
 /// A container's row in a list to choose from.
-fn row(daemon: &Daemon, container: &Container) -> Value {
+fn row(daemon: &Daemon, container: &Container) -> MatchRow {
     let (namespace, pod) = pod_of(daemon, container);
-    let mut row = json!({
-        "id": container.key.id,
-        "root": container.key.root,
-        "name": container.name,
-        "namespace": namespace,
-        "pod": pod,
-        "state": rows::state(daemon, container),
-        "engine": container.engine,
-    });
-    rows::add_times(&mut row, container);
-    row
+    MatchRow {
+        id: container.key.id.clone(),
+        root: container.key.root.clone(),
+        name: container.name.clone(),
+        namespace,
+        pod,
+        state: rows::state(daemon, container).to_owned(),
+        engine: container.engine.clone(),
+        times: rows::times(container),
+    }
 }
 
 /// Namespace and name of its pod, which may be removed; records of older daemons have neither.
@@ -159,112 +160,77 @@ fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
     }
 }
 
-fn explained(daemon: &Daemon, container: &Container) -> Value {
+fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     let (namespace, pod) = pod_of(daemon, container);
     // A plugin that did not know the pod did not know its containers either.
     let store = daemon.records.read();
     let mut skipped = container.skipped.clone();
     let of_pod = explain_pod::newest(&store, &container.pod);
     skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
-    let mut document = json!({
-        "id": container.key.id,
-        "root": container.key.root,
-        "namespace": namespace,
-        "pod": pod,
-        "name": container.name,
-        "state": rows::state(daemon, container),
-        "exit_code": container.exit_code,
-        "status_reason": Some(&container.status_reason).filter(|reason| !reason.is_empty()),
-        "engine": container.engine,
-        "evidence": container.evidence,
-        "runtime": container.runtime,
-        "bundle": container.bundle,
-        "found": container.is_found,
-        "owners": container.owners,
-        "changes": changes(daemon, container),
-        "changed_behind": container.changed_behind,
-        "times": recent::times(daemon, &container.pod, &container.key.id),
-        "refused": container.refused,
-        "skipped": skipped,
-        "would_refuse": would_refuse(container),
-        "exec_rules": exec_rows(
+    let known = container.clone();
+    ContainerExplained {
+        namespace,
+        pod,
+        state: rows::state(daemon, container).to_owned(),
+        status_reason: Some(known.status_reason).filter(|reason| !reason.is_empty()),
+        changes: changes(daemon, container),
+        times: recent::times(daemon, &container.pod, &known.key.id),
+        skipped,
+        exec_rules: exec_rows(
             &daemon.config().exec_rules,
             &events::ruled_pod_of(&store, container),
         ),
-        "would_inject": would_inject(container),
-        "gave_way": gave_way(container),
-        "exec_changes": exec_changes(container),
-        "promises": rows::promises(&container.promises),
-        "repeated": repeated(container),
-        "hidden_from": rows::hidden_from(&container.hidden_from),
-    });
-    rows::add_times(&mut document, container);
-    document
-}
-
-/// The changes that a rule in audit mode would have refused.
-fn would_refuse(container: &Container) -> Value {
-    let rows = container.would_refuse.iter().map(|hit| {
-        json!({
-            "at": hit.at,
-            "time": rfc3339_nanos(hit.at),
-            "event": hit.event,
-            "plugin": hit.plugin,
-            "field": hit.field,
-            "rule": hit.rule,
-        })
-    });
-    rows.collect()
+        would_inject: would_inject(container),
+        gave_way: gave_way(container),
+        promises: rows::promises(&container.promises),
+        repeated: repeated(container),
+        life: rows::times(container),
+        id: known.key.id,
+        root: known.key.root,
+        name: known.name,
+        exit_code: known.exit_code,
+        engine: known.engine,
+        evidence: known.evidence,
+        runtime: known.runtime,
+        bundle: known.bundle,
+        found: known.is_found,
+        owners: known.owners,
+        changed_behind: known.changed_behind,
+        refused: known.refused,
+        would_refuse: known.would_refuse.into_iter().map(Dated).collect(),
+        exec_changes: known.exec_changes.into_iter().map(Dated).collect(),
+        hidden_from: known.hidden_from,
+        earlier: Vec::new(),
+    }
 }
 
 /// The values that injections in audit mode would have set.
-fn would_inject(container: &Container) -> Value {
-    let rows = container.would_inject.iter().map(|would| {
-        json!({
-            "at": would.at,
-            "time": rfc3339_nanos(would.at),
-            "event": "CreateContainer",
-            "plugin": would.plugin,
-            "field": would.field,
-        })
+fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
+    let rows = container.would_inject.iter().cloned().map(|WouldInject { at, plugin, field }| {
+        Dated(InjectionNote { at, event: "CreateContainer".to_owned(), plugin, field })
     });
     rows.collect()
 }
 
 /// The fields that injections left to the container, or to plugins.
-/// The processes of `exec` that plugins changed.
-fn exec_changes(container: &Container) -> Value {
-    let rows = container.exec_changes.iter().map(|change| {
-        json!({
-            "at": change.at,
-            "time": rfc3339_nanos(change.at),
-            "program": change.program,
-            "owners": change.owners,
-        })
-    });
-    rows.collect()
-}
-
-fn gave_way(container: &Container) -> Value {
-    let rows = container.gave_way.iter().map(|gave_way| {
-        let to = (!gave_way.to.is_empty()).then_some(&gave_way.to);
-        json!({"plugin": gave_way.plugin, "field": gave_way.field, "to": to})
+fn gave_way(container: &Container) -> Vec<WayGiven> {
+    let rows = container.gave_way.iter().cloned().map(|GaveWay { plugin, field, to }| {
+        let to = Some(to).filter(|to| !to.is_empty());
+        WayGiven { plugin, field, to }
     });
     rows.collect()
 }
 
 /// Values that the engine repeats while a plugin's stay.
-fn repeated(container: &Container) -> Value {
+fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     let owned = owned::values(&container.overlay);
     let rows = container.repeated.iter().filter_map(|repeated| {
-        let value = owned.get(&repeated.field)?;
-        Some(json!({
-            "at": repeated.at,
-            "time": rfc3339_nanos(repeated.at),
-            "plugin": repeated.plugin,
-            "field": format!("linux.resources.{}", repeated.field),
-            "engine": repeated.engine,
-            "value": value,
+        Some(Dated(Repetition {
+            at: repeated.at,
+            plugin: repeated.plugin.clone(),
+            field: format!("linux.resources.{}", repeated.field),
+            engine: repeated.engine.clone(),
+            value: owned.get(&repeated.field)?.clone(),
         }))
     });
     rows.collect()
@@ -272,27 +238,16 @@ fn repeated(container: &Container) -> Value {
 
 /// In order of time, and within one event in the order of the chain. A plugin that set the present
 /// value has changed nothing.
-fn changes(daemon: &Daemon, container: &Container) -> Value {
+fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
-    let mut changes: Vec<_> = changes.collect();
+    let mut changes: Vec<_> = changes.cloned().map(Dated).collect();
     // Within one index the order is the record's.
     let injections = daemon.registry.injections();
-    changes.sort_by_key(|change| {
+    changes.sort_by_key(|Dated(change)| {
         // An injection comes before the plugins of its index.
-        let of_plugin = || (change.plugin.get(..2).unwrap_or_default(), true);
-        let place = injections.index_of(&change.plugin).map(|index| (index, false));
+        let of_plugin = || (change.plugin.get(..2).unwrap_or_default().to_owned(), true);
+        let place = injections.index_of(&change.plugin).map(|index| (index.to_owned(), false));
         (change.at, place.unwrap_or_else(of_plugin))
     });
-    let rows = changes.into_iter().map(|change| {
-        let mut row = Map::new();
-        row.insert("at".to_owned(), change.at.into());
-        row.insert("time".to_owned(), rfc3339_nanos(change.at).into());
-        row.insert("event".to_owned(), change.event.clone().into());
-        row.insert("plugin".to_owned(), change.plugin.clone().into());
-        row.insert("field".to_owned(), change.field.clone().into());
-        row.insert("before".to_owned(), change.before.clone());
-        row.insert("after".to_owned(), change.after.clone());
-        Value::Object(row)
-    });
-    rows.collect()
+    changes
 }

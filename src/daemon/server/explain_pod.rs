@@ -2,8 +2,9 @@
 //! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
 //! reads records, also of removed pods, and changes nothing.
 
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
+use crate::answers::{MemberRow, PodExplained, PodKind};
 use crate::daemon::server::{recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
@@ -15,7 +16,7 @@ pub(crate) fn explain(
     store: &Store,
     wanted: &str,
     is_no_container: bool,
-) -> Option<Result<Value, String>> {
+) -> Option<Result<PodExplained, String>> {
     if let Some(pod) = newest(store, wanted) {
         return Some(Ok(explained(daemon, store, pod)));
     }
@@ -44,38 +45,36 @@ pub(crate) fn newest<'s>(store: &'s Store, id: &str) -> Option<&'s Pod> {
     store.pod(id).or_else(|| store.gone_pods().rev().find(|pod| pod.id == id))
 }
 
-fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> Value {
+fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
     let living = store.of_pod(&pod.id);
     let members = living.chain(store.gone().filter(|container| container.pod == pod.id));
-    let row = |container: &Container| {
-        json!({
-            "id": container.key.id,
-            "name": container.name,
-            "state": container.state.name(),
-            "exit_code": container.exit_code,
-            "refused": container.refused,
-        })
+    let row = |container: &Container| MemberRow {
+        id: container.key.id.clone(),
+        name: container.name.clone(),
+        state: container.state.name().to_owned(),
+        exit_code: container.exit_code,
+        refused: container.refused.clone(),
     };
-    let containers: Vec<Value> = members.filter(|member| !member.is_sandbox).map(row).collect();
     let state = if store.pod(&pod.id).is_some() { pod.state.name() } else { "removed" };
-    json!({
-        "kind": "pod",
-        "id": pod.id,
-        "pod": pod.name,
-        "name": pod.name,
-        "namespace": pod.namespace,
-        "uid": pod.uid,
-        "state": state,
-        "engine": pod.engine,
-        "evidence": pod.evidence,
-        "found": false,
-        "owners": {},
-        "changes": [],
-        "times": recent::times(daemon, &pod.id, ""),
-        "refused": pod.refused,
-        "skipped": pod.skipped,
-        "promises": rows::promises(&pod.promises),
-        "hidden_from": rows::hidden_from(&pod.hidden_from),
-        "containers": containers,
-    })
+    let known = pod.clone();
+    PodExplained {
+        kind: PodKind::Pod,
+        state: state.to_owned(),
+        found: false,
+        owners: BTreeMap::new(),
+        changes: Vec::new(),
+        times: recent::times(daemon, &pod.id, ""),
+        promises: rows::promises(&pod.promises),
+        containers: members.filter(|member| !member.is_sandbox).map(row).collect(),
+        id: known.id,
+        pod: known.name.clone(),
+        name: known.name,
+        namespace: known.namespace,
+        uid: known.uid,
+        engine: known.engine,
+        evidence: known.evidence,
+        refused: known.refused,
+        skipped: known.skipped,
+        hidden_from: known.hidden_from,
+    }
 }

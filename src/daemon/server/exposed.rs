@@ -6,8 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
+use crate::answers::{SocketMount, SocketMounts};
 use crate::config::Config;
 use crate::daemon::shared::{Daemon, messages};
 use crate::limits;
@@ -16,11 +15,11 @@ use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
 
 /// The containers with the socket whose pods have no connected plugin.
-pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
+pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
     // Then only named processes can be plugins.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
-        return json!({"count": 0, "containers": []});
+        return SocketMounts::default();
     }
     let places = places(&config);
     let connected = daemon.registry.connected();
@@ -39,18 +38,14 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
         let pod = store.pod(&container.pod);
         let names = pod.map(|pod| (pod.namespace.clone(), pod.name.clone())).unwrap_or_default();
         if !is_plugin(&names) {
-            rows.push(json!({
-                "id": container.key.id,
-                "namespace": names.0,
-                "pod": names.1,
-                "container": container.name,
-                "source": source,
-            }));
+            let (id, container) = (container.key.id.clone(), container.name.clone());
+            let (namespace, pod) = names;
+            rows.push(SocketMount { id, namespace, pod, container, source });
         }
     }
     let count = rows.len();
     rows.truncate(limits::EXPOSED);
-    json!({"count": count, "containers": rows})
+    SocketMounts { count, containers: rows }
 }
 
 /// The socket and every folder above it, as paths that a mount may name.

@@ -77,12 +77,18 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-fn holdings(daemon: &Daemon) -> Holdings {
+/// The containers by state.
+pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
     let store = daemon.records.read();
     let count = |state| {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
     };
+    STATES.into_iter().map(|(state, name)| (name, count(state))).collect()
+}
+
+fn holdings(daemon: &Daemon) -> Holdings {
+    let store = daemon.records.read();
     let refused = daemon.records.refusals().map_or(0, |(count, _)| count);
     Holdings {
         plugins: daemon.registry.synchronized().len(),
@@ -90,7 +96,7 @@ fn holdings(daemon: &Daemon) -> Holdings {
         outdated_plugins: daemon.registry.roster.outdated().len(),
         absent_plugins: daemon.registry.absent().len(),
         pods: store.pods().count(),
-        containers: STATES.into_iter().map(|(state, name)| (name, count(state))).collect(),
+        containers: states(daemon),
         problems: vec![
             ("set_aside", store.set_aside().len()),
             ("unwritten", store.unwritten().len() + refused),

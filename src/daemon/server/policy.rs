@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+use crate::answers::PolicyAnswer;
 use crate::daemon::server::rows;
 use crate::daemon::shared::{Daemon, events, messages};
 use crate::engine::Allocations;
@@ -17,7 +18,11 @@ use crate::state::Pod;
 ///
 /// # Errors
 /// One line if no pod, or several, are meant.
-pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<Value, String> {
+pub(super) fn policy(
+    daemon: &Daemon,
+    wanted: &str,
+    plugins: &Value,
+) -> Result<PolicyAnswer, String> {
     let store = daemon.records.read();
     let is_named =
         |pod: &&Pod| format!("{}/{}", pod.namespace, pod.name) == wanted || pod.name == wanted;
@@ -42,9 +47,8 @@ pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<V
     let ids = connected.iter().map(|plugin| plugin.chained.id());
     let ids = ids.chain(asked.map(ToOwned::to_owned));
     let (rules, ruled) = (daemon.registry.rules(), events::ruled_pod(pod));
-    let mut document = report(&daemon.config(), &rules, &ruled, ids);
-    let injections = daemon.registry.injections();
-    document["injections"] = inject::report(&injections, &rules, &ruled, None);
+    let mut answer = report(&daemon.config(), &rules, &ruled, ids);
+    answer.injections = inject::report(&daemon.registry.injections(), &rules, &ruled, None);
     let message = messages::pod(pod);
     let allocations = pod.allocations.clone().map(Allocations::Listed).unwrap_or_default();
     let facts = PromiseFacts {
@@ -55,8 +59,8 @@ pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<V
         nodes: Ok(&[]),
         allocations: &allocations,
     };
-    document["promises"] = promise_rows(&daemon.config().promises, &facts).into();
-    document["pod"]["id"] = pod.id.clone().into();
-    document["pod"]["name"] = pod.name.clone().into();
-    Ok(document)
+    answer.promises = promise_rows(&daemon.config().promises, &facts);
+    answer.pod.id.clone_from(&pod.id);
+    answer.pod.name.clone_from(&pod.name);
+    Ok(answer)
 }

@@ -5,11 +5,11 @@
 use protobuf::Message;
 use serde_json::{Value, json};
 
+use crate::answers::{CallTime, Dated};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::flight_recorder::RecordedCall;
 use crate::plugin::api;
 use crate::plugin::json::show;
-use crate::text::rfc3339_nanos;
 
 /// All calls, the oldest first.
 pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
@@ -17,14 +17,14 @@ pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
 }
 
 /// The time that each plugin took for a container, or for a pod where `container` is empty.
-pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Value {
+pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Vec<Dated<CallTime>> {
     let calls =
         daemon.report.flight.calls_about(pod, container, |call| (call.operation, time(call)));
-    of_last_creation(calls).into()
+    of_last_creation(calls)
 }
 
 /// The calls from the last creation on: an ID may be used again.
-fn of_last_creation(mut calls: Vec<(&'static str, Value)>) -> Vec<Value> {
+fn of_last_creation<T>(mut calls: Vec<(&'static str, T)>) -> Vec<T> {
     let is_creation = |call: &str| matches!(call, "CreateContainer" | "RunPodSandbox");
     let names = calls.iter().map(|(call, _)| *call);
     let starts = names.clone().zip(std::iter::once("").chain(names)).enumerate();
@@ -34,15 +34,14 @@ fn of_last_creation(mut calls: Vec<(&'static str, Value)>) -> Vec<Value> {
 }
 
 /// A call without its messages.
-fn time(call: &RecordedCall) -> Value {
-    json!({
-        "at": call.at,
-        "time": rfc3339_nanos(call.at),
-        "plugin": call.plugin,
-        "call": call.operation,
-        "waited_us": micros(call.waited),
-        "took_us": micros(call.took),
-        "error": call.error,
+fn time(call: &RecordedCall) -> Dated<CallTime> {
+    Dated(CallTime {
+        at: call.at,
+        plugin: call.plugin.clone(),
+        call: call.operation.to_owned(),
+        waited_us: micros(call.waited),
+        took_us: micros(call.took),
+        error: call.error.map(str::to_owned),
     })
 }
 
@@ -52,7 +51,7 @@ fn row(call: &RecordedCall) -> Value {
     let refusal = answer.status.as_ref().map(|status| status.message.as_str());
     // A plugin's configuration is private to it.
     let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
-    let mut row = time(call);
+    let mut row = json!(time(call));
     let messages = json!({
         "refusal": refusal.filter(|text| !text.is_empty()),
         "request_bytes": call.copies.request_bytes,

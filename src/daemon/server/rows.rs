@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fields of a container that several admin answers have.
 
-use serde_json::{Value, json};
-
-use crate::answers::Times;
+use crate::answers::{PromiseOutcome, Times};
+use crate::config::RuleMode;
 use crate::daemon::shared::Daemon;
-use crate::state::{Container, HiddenFrom, Pod, Promise};
+use crate::state::{Container, Pod, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// The times of its creation, start, exit and refusal, in nanoseconds and as text.
@@ -20,15 +19,6 @@ pub(crate) fn times(container: &Container) -> Times {
         finished_time: rfc3339_nanos(finished_at),
         refused_at,
         refused_time: rfc3339_nanos(refused_at),
-    }
-}
-
-/// Adds the same to a document.
-pub(crate) fn add_times(document: &mut Value, container: &Container) {
-    if let (Some(members), Value::Object(times)) =
-        (document.as_object_mut(), json!(times(container)))
-    {
-        members.extend(times);
     }
 }
 
@@ -48,23 +38,14 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The plugins from which rules hid a pod or a container, each with the rule that did.
-pub(crate) fn hidden_from(hidden: &[HiddenFrom]) -> Value {
-    let rows =
-        hidden.iter().map(|HiddenFrom { plugin, rule }| json!({"plugin": plugin, "rule": rule}));
-    rows.collect()
-}
-
 /// The promises about a pod or a container; a pod's have no result of their own.
-pub(crate) fn promises(promises: &[Promise]) -> Value {
-    let rows = promises.iter().map(|promise| {
-        json!({
-            "promise": promise.promise,
-            "plugin": promise.plugin,
-            "why": promise.why,
-            "mode": if promise.is_enforced { "enforce" } else { "audit" },
-            "result": Some(&promise.result).filter(|result| !result.is_empty()),
-        })
+pub(crate) fn promises(promises: &[Promise]) -> Vec<PromiseOutcome> {
+    let rows = promises.iter().cloned().map(|promise| PromiseOutcome {
+        promise: promise.promise,
+        plugin: promise.plugin,
+        why: promise.why,
+        mode: RuleMode::of(promise.is_enforced),
+        result: Some(promise.result).filter(|result| !result.is_empty()),
     });
     rows.collect()
 }

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's responses to the `nri` commands `status`, `plugins` and `pods`: documents in the form that scripts read
-//! (`docs/schema/`).
-//!
-//! During an upgrade the daemon and a command may be of different versions: a member that the other side
-//! does not know is ignored, and one that it does not send has its default.
-//!
-//! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
+//! The answer to `status`.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -14,213 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The stage of a plugin's connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PluginState {
-    /// The connection has not sent a name yet.
-    Registering,
-    Configuring,
-    Synchronizing,
-    Synchronized,
-    Gone,
-    /// A state that a later version added.
-    #[default]
-    #[serde(other)]
-    Unknown,
-}
-
-impl PluginState {
-    /// Its name in documents and tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Registering => "registering",
-            Self::Configuring => "configuring",
-            Self::Synchronizing => "synchronizing",
-            Self::Synchronized => "synchronized",
-            Self::Gone => "gone",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// A row of `plugins`: a plugin that is connected, connects, or was connected lately.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PluginRow {
-    /// Two digits; empty before the plugin has registered.
-    pub(crate) index: String,
-    pub(crate) name: String,
-    pub(crate) state: PluginState,
-    /// The daemon starts it from a file.
-    pub(crate) launched: bool,
-    pub(crate) pid: Option<i32>,
-    pub(crate) connected_at: i64,
-    pub(crate) connected_time: Option<String>,
-    /// The process whose place in the chain it is about to take.
-    pub(crate) replaces: Option<i32>,
-    /// Its subscribed events.
-    pub(crate) events: Vec<String>,
-    pub(crate) nri_version: String,
-    /// Events that it receives as the deprecated StateChange.
-    pub(crate) deprecated_events: Vec<String>,
-    /// Its subscribed methods of the extension.
-    pub(crate) extension_events: Vec<String>,
-    pub(crate) requests: u64,
-    pub(crate) timeouts: u64,
-    pub(crate) failures: u64,
-    pub(crate) last_failure: Option<PluginFailure>,
-    pub(crate) failure_policy: Option<PolicyRow>,
-    /// None before the plugin has registered.
-    pub(crate) time_limits: Option<TimeLimits>,
-    /// None before the first response.
-    pub(crate) answers: Option<AnswerRow>,
-    pub(crate) synchronizing: Option<SynchronizeRow>,
-    pub(crate) restarts: u64,
-    /// How the last process that the daemon started for it ended.
-    pub(crate) exit_status: Option<String>,
-    /// The last lines of that process.
-    pub(crate) last_words: Vec<String>,
-    pub(crate) restart_in_seconds: Option<f32>,
-    /// Its last requests all timed out.
-    pub(crate) unresponsive: bool,
-    /// It was disconnected after too many time-outs.
-    pub(crate) struck: bool,
-    /// Why its process is older than its file.
-    pub(crate) outdated: Option<String>,
-    pub(crate) start_failure: Option<String>,
-    /// Its connection was refused.
-    pub(crate) refused: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gone_at: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gone_time: Option<String>,
-    /// The reason for its disconnection.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
-}
-
-impl PluginRow {
-    /// `NN-name`.
-    pub(crate) fn id(&self) -> String {
-        format!("{}-{}", self.index, self.name)
-    }
-
-    /// Whether both rows are of plugins with the same identity.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.index == other.index && self.name == other.name
-    }
-}
-
-/// The last failure of a plugin.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PluginFailure {
-    pub(crate) at: i64,
-    pub(crate) time: Option<String>,
-    pub(crate) what: String,
-}
-
-/// The effect of a plugin's missing response, and whether the configuration, the plugin or the default set it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PolicyRow {
-    /// `refuse` or `skip`.
-    pub(crate) on_failure: String,
-    pub(crate) on_failure_from: String,
-    /// Consecutive time-outs until it is disconnected; 0 for never.
-    pub(crate) strikes: u32,
-    pub(crate) strikes_from: String,
-}
-
-/// The limits of a plugin's requests, in milliseconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct TimeLimits {
-    pub(crate) request_ms: f64,
-    /// For the whole Synchronize; if absent, each of its requests has the limit of any other.
-    pub(crate) synchronize_ms: Option<f64>,
-}
-
-/// A plugin's response times within about the last hour.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct AnswerRow {
-    pub(crate) count: u32,
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) limit_ms: f64,
-    /// p99 was above half of the limit throughout.
-    pub(crate) busy_for_an_hour: bool,
-}
-
-/// Progress of a plugin's Synchronize.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct SynchronizeRow {
-    pub(crate) for_ms: f64,
-    pub(crate) limit_ms: f64,
-    /// Requests that were answered; a long snapshot has several.
-    pub(crate) answered: usize,
-}
-
-/// A row of `pods`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PodRow {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) namespace: String,
-    pub(crate) uid: String,
-    pub(crate) engine: String,
-    /// The evidence for the engine.
-    pub(crate) evidence: Vec<String>,
-    pub(crate) state: String,
-    /// Absent from a daemon of an earlier version.
-    pub(crate) labels: Option<BTreeMap<String, String>>,
-    pub(crate) created_at: i64,
-    pub(crate) created_time: Option<String>,
-    pub(crate) containers: Vec<ContainerRow>,
-}
-
-impl PodRow {
-    /// `NAMESPACE/NAME`, as other verbs accept it; the ID of a pod without a separate name.
-    pub(crate) fn full_name(&self) -> String {
-        match (self.namespace.as_str(), self.name.as_str()) {
-            (_, name) if name.is_empty() || name == self.id => self.id.clone(),
-            ("", name) => name.to_owned(),
-            (namespace, name) => format!("{namespace}/{name}"),
-        }
-    }
-}
-
-/// A container in a row of `pods`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct ContainerRow {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) state: String,
-    pub(crate) pid: Option<u32>,
-    /// Its record was lost, and the runtime's state showed it.
-    pub(crate) found: bool,
-    #[serde(flatten)]
-    pub(crate) times: Times,
-}
-
-/// When a container was created, started, exited and refused.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Times {
-    pub(crate) created_at: i64,
-    pub(crate) created_time: Option<String>,
-    pub(crate) started_at: i64,
-    pub(crate) started_time: Option<String>,
-    pub(crate) finished_at: i64,
-    pub(crate) finished_time: Option<String>,
-    pub(crate) refused_at: i64,
-    pub(crate) refused_time: Option<String>,
-}
+use crate::config::RuleMode;
 
 /// The daemon, as `status` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -443,8 +231,7 @@ pub(crate) struct PromiseRow {
     pub(crate) promise: String,
     /// Its name or `NN-name`.
     pub(crate) plugin: String,
-    /// `enforce` or `audit`.
-    pub(crate) mode: String,
+    pub(crate) mode: RuleMode,
     pub(crate) connected: bool,
 }
 
@@ -477,17 +264,5 @@ mod tests {
         assert_eq!(of(false, false), ["10-a"]);
         assert!(of(false, true).is_empty(), "plugins are disabled");
         assert!(of(true, false).is_empty(), "the engine's own NRI serves them");
-    }
-
-    #[test]
-    fn members_and_states_of_other_versions_are_read() {
-        let later =
-            r#"{"name": "a", "state": "dreaming", "dreams": 7, "last_failure": {"what": "x"}}"#;
-        let row: PluginRow = serde_json::from_str(later).unwrap();
-        assert_eq!((row.name.as_str(), row.state, row.requests), ("a", PluginState::Unknown, 0));
-        assert_eq!(row.last_failure.unwrap().at, 0);
-        let earlier: Status = serde_json::from_str(r#"{"program": {"path": "/p"}}"#).unwrap();
-        let program = earlier.program.unwrap();
-        assert_eq!((program.path, program.file, earlier.promises), ("/p".into(), None, None));
     }
 }

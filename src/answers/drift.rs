@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon answers to `drift`.
+
+use serde::{Deserialize, Serialize};
+
+/// The values that differ, and what could not be compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DriftAnswer {
+    pub(crate) drift: Vec<DriftRow>,
+    /// A line on everything that is missing in `drift`.
+    pub(crate) unread: Vec<String>,
+    /// The number of values that could be compared.
+    pub(crate) compared: usize,
+}
+
+/// A value that is not in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DriftRow {
+    pub(crate) container_id: String,
+    /// NRI's name of the field.
+    pub(crate) field: String,
+    pub(crate) owner: String,
+    pub(crate) expected: String,
+    pub(crate) actual: String,
+    /// The process that wrote it. The kernel names writers only to a watch, which the files of pods alone have.
+    pub(crate) writer: Option<String>,
+    pub(crate) file: String,
+    /// Of the container's process, which may have changed it itself.
+    pub(crate) process: bool,
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the daemon answers to `nri` commands about itself, its plugins and its pods: the documents of
+//! `status`, `plugins` and `pods`, in the form that scripts read (`docs/schema/`).
+//!
+//! During an upgrade the daemon and a command may be of different versions: a member that the other side
+//! does not know is ignored, and one that it does not send has its default.
+//!
+//! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
+
+mod drift;
+mod explain;
+mod plugins;
+mod pods;
+mod policy;
+mod status;
+mod top;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ChangedKey;
+pub(crate) use crate::rules::Fit;
+pub(crate) use crate::state::{Change, ChangedMember, ExecChange, HiddenFrom, RuleHit, Skipped};
+pub(crate) use drift::*;
+pub(crate) use explain::*;
+pub(crate) use plugins::*;
+pub(crate) use pods::*;
+pub(crate) use policy::*;
+pub(crate) use status::*;
+pub(crate) use top::*;
+
+/// Containers that reach the plugin socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SocketMounts {
+    /// How many there are; not all are listed.
+    pub(crate) count: usize,
+    pub(crate) containers: Vec<SocketMount>,
+}
+
+/// A container with a mount of the plugin socket or of a folder above it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SocketMount {
+    pub(crate) id: String,
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    pub(crate) source: String,
+}
+
+/// The containers of the plain runtime that plugins do not see.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Unseen {
+    pub(crate) count: usize,
+}
+
+/// What `forget` dropped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Forgotten {
+    pub(crate) containers: Vec<ForgottenContainer>,
+    /// Their IDs.
+    pub(crate) pods: Vec<String>,
+    pub(crate) warning: String,
+}
+
+/// A container whose record was dropped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ForgottenContainer {
+    pub(crate) id: String,
+    pub(crate) root: String,
+    pub(crate) name: String,
+}
+
+/// Metrics in OpenMetrics' text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MetricsText {
+    pub(crate) text: String,
+}
+
+/// The daemon goes on as another program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reexec {
+    pub(crate) pid: u32,
+    pub(crate) version: String,
+    pub(crate) was_version: String,
+    /// Those that stayed connected.
+    pub(crate) plugins: usize,
+    /// How long requests waited.
+    pub(crate) held_ms: u64,
+}
+
+/// What a reload changed, or would change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reloaded {
+    pub(crate) applied: bool,
+    pub(crate) changed: Vec<ChangedKey>,
+    /// The keys whose values need a restart.
+    pub(crate) restart_needed: Vec<String>,
+    /// The command that restarts the daemon.
+    pub(crate) restart_with: String,
+    pub(crate) warnings: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_and_states_of_other_versions_are_read() {
+        let later =
+            r#"{"name": "a", "state": "dreaming", "dreams": 7, "last_failure": {"what": "x"}}"#;
+        let row: PluginRow = serde_json::from_str(later).unwrap();
+        assert_eq!((row.name.as_str(), row.state, row.requests), ("a", PluginState::Unknown, 0));
+        assert_eq!(row.last_failure.unwrap().at, 0);
+        let earlier: Status = serde_json::from_str(r#"{"program": {"path": "/p"}}"#).unwrap();
+        let program = earlier.program.unwrap();
+        assert_eq!((program.path, program.file, earlier.promises), ("/p".into(), None, None));
+    }
+}

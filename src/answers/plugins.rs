@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The answer to `plugins`, and what a launched plugin has printed.
+
+use serde::{Deserialize, Serialize};
+
+/// The stage of a plugin's connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PluginState {
+    /// The connection has not sent a name yet.
+    Registering,
+    Configuring,
+    Synchronizing,
+    Synchronized,
+    Gone,
+    /// A state of a later version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl PluginState {
+    /// Its name in documents and tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Registering => "registering",
+            Self::Configuring => "configuring",
+            Self::Synchronizing => "synchronizing",
+            Self::Synchronized => "synchronized",
+            Self::Gone => "gone",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A row of `plugins`: a plugin that is connected, connects, or was connected lately.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PluginRow {
+    /// Two digits; empty before the plugin has registered.
+    pub(crate) index: String,
+    pub(crate) name: String,
+    pub(crate) state: PluginState,
+    /// The daemon starts it from a file.
+    pub(crate) launched: bool,
+    pub(crate) pid: Option<i32>,
+    pub(crate) connected_at: i64,
+    pub(crate) connected_time: Option<String>,
+    /// The process whose place it is about to take.
+    pub(crate) replaces: Option<i32>,
+    /// Events that it is subscribed to.
+    pub(crate) events: Vec<String>,
+    pub(crate) nri_version: String,
+    /// Events that it takes as the deprecated StateChange.
+    pub(crate) deprecated_events: Vec<String>,
+    /// Methods of the extension that it is subscribed to.
+    pub(crate) extension_events: Vec<String>,
+    pub(crate) requests: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) failures: u64,
+    pub(crate) last_failure: Option<PluginFailure>,
+    pub(crate) failure_policy: Option<PolicyRow>,
+    /// None before the plugin has registered.
+    pub(crate) time_limits: Option<TimeLimits>,
+    /// None before the first response.
+    pub(crate) answers: Option<AnswerRow>,
+    pub(crate) synchronizing: Option<SynchronizeRow>,
+    pub(crate) restarts: u64,
+    /// How the last process ended that the daemon started.
+    pub(crate) exit_status: Option<String>,
+    /// The last lines of that process.
+    pub(crate) last_words: Vec<String>,
+    pub(crate) restart_in_seconds: Option<f32>,
+    /// Its last requests all timed out.
+    pub(crate) unresponsive: bool,
+    /// It was disconnected for time-outs.
+    pub(crate) struck: bool,
+    /// Why its process is older than its file.
+    pub(crate) outdated: Option<String>,
+    pub(crate) start_failure: Option<String>,
+    /// Its connection was refused.
+    pub(crate) refused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gone_at: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gone_time: Option<String>,
+    /// Why it is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+impl PluginRow {
+    /// `NN-name`.
+    pub(crate) fn id(&self) -> String {
+        format!("{}-{}", self.index, self.name)
+    }
+
+    /// Whether both rows are of plugins with the same identity.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.index == other.index && self.name == other.name
+    }
+}
+
+/// What a launched plugin has printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PluginOutput {
+    pub(crate) index: String,
+    pub(crate) name: String,
+    /// The run before, and the present one.
+    pub(crate) runs: Vec<PluginRun>,
+}
+
+/// One process of a launched plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PluginRun {
+    /// How it ended.
+    pub(crate) exit_status: Option<String>,
+    pub(crate) lines: Vec<PrintedLine>,
+}
+
+/// A line that a plugin has printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PrintedLine {
+    pub(crate) at: i64,
+    pub(crate) time: Option<String>,
+    pub(crate) line: String,
+}
+
+/// The last failure of a plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PluginFailure {
+    pub(crate) at: i64,
+    pub(crate) time: Option<String>,
+    pub(crate) what: String,
+}
+
+/// What a missing response of a plugin means, and whether the configuration, the plugin or the default says so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PolicyRow {
+    /// `refuse` or `skip`.
+    pub(crate) on_failure: String,
+    pub(crate) on_failure_from: String,
+    /// Time-outs in a row before it is disconnected; 0 is never.
+    pub(crate) strikes: u32,
+    pub(crate) strikes_from: String,
+}
+
+/// The limits of a plugin's requests, in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct TimeLimits {
+    pub(crate) request_ms: f64,
+    /// For the whole Synchronize; without it, each request of it has that of any other.
+    pub(crate) synchronize_ms: Option<f64>,
+}
+
+/// How long a plugin took to respond within about the last hour.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct AnswerRow {
+    pub(crate) count: u32,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) limit_ms: f64,
+    /// p99 was above half of the limit throughout.
+    pub(crate) busy_for_an_hour: bool,
+}
+
+/// How far the Synchronize of a plugin is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SynchronizeRow {
+    pub(crate) for_ms: f64,
+    pub(crate) limit_ms: f64,
+    /// Requests that were answered; a long snapshot has several.
+    pub(crate) answered: usize,
+}

@@ -27,6 +27,7 @@ mod resident;
 mod show;
 mod signals;
 mod status;
+mod succession;
 mod suggest;
 mod switch;
 mod sysdump;

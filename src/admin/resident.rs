@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
-use serde::Serialize;
 use serde_json::json;
 
-use crate::answers::{ConfigurationInForce, Program, ProgramFile, Reexec, Status};
+use crate::answers::{ConfigurationInForce, Program, ProgramFile, Status};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::files;
@@ -21,8 +20,8 @@ use crate::host::Host;
 use crate::presence::{self, IfThere};
 use crate::{daemon, last_words, procfs, runtime, wrapper};
 
-use super::output::{Answer, Format};
 use super::progress;
+use super::succession::{HowStopped, Reexecution, Restarted, Stopped};
 use super::systemd::Unit;
 
 /// Time limit for the daemon's exit: it finishes requests in flight first.
@@ -260,24 +259,6 @@ fn shown_by_process(pid: u32) -> Box<Status> {
     Box::new(status)
 }
 
-/// The result of `stop`.
-#[derive(Debug, Serialize)]
-pub(super) struct Stopped {
-    stopped: bool,
-    pid: Option<u32>,
-    #[serde(flatten)]
-    how: Option<HowStopped>,
-}
-
-#[derive(Debug, Serialize)]
-struct HowStopped {
-    killed: bool,
-    /// The next container starts the daemon again.
-    autostart: bool,
-    /// `systemd`, if that stopped it.
-    by: Option<&'static str>,
-}
-
 /// Stops the daemon.
 pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     let Some(running) = RunningDaemon::find(loaded)? else {
@@ -290,33 +271,6 @@ pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     let (autostart, by) = (loaded.config.autostart, unit.map(|_| "systemd"));
     let how = Some(HowStopped { killed, autostart, by });
     Ok(Stopped { stopped: true, pid: Some(pid), how })
-}
-
-impl Answer for Stopped {
-    fn page(&self, _: Format) -> String {
-        let (Some(pid), Some(how)) = (self.pid, &self.how) else {
-            return "the daemon is not running".to_owned();
-        };
-        let HowStopped { killed, autostart, by } = *how;
-        let how = if killed { "killed, as it did not respond" } else { "stopped" };
-        match by {
-            Some(by) => format!("{how} by {by} (process {pid})"),
-            None if autostart => {
-                format!("{how} (process {pid}); the next container starts the daemon again")
-            }
-            None => format!("{how} (process {pid})"),
-        }
-    }
-}
-
-/// The result of `restart`.
-#[derive(Debug, Serialize)]
-pub(super) struct Restarted {
-    was: Option<u32>,
-    pid: u32,
-    killed: bool,
-    /// `systemd`, if that started it.
-    by: Option<&'static str>,
 }
 
 /// Restarts the daemon with its configuration file and its program.
@@ -393,18 +347,6 @@ fn pid_of_next(config: &Config, was: Option<u32>) -> Result<u32> {
     }
 }
 
-impl Answer for Restarted {
-    fn page(&self, _: Format) -> String {
-        let Self { was, pid, killed, by } = self;
-        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
-        let killed = if *killed { ", killed, as it did not respond" } else { "" };
-        match was {
-            Some(was) => format!("restarted{by}: process {pid} (was {was}{killed})"),
-            None => format!("started{by}: process {pid}"),
-        }
-    }
-}
-
 /// Makes the running daemon re-execute the program that is now at its path. Does nothing without a
 /// daemon.
 pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
@@ -416,21 +358,6 @@ pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
     let reexec = super::ask_within(config, &json!({"verb": "reexec"}), REEXEC_WAIT)
         .map_err(|error| without_answer(config, &before, error))?;
     Ok(Reexecution::Done { reexec, reexecuted: true })
-}
-
-/// The result of `reexec`.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(super) enum Reexecution {
-    Done {
-        #[serde(flatten)]
-        reexec: Reexec,
-        reexecuted: bool,
-    },
-    None {
-        reexecuted: bool,
-        pid: Option<u32>,
-    },
 }
 
 /// Explains a connection that ended during a re-execution.
@@ -463,20 +390,6 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
 /// Returns the last line that the latest daemon printed before it exited.
 fn words_of_next(config: &Config) -> String {
     last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
-}
-
-impl Answer for Reexecution {
-    fn page(&self, _: Format) -> String {
-        let Self::Done { reexec: Reexec { pid, version, was_version, plugins, held_ms }, .. } =
-            self
-        else {
-            return "the daemon is not running".to_owned();
-        };
-        format!(
-            "re-executed: process {pid} runs version {version} (was {was_version}); {plugins} plugins stayed \
-             connected, requests were held for {held_ms} ms"
-        )
-    }
 }
 
 /// Lists the parts of a daemon with this status that are older than the files on disk, each with

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nri_adaptation::{Creation, MergeError, Merged, Rights};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::chain::RuleScope;
@@ -23,6 +22,8 @@ use crate::plugin::api;
 use crate::plugin::json::{read, show};
 use crate::rules::{Fit, PromiseFacts, RuledPod, Rules, fit_promise, report};
 use crate::text::rfc3339_nanos;
+
+use super::compared::{ChangedDecision, Compared, ComparedContainer, Decision, JudgedContainer};
 
 /// A creation to judge.
 #[derive(Debug, Default)]
@@ -379,62 +380,6 @@ impl Comparison {
             unfinished,
         }
     }
-}
-
-/// The result of `policy test --compare`.
-#[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(crate) struct Compared {
-    /// Whether there are two configurations.
-    pub(crate) compared: bool,
-    pub(crate) containers: usize,
-    pub(crate) changed: usize,
-    pub(crate) decisions: Vec<ComparedContainer>,
-    pub(crate) not_listed: usize,
-    /// Requests without a decision in the recording.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) unfinished: Option<usize>,
-}
-
-/// A container with decisions to list.
-#[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(crate) struct ComparedContainer {
-    #[serde(flatten)]
-    pub(crate) judged: JudgedContainer,
-    pub(crate) container_id: String,
-    pub(crate) time: Option<String>,
-    /// How often the same was decided.
-    pub(crate) count: u64,
-}
-
-/// What distinguishes it.
-#[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(crate) struct JudgedContainer {
-    pub(crate) namespace: String,
-    pub(crate) pod: String,
-    pub(crate) container: String,
-    decision: Decision,
-    pub(crate) changes: Vec<ChangedDecision>,
-}
-
-/// What is decided about a container as a whole.
-#[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-struct Decision {
-    before: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<String>,
-}
-
-/// One decision, by two configurations.
-#[derive(Debug, Default, Serialize)]
-#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(crate) struct ChangedDecision {
-    pub(crate) what: String,
-    pub(crate) before: Option<String>,
-    pub(crate) after: Option<String>,
 }
 
 /// The decisions that differ. Changed values without a changed owner are one of them.

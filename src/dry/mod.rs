@@ -9,6 +9,7 @@ mod adjust;
 mod bundle;
 mod calls;
 mod compare;
+mod compared;
 mod dry_run;
 mod line;
 mod manifest;
@@ -18,10 +19,8 @@ mod replay;
 mod script;
 
 pub(crate) use adjust::{AdjustOptions, Output, run as adjust};
-pub(crate) use compare::{
-    ChangedDecision, Compared, ComparedContainer, JudgedContainer, manifest as compare_manifest,
-    recording as compare_recording,
-};
+pub(crate) use compare::{manifest as compare_manifest, recording as compare_recording};
+pub(crate) use compared::{ChangedDecision, Compared, ComparedContainer, JudgedContainer};
 pub use line::check as check_line;
 pub(crate) use policy::{effect as effect_of, policy};
 pub(crate) use replay::{ReplayOptions, run as replay};

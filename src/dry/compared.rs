@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The document of `policy test --compare`.
+
+use serde::Serialize;
+
+/// The result of `policy test --compare`.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct Compared {
+    /// Whether there are two configurations.
+    pub(crate) compared: bool,
+    pub(crate) containers: usize,
+    pub(crate) changed: usize,
+    pub(crate) decisions: Vec<ComparedContainer>,
+    pub(crate) not_listed: usize,
+    /// Requests without a decision in the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unfinished: Option<usize>,
+}
+
+/// A container with decisions to list.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct ComparedContainer {
+    #[serde(flatten)]
+    pub(crate) judged: JudgedContainer,
+    pub(crate) container_id: String,
+    pub(crate) time: Option<String>,
+    /// How often the same was decided.
+    pub(crate) count: u64,
+}
+
+/// What distinguishes it.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct JudgedContainer {
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    pub(super) decision: Decision,
+    pub(crate) changes: Vec<ChangedDecision>,
+}
+
+/// What is decided about a container as a whole.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct Decision {
+    pub(super) before: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<String>,
+}
+
+/// One decision, by two configurations.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default))]
+pub(crate) struct ChangedDecision {
+    pub(crate) what: String,
+    pub(crate) before: Option<String>,
+    pub(crate) after: Option<String>,
+}

@@ -87,11 +87,27 @@ pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str,
     if file == "cpu.weight" { shares_of(&text) } else { text }
 }
 
-/// The shares of the tests of which Debian's runtimes make this weight.
+/// The shares of the tests, each with the weight that runc makes of it since 1.3.2.
+const SHARES: [(u64, u64); 8] =
+    [(200, 29), (256, 35), (300, 39), (333, 42), (512, 59), (700, 75), (1000, 99), (1024, 100)];
+
+/// The shares of the tests of which the runc among the tools makes this weight.
 fn shares_of(weight: &str) -> String {
-    let made = |shares: &u64| (1 + (shares - 2) * 9999 / 262_142).to_string() == weight;
-    let shares = [200, 256, 300, 333, 512, 700, 1000, 1024].into_iter().find(made);
-    shares.map_or_else(|| format!("weight {weight}"), |shares| shares.to_string())
+    let is_older = runc_is_older();
+    let made = |(shares, newer): &(u64, u64)| {
+        let older = 1 + (shares - 2) * 9999 / 262_142;
+        if is_older { older } else { *newer }.to_string() == weight
+    };
+    let found = SHARES.into_iter().find(|pair| made(pair));
+    found.map_or_else(|| format!("weight {weight}"), |(shares, _)| shares.to_string())
+}
+
+/// Whether it is Debian's, with the formula of before.
+#[expect(clippy::disallowed_methods, reason = "a runtime of the tests")]
+fn runc_is_older() -> bool {
+    let tools = crate::tools::find(&["runc"]).expect("a container was run");
+    let said = std::process::Command::new(tools.join("runc")).arg("--version").output().unwrap();
+    said.stdout.starts_with(b"runc version 1.1.")
 }
 
 /// The configuration with which the test that runs counts as kubelet: what it writes is a resize.

@@ -270,7 +270,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     }
     let policy = config.rootless_policy();
     let detail = match (policy, config.on_rootless) {
-        (RootlessPolicy::Pass, _) => "containers are created without plugins".to_owned(),
+        (RootlessPolicy::Pass, _) => "containers are created without plugins of root".to_owned(),
         (RootlessPolicy::Refuse, Some(_)) => "refused by on_rootless".to_owned(),
         (RootlessPolicy::Refuse, None) => {
             let protections = config.protections().into_iter();

@@ -76,6 +76,14 @@ impl<'b> Rows<'b> {
         addresses.filter_map(|net| Some(net.split('/').next()?.to_owned())).collect()
     }
 
+    /// Returns the exit code of a container that Podman knows to have exited.
+    fn exit_code(self, id: &str) -> Option<i32> {
+        let state = self.json("ContainerState", 3, &["ctr", id, "state"])?;
+        // Podman leaves zero out, and has -1 where it does not know the code.
+        let code = state["exitCode"].as_i64().unwrap_or_default();
+        (state["exited"] == true && code >= 0).then(|| code.try_into().ok()).flatten()
+    }
+
     fn ids(self) -> Vec<String> {
         let ids = match self {
             Self::Sqlite(database) => database.keys("ContainerConfig"),
@@ -97,6 +105,11 @@ pub(crate) fn runtimes(bytes: &[u8]) -> Vec<(String, String)> {
     said.collect()
 }
 
+/// Returns the exit code of a container, if this database has it and Podman knows that it has exited.
+pub(crate) fn exit_code(bytes: &[u8], id: &str) -> Option<i32> {
+    Rows::open(bytes)?.exit_code(id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +124,26 @@ mod tests {
             "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
         );
         assert_eq!(Rows::open(sqlite).unwrap().ids().len(), 62);
+    }
+
+    #[test]
+    fn only_an_exited_container_has_an_exit_code() {
+        let sqlite: &[u8] = include_bytes!(
+            "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
+        );
+        let with = |state: &str| {
+            // In the place of a state as long as this one.
+            let old = "{\"state\": 3, \"networkStatus\": {\"podman\"";
+            let at = sqlite.windows(old.len()).position(|part| part == old.as_bytes()).unwrap();
+            let new = format!("{{{state:<width$}", width = old.len() - 1);
+            [&sqlite[..at], new.as_bytes(), &sqlite[at + old.len()..]].concat()
+        };
+        let code = |state: &str| exit_code(&with(state), "1f4a");
+        assert_eq!(exit_code(sqlite, "1f4a"), None);
+        assert_eq!(code("\"exited\":true,\"exitCode\":7,\"x\":{\"x\""), Some(7));
+        assert_eq!(code("\"exited\":true,\"x\":{\"x\""), Some(0));
+        assert_eq!(code("\"exited\":false,\"exitCode\":7,\"x\":{\"x\""), None);
+        assert_eq!((exit_code(sqlite, "none"), exit_code(b"", "1f4a")), (None, None));
     }
 
     #[test]

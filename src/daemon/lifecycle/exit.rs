@@ -10,7 +10,6 @@ use tracing::warn;
 
 use crate::daemon::lifecycle::state::written_code;
 use crate::daemon::lifecycle::{late_start, settle, stop, task_exits};
-use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::watch::pidfd;
@@ -86,12 +85,6 @@ fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
     });
 }
 
-/// Records an exit code that arrives after StopContainer was sent, for RemoveContainer.
-async fn note_late_code(daemon: Rc<Daemon>, record: Rc<Container>) {
-    let code = exit_status::late_code(async || written_code(&daemon, &record).await).await;
-    note_code(&daemon, &record, code);
-}
-
 async fn exited(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -103,9 +96,6 @@ async fn exited(
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
         // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
         note_code(daemon, &record, code);
-        if code.is_none() && exit_status::removes_file_early(&record) {
-            tokio::task::spawn_local(note_late_code(Rc::clone(daemon), record));
-        }
     }
     let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;

@@ -134,7 +134,10 @@ async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
         Some(code) => Some(code),
         None => {
             let written = written_code(daemon, record).await;
-            written.or_else(|| daemon.caches.exit_codes.published(record))
+            match written.or_else(|| daemon.caches.exit_codes.published(record)) {
+                Some(code) => Some(code),
+                None => daemon.recorded_exit_code(record).await.or_absent().flatten(),
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The exit code of a container's process, and the reason of its exit if known. The wrapper's runtime never has the
 //! code. Its sources are the kernel (since 6.15, once the process is reaped), the engine's monitor (containerd's shim
-//! since 2.4 writes the bundle's `exit.json`, conmon a file in the engine's exit folder), and containerd's events
-//! (`lifecycle/task_exits.rs`). It only reads.
+//! since 2.4 writes the bundle's `exit.json`, conmon a file in the engine's exit folder), containerd's events
+//! (`lifecycle/task_exits.rs`) and Podman's database. It only reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::engine::EngineKind;
+use crate::engine::{EngineKind, libpod};
 use crate::files;
 use crate::host::Host;
 use crate::limits;
@@ -25,10 +25,6 @@ use crate::daemon::watch::pidfd::{self, ProcessExit};
 /// Time for which the daemon waits for the exit code, and the interval of checks meanwhile.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
-/// Time for which the daemon still checks for an exit code after StopContainer was sent, if the engine removes its file
-/// early, and the interval of these checks.
-const LATE_CODE_WAIT: Duration = Duration::from_secs(2);
-const LATE_CODE_CHECK: Duration = Duration::from_millis(10);
 
 /// The reason of an exit with an unknown code, in containerd's word. The message's code is then 0, which must not look
 /// like success.
@@ -75,6 +71,43 @@ impl ExitFile {
         let exit: serde_json::Value = serde_json::from_str(text).ok()?;
         let is_this = exit["Pid"].as_u64() == self.pid.map(u64::from);
         is_this.then(|| exit["Status"].as_i64()?.try_into().ok()).flatten()
+    }
+}
+
+/// Podman's record of an exit: it removes the file of the exit code as soon as it has read it.
+#[derive(Debug)]
+pub(crate) struct ExitRecord {
+    id: String,
+    databases: Vec<PathBuf>,
+}
+
+impl ExitRecord {
+    /// The record of this container, if its engine has one: its bundle is three folders below the graph root.
+    pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
+        let graph_root = Path::new(&record.bundle).ancestors().nth(3);
+        let graph_root = graph_root.filter(|_| removes_file_early(record))?;
+        let databases = libpod::FILES.map(|file| host.path(graph_root.join(file))).to_vec();
+        Some(Self { id: record.key.id.clone(), databases })
+    }
+
+    /// The folder that is read.
+    pub(crate) fn folder(&self) -> &Path {
+        self.databases.first().and_then(|file| file.parent()).unwrap_or(Path::new("/"))
+    }
+
+    /// The exit code, if Podman knows that the container has exited.
+    ///
+    /// # Errors
+    /// Fails when that is unknown.
+    pub(crate) fn read(&self) -> io::Result<Option<i32>> {
+        for database in &self.databases {
+            let bytes = files::read(database, limits::CONTAINER_FILE).if_there()?;
+            let code = bytes.and_then(|bytes| libpod::exit_code(&bytes, &self.id));
+            if code.is_some() {
+                return Ok(code);
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -238,20 +271,8 @@ fn monitor(record: &Container) -> (String, String) {
     (record.engine.clone(), record.key.root.clone())
 }
 
-/// Waits for a code that the engine writes after [`ExitCodes::wait`] has timed out.
-pub(crate) async fn late_code(written: impl AsyncFn() -> Option<i32>) -> Option<i32> {
-    let deadline = tokio::time::Instant::now() + LATE_CODE_WAIT;
-    while tokio::time::Instant::now() < deadline {
-        if let Some(code) = written().await {
-            return Some(code);
-        }
-        tokio::time::sleep(LATE_CODE_CHECK).await;
-    }
-    None
-}
-
 /// Whether the engine removes the file before the runtime deletes the container: Podman does so once it has read it.
-pub(crate) fn removes_file_early(record: &Container) -> bool {
+fn removes_file_early(record: &Container) -> bool {
     EngineKind::named(&record.engine) == Some(EngineKind::Podman)
 }
 

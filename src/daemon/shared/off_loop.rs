@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::Daemon;
-use crate::daemon::runtime::exit_status::ExitFile;
+use crate::daemon::runtime::exit_status::{ExitFile, ExitRecord};
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::folders::{self, WatchedFolder};
 use crate::error::{Error, Result, quoted};
@@ -125,6 +125,16 @@ impl Daemon {
         let Some(file) = ExitFile::of(&self.host, record) else { return Ok(None) };
         let path = file.path().to_string_lossy().into_owned();
         self.unanswered.run(EXIT_FILE_WAIT, &path, move || Ok(file.read()?)).await
+    }
+
+    /// The exit code in the engine's own record of the container, if it has one.
+    ///
+    /// # Errors
+    /// Fails when that is unknown.
+    pub(crate) async fn recorded_exit_code(&self, record: &Container) -> Result<Option<i32>> {
+        let Some(record) = ExitRecord::of(&self.host, record) else { return Ok(None) };
+        let folder = record.folder().to_string_lossy().into_owned();
+        self.unanswered.run(EXIT_FILE_WAIT, &folder, move || Ok(record.read()?)).await
     }
 
     /// Reads the document of a bundle that no wrapper has opened.

@@ -391,7 +391,7 @@ fn switched_on(config: &Config) -> Finding {
             "remove it from the configuration",
         );
     }
-    if config::is_in_user_namespace() {
+    if !config.is_of_user && config::is_in_user_namespace() {
         let detail = "this is a user namespace: every command goes straight to the runtime";
         return finding("switched on", false, detail, "run engine and nri-runc on the host");
     }

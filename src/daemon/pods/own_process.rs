@@ -25,7 +25,7 @@ pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
 
 /// Sets the pod's process to the container's if it has none. Returns the container and the pod that has its
 /// process.
-pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<(Rc<Container>, Pod)> {
+fn take(daemon: &Daemon, key: &ContainerKey) -> Option<(Rc<Container>, Pod)> {
     let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
     let init = record.init_pid?;
     let pod = pod_without_sandbox(daemon, &record)?;

@@ -46,12 +46,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
             warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
-        if record.state == Lifecycle::Running && !exit_status::has_exited(&daemon.host, &record) {
-            // Its addresses were looked up at its start.
-            own_process::take(daemon, &record.key);
-        } else {
-            learn_process(daemon, &record.key).await;
-        }
+        learn_process(daemon, &record.key).await;
     }
     life::drop_orphans(daemon).await;
     unknown

@@ -66,7 +66,10 @@ fn property(unit: &str, name: &str) -> Result<String> {
 }
 
 fn systemctl(words: &[&str]) -> Result<String> {
-    let said = bounded::run("systemctl", words, REQUEST_WAIT)?;
+    // A user's daemon is a unit of the user's service manager, never the node's.
+    let of_user = crate::config::is_unprivileged().then_some("--user");
+    let words: Vec<&str> = of_user.into_iter().chain(words.iter().copied()).collect();
+    let said = bounded::run("systemctl", &words, REQUEST_WAIT)?;
     if said.status.success() {
         return Ok(said.stdout);
     }

@@ -182,6 +182,8 @@ struct Row<'a> {
     /// kill switch in another run directory, is worse than none. `check` shows it as a finding; the daemon
     /// and hooks refuse containers for it.
     needs_file: bool,
+    /// Whether it is about the node's engines and hooks, whoever calls it.
+    is_of_node: bool,
     run: Box<dyn FnOnce(Loaded, Format) -> Result<u8> + 'a>,
 }
 
@@ -190,7 +192,8 @@ fn row<'a>(
     wait: impl Into<Option<&'static str>>,
     run: impl FnOnce(Loaded, Format) -> Result<u8> + 'a,
 ) -> Row<'a> {
-    Row { output, wait: wait.into(), is_roots: true, needs_file: true, run: Box::new(run) }
+    let (wait, run) = (wait.into(), Box::new(run));
+    Row { output, wait, is_roots: true, needs_file: true, is_of_node: false, run }
 }
 
 /// The row of a verb whose answer is told as it is.
@@ -219,6 +222,10 @@ impl Row<'_> {
 
     fn without_file(self) -> Self {
         Self { needs_file: false, ..self }
+    }
+
+    fn of_node_if(self, is_of_node: bool) -> Self {
+        Self { is_of_node, ..self }
     }
 }
 
@@ -250,16 +257,19 @@ fn row_of(verb: &AdminVerb) -> Row<'_> {
         V::Install(of) => {
             tells(of.common.output.output, "registering", |on| install::install(of, on))
                 .roots_if(of.needs_root())
+                .of_node_if(!of.is_of_user())
         }
         V::Uninstall(of) => row(of.common.output.output, "unregistering", |on, to| {
             tell(to, &install::uninstall(of, &on.config, !to.is_page())?)
         })
-        .roots_if(of.needs_root()),
-        V::Node(of) => row(None, None, |_, _| node::node(of)).roots_if(false),
+        .roots_if(of.needs_root())
+        .of_node_if(!of.is_of_user()),
+        V::Node(of) => row(None, None, |_, _| node::node(of)).roots_if(false).of_node_if(true),
         V::Hook { stage } => {
             row(None, None, |on, _| wrapper::hook(&on.config, stage).map(|()| DONE))
                 .roots_if(false)
                 .without_file()
+                .of_node_if(true)
         }
         V::Reload(of) => {
             tells(of.output.output, "reloading the configuration", |on| reload::reload(on, of))
@@ -371,25 +381,16 @@ fn usage(error: clap::Error, argv: &[OsString]) -> u8 {
     print(paint::for_stdout(&page, paint::help).as_bytes()).unwrap_or(FAILED)
 }
 
-/// Reads the configuration that the command is about.
-fn load(arguments: &Arguments) -> Loaded {
-    if let Some(file) = &arguments.config {
-        return config::load(Some(file));
-    }
-    // Hooks and engines are the node's.
-    let verb = &arguments.verb;
-    let is_of_node = matches!(verb, AdminVerb::Hook { .. } | AdminVerb::Node(_))
-        || matches!(verb, AdminVerb::Install(how) if !how.is_of_user())
-        || matches!(verb, AdminVerb::Uninstall(how) if !how.is_of_user());
-    if is_of_node { config::load_for_this_process() } else { config::load_for_operator() }
-}
-
 fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     if let AdminVerb::Daemon(DaemonOptions { probe_state: true, .. }) = arguments.verb {
         return print_json(&daemon::abilities());
     }
-    let loaded = runtime::verify(load(arguments));
     let row = row_of(&arguments.verb);
+    let loaded = runtime::verify(match &arguments.config {
+        Some(file) => config::load(Some(file)),
+        None if row.is_of_node => config::load_for_this_process(),
+        None => config::load_for_operator(),
+    });
     check_user(row.is_roots, &loaded.config)?;
     if let Some(why) = loaded.unreadable.as_ref().filter(|_| row.needs_file) {
         let by = match &arguments.config {

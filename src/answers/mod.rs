@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon answers to `nri` commands about itself, its plugins and its pods: the documents of
-//! `status`, `plugins` and `pods`, in the form that scripts read (`docs/schema/`).
+//! The daemon's answers to `nri` commands, as types that both share. `--json` prints their serialization, the form that
+//! scripts read (`docs/schema/`).
 //!
 //! During an upgrade the daemon and a command may be of different versions: a member that the other side
 //! does not know is ignored, and one that it does not send has its default.

@@ -127,8 +127,9 @@ fn spawn(
         environment.extend(CString::new(pair).ok());
     }
     // The daemon of a user without privileges finds its folders by them.
+    let is_unprivileged = config::is_unprivileged();
     for name in ["HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"] {
-        let value = std::env::var_os(name).filter(|_| config::is_unprivileged());
+        let value = std::env::var_os(name).filter(|_| is_unprivileged);
         let pair = value.map(|value| [name.as_bytes(), b"=", value.as_bytes()].concat());
         environment.extend(pair.and_then(|pair| CString::new(pair).ok()));
     }

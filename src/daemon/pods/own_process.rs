@@ -15,26 +15,18 @@ use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 /// Sets the pod's process to the container's if it has none, and looks up its addresses until they
 /// are known. The engine may set up the network at any time before the start.
 pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
-    let Some((record, pod)) = take(daemon, key) else { return };
+    let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) else { return };
     let Some(init) = record.init_pid else { return };
+    let Some(pod) = pod_without_sandbox(daemon, &record) else { return };
+    if pod.pid != 0 && pod.pid != init {
+        return;
+    }
+    // Not written to disk: the next daemon looks it up again.
+    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
     let found = look_up(daemon, &pod, init, record.init_start).await;
     if !found.is_empty() {
         daemon.note_pod(&pod.id, |pod| set_addresses(pod, found));
     }
-}
-
-/// Sets the pod's process to the container's if it has none. Returns the container and the pod that has its
-/// process.
-fn take(daemon: &Daemon, key: &ContainerKey) -> Option<(Rc<Container>, Pod)> {
-    let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
-    let init = record.init_pid?;
-    let pod = pod_without_sandbox(daemon, &record)?;
-    if pod.pid != 0 && pod.pid != init {
-        return None;
-    }
-    // Not written to disk: the next daemon looks it up again.
-    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
-    Some((record, pod))
 }
 
 /// Looks up the addresses of a pod whose infrastructure container was started, if the engine does

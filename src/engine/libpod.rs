@@ -8,8 +8,10 @@ use serde_json::Value;
 use super::{is_id, text};
 use crate::formats::{bolt, sqlite};
 
-/// Its paths in the graph root.
-pub(crate) const FILES: [&str; 3] = ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"];
+/// Its paths below a graph root; Podman may have left an older one.
+pub(crate) fn files(graph_root: &str) -> [String; 3] {
+    ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"].map(|file| format!("{graph_root}/{file}"))
+}
 
 /// A database.
 #[derive(Debug, Clone, Copy)]

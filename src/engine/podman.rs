@@ -42,8 +42,7 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
 fn databases(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = storage::homes(call);
     let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
-    let places = roots.flat_map(|root| libpod::FILES.map(|file| format!("{root}/{file}")));
-    places.collect()
+    roots.flat_map(libpod::files).collect()
 }
 
 /// Opens the database that has this container; Podman may have left an older one.

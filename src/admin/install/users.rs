@@ -183,7 +183,7 @@ fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     };
     let storage = root.last_setting(&files, &["storage", "graphroot"]);
     let storage = storage.unwrap_or_else(|| format!("{usual}/containers/storage"));
-    let databases = libpod::FILES.iter().map(|file| format!("{storage}/{file}"));
+    let databases = libpod::files(&storage).into_iter();
     let databases = databases.filter_map(|path| root.read(&path).ok().flatten());
     let noted = databases.flat_map(|bytes| libpod::runtimes(&bytes));
     let ours = noted.filter(|(_, runtime)| [&ledger.name, &ledger.binary].contains(&runtime));

@@ -85,8 +85,8 @@ impl ExitRecord {
     /// The record of this container, if its engine has one: its bundle is three folders below the graph root.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
         let graph_root = Path::new(&record.bundle).ancestors().nth(3);
-        let graph_root = graph_root.filter(|_| removes_file_early(record))?;
-        let databases = libpod::FILES.map(|file| host.path(graph_root.join(file))).to_vec();
+        let graph_root = graph_root.filter(|_| removes_file_early(record))?.to_str()?;
+        let databases = libpod::files(graph_root).map(|file| host.path(file)).to_vec();
         Some(Self { id: record.key.id.clone(), databases })
     }
 

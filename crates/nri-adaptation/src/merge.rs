@@ -133,8 +133,8 @@ impl Creation {
         Ok(self)
     }
 
-    /// Adds values that yield to the container's and to those that a plugin sets or removes, before or after. Later
-    /// plugins receive them; they own nothing before [`Creation::settle`].
+    /// Adds default values: the container's own values, and whatever a plugin sets or removes earlier or later, override
+    /// them. Later plugins receive them; they own nothing before [`Creation::settle`].
     ///
     /// # Errors
     /// Fails if a reply with these values would.

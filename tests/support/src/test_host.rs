@@ -21,7 +21,7 @@ const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 /// machine as well.
 pub const SILENT: &str = "[nri]\nplugin_request_timeout = \"3s\"\n";
 
-/// For a daemon that has so much to do that a wrapper would give it up on a busy machine.
+/// For a daemon so busy that a wrapper would give up on it.
 pub const BUSY: &str = "[debug]\nsilence = \"60s\"\n";
 
 /// What a plugin hears of a plain container from beginning to end, its pod's events around it.

@@ -164,6 +164,11 @@ impl Error {
         presence::is_absence(self.os)
     }
 
+    /// Whether the user may not do this.
+    pub fn is_permission_denied(&self) -> bool {
+        self.os == nix::libc::EACCES
+    }
+
     /// Whether the process or the host lacked a resource such as descriptors or memory.
     pub fn is_shortage(&self) -> bool {
         presence::is_shortage(self.os)

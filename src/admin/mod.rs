@@ -415,7 +415,7 @@ fn run_daemon(loaded: Loaded, options: &DaemonOptions) -> Result<u8> {
 fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();
     let is_owner = || std::fs::metadata(&config.run_dir).is_ok_and(|d| d.uid() == user.as_raw());
-    if !is_roots || user.is_root() || config.is_of_user || is_owner() {
+    if !is_roots || user.is_root() || config.is_of_user() || is_owner() {
         return Ok(());
     }
     Err(Error::new("this command must be run as root").hint("use sudo"))

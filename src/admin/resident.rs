@@ -22,7 +22,7 @@ use crate::{daemon, last_words, procfs, runtime, wrapper};
 
 use super::progress;
 use super::succession::{HowStopped, Reexecution, Restarted, Stopped};
-use super::systemd::Unit;
+use super::systemd::{self, Unit};
 
 /// Time limit for the daemon's exit: it finishes requests in flight first.
 const END_WAIT: Duration = Duration::from_secs(100);
@@ -136,7 +136,7 @@ impl RunningDaemon {
         Unit::of(self.pid).map(Some).map_err(|error| {
             let why = error.why();
             let why = format!("systemd runs the daemon (process {}), and {why}", self.pid);
-            Error::new(why).hint(format!("use: {instead}"))
+            Error::new(why).hint(format!("use: {}", systemd::command(instead)))
         })
     }
 
@@ -264,7 +264,7 @@ pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     let Some(running) = RunningDaemon::find(loaded)? else {
         return Ok(Stopped { stopped: false, pid: None, how: None });
     };
-    let by_hand = "systemctl stop nri-runc.socket nri-runc.service";
+    let by_hand = "stop nri-runc.socket nri-runc.service";
     let unit = running.unit(by_hand)?;
     unit.as_ref().map_or(Ok(()), Unit::stop)?;
     let (killed, pid) = (running.end(unit.is_some())?, running.pid);
@@ -300,12 +300,12 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
         None => error,
     })?;
     let unit = match &running {
-        Some(running) => running.unit("systemctl restart nri-runc")?,
+        Some(running) => running.unit("restart nri-runc")?,
         None => Unit::that_is_wanted(next.config.autostart),
     };
     if running.is_none() && unit.is_none() && !next.config.autostart {
         let error = Error::new("the daemon is not running, and autostart is off");
-        return Err(error.hint("use: systemctl start nri-runc"));
+        return Err(error.hint(format!("use: {}", systemd::command("start nri-runc"))));
     }
     unit.as_ref().map_or(Ok(()), Unit::restart)?;
     let killed = running.as_ref().map_or(Ok(false), |running| running.end(unit.is_some()))?;

@@ -65,10 +65,19 @@ fn property(unit: &str, name: &str) -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
+/// The words before a verb of systemctl: a user's daemon is a unit of the user's service manager, never the
+/// node's.
+fn of_manager() -> Option<&'static str> {
+    crate::config::is_unprivileged().then_some("--user")
+}
+
+/// A command with these words for the operator to type.
+pub(super) fn command(words: &str) -> String {
+    ["systemctl"].into_iter().chain(of_manager()).chain([words]).collect::<Vec<_>>().join(" ")
+}
+
 fn systemctl(words: &[&str]) -> Result<String> {
-    // A user's daemon is a unit of the user's service manager, never the node's.
-    let of_user = crate::config::is_unprivileged().then_some("--user");
-    let words: Vec<&str> = of_user.into_iter().chain(words.iter().copied()).collect();
+    let words: Vec<&str> = of_manager().into_iter().chain(words.iter().copied()).collect();
     let said = bounded::run("systemctl", &words, REQUEST_WAIT)?;
     if said.status.success() {
         return Ok(said.stdout);

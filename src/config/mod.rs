@@ -58,7 +58,7 @@ pub(crate) use settings::{
     PluginOrigin, Problem, RootlessPolicy, SILENCE, Scope,
 };
 pub(crate) use snapshot::text as snapshot_text;
-pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes, user_runtime_dir};
+pub(crate) use user::{absolute, is_in_user_namespace, is_unprivileged, user_homes};
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -197,7 +197,10 @@ impl Loaded {
 
     /// What holds before the files are read.
     fn base(&self) -> Config {
-        self.user.as_deref().map_or_else(Config::default, user::defaults)
+        match &self.user {
+            None => Config::default(),
+            Some(run_dir) => user::defaults(run_dir, &load_of_node().config),
+        }
     }
 
     /// Decides by the errors which settings hold; `read` is what could be read of the files.
@@ -218,7 +221,9 @@ impl Loaded {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
-                    self.unknown = Some(unknown);
+                    // Users cannot look into the run directory of root's daemon, and plugins are not asked.
+                    let is_hidden = unknown.is_permission_denied() && is_unprivileged();
+                    self.unknown = (!is_hidden).then_some(unknown);
                     None
                 });
                 match kept {
@@ -255,7 +260,7 @@ pub(crate) fn load_below(root: &Path) -> Loaded {
 
 fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
     let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
-    if only.is_some() && only == user::file() {
+    if only.is_some() && only == user::path() {
         loaded.user = user::run_dir();
     }
     let unreadable = |path: &Path, error: &std::io::Error| {
@@ -317,24 +322,31 @@ pub(crate) fn load_for_this_process() -> Loaded {
     load(named.or_else(beside_the_executable).as_deref())
 }
 
-/// The configuration of an operator's command: for a user without privileges that of the user's own
-/// daemon, unless the environment names another file.
+/// The configuration of root's daemon, as a process that is told of no other file finds it.
+fn load_of_node() -> Loaded {
+    load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
+}
+
+/// The configuration of an operator's command: for a user without privileges who has a file or a daemon that
+/// of the user's own daemon, unless the environment names another file.
 pub(crate) fn load_for_operator() -> Loaded {
     let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
-    match user::file().filter(|_| !is_named) {
+    let has_daemon = || user::made_run_dir().and_then(|_| user::path());
+    match user::file().or_else(has_daemon).filter(|_| !is_named) {
         Some(file) => load(Some(&file)),
         None => load_for_this_process(),
     }
 }
 
 /// The settings of the daemon of this process's user, as that daemon keeps them in its run directory: a
-/// wrapper in a user namespace may not know where the user's files are. None if the user has none.
+/// wrapper in a user namespace may not know where the user's files are. None if the user has none. `node` is
+/// the configuration of root's daemon.
 ///
 /// # Errors
 /// Fails where that cannot be known.
-pub(crate) fn of_own_daemon() -> Result<Option<Config>> {
+pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Config>> {
     let Some(run_dir) = user::made_run_dir() else { return Ok(None) };
-    let kept = snapshot::read(&run_dir, user::defaults(&run_dir))?;
+    let kept = presence::insist(|| snapshot::read(&run_dir, user::defaults(&run_dir, node)))?;
     Ok(kept.map(|Snapshot { mut config, .. }| {
         user::fix(&mut config, &run_dir);
         config

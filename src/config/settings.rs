@@ -158,8 +158,8 @@ pub struct Config {
     pub exempt_by_annotation: bool,
     pub default_namespace: String,
     pub run_dir: PathBuf,
-    /// Whether the daemon is a user's (`config/user.rs`).
-    pub is_of_user: bool,
+    /// The run directory of root's daemon, in the configuration of a user's (`config/user.rs`).
+    pub node_run_dir: Option<PathBuf>,
     pub runtime_roots: Vec<PathBuf>,
     pub runtime_name: String,
     pub instances: BTreeMap<String, String>,
@@ -274,7 +274,7 @@ impl Default for Config {
             exempt_by_annotation: false,
             default_namespace: String::new(),
             run_dir: PathBuf::from("/run/nri-runc"),
-            is_of_user: false,
+            node_run_dir: None,
             runtime_roots: Vec::new(),
             runtime_name: "nri-runc".to_owned(),
             instances: BTreeMap::new(),
@@ -384,10 +384,16 @@ impl Config {
         self.run_dir.join("execs")
     }
 
-    /// The policy file for containers of unprivileged users (`config/rootless.rs`): beside the run directory, which
-    /// they cannot enter.
+    /// Whether the daemon is a user's (`config/user.rs`).
+    pub fn is_of_user(&self) -> bool {
+        self.node_run_dir.is_some()
+    }
+
+    /// The policy file for containers of unprivileged users (`config/rootless.rs`): beside the run directory of root's
+    /// daemon, which they cannot enter.
     pub fn rootless_marker(&self) -> PathBuf {
-        let mut path = self.run_dir.clone().into_os_string();
+        let run_dir = self.node_run_dir.as_ref().unwrap_or(&self.run_dir);
+        let mut path = run_dir.clone().into_os_string();
         path.push(".rootless");
         PathBuf::from(path)
     }
@@ -410,7 +416,7 @@ impl Config {
 
     /// The file in which an operator sets something, as a hint names it.
     pub(crate) fn usual_file(&self) -> &'static str {
-        if self.is_of_user { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
+        if self.is_of_user() { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }
 
     /// The kill switch: while this file exists every verb is passed through.

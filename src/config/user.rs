@@ -30,13 +30,13 @@ pub(crate) fn is_in_user_namespace() -> bool {
 }
 
 /// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.
-pub(crate) fn user_runtime_dir() -> Option<PathBuf> {
+fn runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 
 /// The run directory of this user's daemon.
 pub(super) fn run_dir() -> Option<PathBuf> {
-    Some(user_runtime_dir()?.join(NAME))
+    Some(runtime_dir()?.join(NAME))
 }
 
 /// The run directory, if a daemon of this user has made it.
@@ -46,15 +46,22 @@ pub(super) fn made_run_dir() -> Option<PathBuf> {
 
 /// The configuration file of this user's daemon. Without it, the user has no daemon.
 pub(super) fn file() -> Option<PathBuf> {
-    run_dir()?;
-    let file = home()?.join(NAME).join("config.toml");
-    (presence::exists(&file).or_absent() == Some(true)).then_some(file)
+    path().filter(|file| presence::exists(file).or_absent() == Some(true))
 }
 
-/// What holds in the daemon whose run directory this is, before its file is read.
-pub(super) fn defaults(run_dir: &Path) -> Config {
+/// Where that file is or would be, if the user can have a daemon.
+pub(super) fn path() -> Option<PathBuf> {
+    run_dir()?;
+    Some(home()?.join(NAME).join("config.toml"))
+}
+
+/// What holds in the daemon whose run directory this is, before its file is read. `node` is the
+/// configuration of root's: its runtimes hold, so that containers from before this daemon are found.
+pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
-    config.is_of_user = true;
+    config.node_run_dir = Some(node.node_run_dir.as_ref().unwrap_or(&node.run_dir).clone());
+    config.runtime.clone_from(&node.runtime);
+    config.instances.clone_from(&node.instances);
     config.socket_path = run_dir.join("nri.sock");
     // Plugins of root are not launched by users.
     let nri = home().map_or_else(|| run_dir.join("nri"), |home| home.join("nri"));
@@ -83,7 +90,7 @@ pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
 }
 
 /// The folder that a variable names. The base directory specification ignores relative ones.
-fn absolute(variable: &str) -> Option<PathBuf> {
+pub(crate) fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
@@ -97,4 +104,23 @@ fn is_private(path: &Path) -> bool {
     }
     let there = std::fs::symlink_metadata(path).or_absent();
     there.is_some_and(|there| files::refuse_shared_dir(path, &there).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_and_the_runtimes_of_root_hold_for_a_user() {
+        let mut node = Config { run_dir: PathBuf::from("/run/other"), ..Config::default() };
+        node.runtime = vec!["/opt/runc".to_owned()];
+        node.instances.insert("nri-crun".to_owned(), "/opt/crun".to_owned());
+        let of_user = defaults(Path::new("/run/user/1/nri-runc"), &node);
+        assert_eq!(of_user.rootless_marker(), Path::new("/run/other.rootless"));
+        assert_eq!((&of_user.runtime, &of_user.instances), (&node.runtime, &node.instances));
+        // Where a variable names the user's file as if it were root's.
+        let again = defaults(&of_user.run_dir, &of_user);
+        assert_eq!(again.rootless_marker(), of_user.rootless_marker());
+        assert!(of_user.is_of_user() && !node.is_of_user());
+    }
 }

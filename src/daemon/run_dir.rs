@@ -92,7 +92,7 @@ impl RunDir {
     /// Keeps the policy file for unprivileged users, which `disable` and `enable` change too. Reports a failure once.
     fn keep_rootless_marker(&self) {
         let config = self.daemon.config();
-        if config.is_of_user {
+        if config.is_of_user() {
             return; // The policy is root's.
         }
         let kept = rootless::keep(&config.rootless_marker(), config.rootless_policy());

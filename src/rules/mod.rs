@@ -119,7 +119,7 @@ impl Rules {
         permits.remove(NEEDS_ROOT.into_iter().map(FieldSet::of).fold(FieldSet::NONE, FieldSet::or));
         let rule = "needs root, and the daemon is a user's".to_owned();
         let ruling = Ruling { rule, permits, hides: false, is_audit: false };
-        let without_root = config.is_of_user.then(|| Arc::new(ruling));
+        let without_root = config.is_of_user().then(|| Arc::new(ruling));
         Self { without_root, ..Self::new(&config.rules) }
     }
 

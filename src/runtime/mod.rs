@@ -77,15 +77,35 @@ impl RuntimeKind {
     }
 }
 
-/// The runtime's state directory when the command line names none, below /run for root on the host. Without
-/// privileges, runc, crun and youki take the folder that XDG_RUNTIME_DIR names.
+/// The runtime's state directory when the command line names none: below /run, or below the folder that
+/// XDG_RUNTIME_DIR names.
 fn default_root(runtime: &Path) -> PathBuf {
-    let above = config::user_runtime_dir().unwrap_or_else(|| PathBuf::from("/run"));
-    above.join(default_root_name(runtime))
+    let kind = RuntimeKind::of_program(runtime);
+    let is_root_by_name = || {
+        let name = std::env::var_os("USER");
+        nix::unistd::geteuid().is_root() && name.is_some_and(|name| name == "root")
+    };
+    let above = config::absolute("XDG_RUNTIME_DIR")
+        .filter(|_| follows_user(kind, config::is_unprivileged, is_root_by_name));
+    above.unwrap_or_else(|| PathBuf::from("/run")).join(default_root_name(kind))
 }
 
-fn default_root_name(runtime: &Path) -> &'static str {
-    match RuntimeKind::of_program(runtime) {
+/// Whether a runtime uses the folder that XDG_RUNTIME_DIR names: crun 1.8 even for root, runc 1.1 without privileges,
+/// unless it is the root of a user namespace and USER is root.
+fn follows_user(
+    kind: RuntimeKind,
+    is_unprivileged: impl FnOnce() -> bool,
+    is_root_by_name: impl FnOnce() -> bool,
+) -> bool {
+    match kind {
+        RuntimeKind::Crun => true,
+        RuntimeKind::Youki => is_unprivileged(),
+        RuntimeKind::Runc | RuntimeKind::Other => is_unprivileged() && !is_root_by_name(),
+    }
+}
+
+fn default_root_name(kind: RuntimeKind) -> &'static str {
+    match kind {
         RuntimeKind::Crun => "crun",
         RuntimeKind::Youki => "youki",
         RuntimeKind::Runc | RuntimeKind::Other => "runc",
@@ -490,11 +510,22 @@ mod tests {
 
     #[test]
     fn default_roots_follow_the_runtime() {
-        assert_eq!(default_root_name(Path::new("/usr/bin/crun")), "crun");
-        assert_eq!(default_root_name(Path::new("/usr/sbin/runc")), "runc");
-        assert_eq!(default_root_name(Path::new("/opt/crun/runc")), "runc");
-        assert_eq!(default_root_name(Path::new("/usr/bin/youki")), "youki");
-        assert_eq!(default_root_name(Path::new("/usr/bin/kata-runtime")), "runc");
+        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/crun")), "crun");
+        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/sbin/runc")), "runc");
+        assert_eq!(default_root_name(RuntimeKind::of_program("/opt/crun/runc")), "runc");
+        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/youki")), "youki");
+        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/kata-runtime")), "runc");
+    }
+
+    #[test]
+    fn the_folder_of_the_user_is_used_as_each_runtime_does() {
+        let is = |kind, unprivileged: bool, by_name: bool| {
+            follows_user(kind, || unprivileged, || by_name)
+        };
+        assert!(is(RuntimeKind::Crun, false, true) && is(RuntimeKind::Crun, true, false));
+        assert!(!is(RuntimeKind::Runc, false, false) && is(RuntimeKind::Runc, true, false));
+        assert!(!is(RuntimeKind::Runc, true, true) && is(RuntimeKind::Youki, true, true));
+        assert!(!is(RuntimeKind::Youki, false, false) && !is(RuntimeKind::Other, false, false));
     }
 
     #[test]

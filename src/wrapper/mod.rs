@@ -73,9 +73,10 @@ pub fn run(argv: &[OsString]) -> u8 {
 /// policy of root's daemon comes first.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Config>> {
     let is_create = call.verb.creates() && involves_plugins(call);
-    let own = match config::of_own_daemon() {
+    let own = match config::of_own_daemon(config) {
         Ok(Some(own)) => own,
         Err(error) if is_create => return Err(error).doing(|| invocation::doing(call)),
+        // The runtimes of root's configuration are the user's as well, unless the user names others.
         Ok(None) | Err(_) => return Ok(None),
     };
     if is_create {

@@ -41,7 +41,7 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
         || presence::exists(&config.disabled_file()).or_absent() == Some(true)
-        || (!config.is_of_user && config::is_unprivileged())
+        || (!config.is_of_user() && config::is_unprivileged())
 }
 
 /// Refuses a container that would pass without plugins because this process is not the host's

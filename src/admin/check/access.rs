@@ -14,7 +14,7 @@ use crate::config::{Config, PluginOrigin};
 use crate::plugin::discover;
 use crate::text::{counted, first_of};
 
-const SOCKET: &str = "plugin socket";
+pub(super) const SOCKET: &str = "plugin socket";
 const INSTALLED: &str = "pre-installed plugins";
 
 /// Returns the rows.

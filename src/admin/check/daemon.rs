@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::plugins::RECENT_NANOS;
 use super::{Daemon, Finding, finding, warning};
-use crate::admin::resident;
+use crate::admin::{resident, systemd};
 use crate::answers::Failure;
 use crate::config::{Config, Loaded};
 use crate::daemon::other;
@@ -61,7 +61,7 @@ fn remedy(config: &Config) -> String {
     let listener = listener.and_then(|listener| listener.pid).filter(|pid| *pid > 0);
     match (resident::holder(&config.daemon_lock()), listener) {
         // systemd holds the socket of a unit that fails to start.
-        (None, Some(1)) => "systemctl status nri-runc".to_owned(),
+        (None, Some(1)) => systemd::command("status nri-runc"),
         (None, Some(pid)) => format!("kill {pid}"),
         (Some(_), _) | (None, None) => "nri-runc nri restart".to_owned(),
     }

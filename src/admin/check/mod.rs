@@ -14,6 +14,7 @@ mod promises;
 mod run_dir;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::output::{Answer, Format};
@@ -94,6 +95,8 @@ struct Daemon {
     unseen: Unseen,
     /// The reason why it did not respond although it listens.
     problem: Option<String>,
+    /// What it did not say.
+    unknown: Vec<Finding>,
 }
 
 impl Daemon {
@@ -106,6 +109,7 @@ impl Daemon {
             socket_mounts: SocketMounts::default(),
             unseen: Unseen::default(),
             problem: None,
+            unknown: Vec::new(),
         };
         if is_listening {
             let plugins = || ask(config, &json!({"verb": "plugins"}));
@@ -117,12 +121,24 @@ impl Daemon {
             }
         }
         if daemon.status.is_some() {
-            // An earlier version does not know the requests.
-            daemon.socket_mounts =
-                ask(config, &json!({"verb": "socket_mounts"})).unwrap_or_default();
-            daemon.unseen = ask(config, &json!({"verb": "unseen"})).unwrap_or_default();
+            daemon.socket_mounts = daemon.ask_for(config, "socket_mounts", access::SOCKET);
+            daemon.unseen = daemon.ask_for(config, "unseen", node::WHOLE_NODE);
         }
         daemon
+    }
+
+    /// Its answer, or none and a row that says so: an earlier version does not know the request.
+    fn ask_for<T: DeserializeOwned + Default>(
+        &mut self,
+        config: &Config,
+        verb: &str,
+        row: &str,
+    ) -> T {
+        ask(config, &json!({ "verb": verb })).unwrap_or_else(|error| {
+            let detail = format!("unknown: {}", error.why());
+            self.unknown.push(warning(row, detail, "nri-runc nri status"));
+            T::default()
+        })
     }
 
     /// Its process, if it responds.
@@ -173,6 +189,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(records(config, &status.cloned().unwrap_or_default()));
     findings.extend(node::unseen(config, &running));
     findings.extend(daemon::failures(&running, clock::now()));
+    findings.extend(running.unknown);
     findings.extend(engines.findings);
     findings.push(next_step(&findings, engines.next_step));
     findings
@@ -253,12 +270,11 @@ fn without_daemon(config: &Config) -> Finding {
 
 /// Reports what users without privileges get, and whether wrappers know it.
 fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
-    if config.is_of_user {
-        let node = config::load_for_this_process().config;
-        let marker = node.rootless_marker();
+    if config.is_of_user() {
+        let marker = config.rootless_marker();
         let (refused, fix) = match rootless::read(&marker) {
             Ok(RootlessPolicy::Pass) => {
-                let detail = "containers of this user are created with its plugins";
+                let detail = "on_rootless of root's daemon permits containers of this user";
                 return finding("rootless", true, detail.to_owned(), "");
             }
             Ok(RootlessPolicy::Refuse) => {
@@ -391,7 +407,7 @@ fn switched_on(config: &Config) -> Finding {
             "remove it from the configuration",
         );
     }
-    if !config.is_of_user && config::is_in_user_namespace() {
+    if !config.is_of_user() && config::is_in_user_namespace() {
         let detail = "this is a user namespace: every command goes straight to the runtime";
         return finding("switched on", false, detail, "run engine and nri-runc on the host");
     }

@@ -96,6 +96,9 @@ pub(super) fn log(running: &Daemon) -> Option<Finding> {
     (status.log_lines_lost > 0).then(|| finding("log", true, format!("{place}: {lost}"), ""))
 }
 
+/// The row about them.
+pub(super) const WHOLE_NODE: &str = "whole node";
+
 /// Reports the containers of this node that plugins do not see.
 pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Finding> {
     let count = Some(running.unseen.count).filter(|count| *count > 0)?;
@@ -107,7 +110,7 @@ pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Finding> {
         }
         Scope::Node => "set log.level = \"debug\": the daemon logs why",
     };
-    Some(warning("whole node", detail, hint))
+    Some(warning(WHOLE_NODE, detail, hint))
 }
 
 /// Opens a log as its writer does, without creating it.

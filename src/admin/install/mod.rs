@@ -344,7 +344,7 @@ fn build_registration(
         return Err(Error::new("--engine-config applies to containerd, Docker and iSulad only")
             .hint("leave it out: this engine has one place for drop-in files"));
     }
-    let of_user = podman::main_of_user(root.user(), loaded.config.is_of_user)?;
+    let of_user = podman::main_of_user(root.user(), loaded.config.is_of_user())?;
     let file = of_user.as_deref().or(install.engine_config.as_deref());
     let named = Named { engine, file, distribution: install.named.distribution };
     let own =

@@ -85,7 +85,7 @@ impl EngineOnHost {
 
 /// Where the registrations of this configuration's daemon are.
 fn root_of(config: &Config) -> Root {
-    let of_user = config.is_of_user.then(|| Root::of_user(config.host()).ok()).flatten();
+    let of_user = config.is_of_user().then(|| Root::of_user(config.host()).ok()).flatten();
     of_user.unwrap_or_else(|| Root::of_host(config.host()))
 }
 

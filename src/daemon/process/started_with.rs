@@ -98,7 +98,11 @@ impl StartedWith {
 
     /// The command that restarts this daemon.
     pub(crate) fn how_to_restart(&self) -> &'static str {
-        if self.is_supervised { "systemctl restart nri-runc" } else { "nri-runc nri restart" }
+        match (self.is_supervised, config::is_unprivileged()) {
+            (false, _) => "nri-runc nri restart",
+            (true, false) => "systemctl restart nri-runc",
+            (true, true) => "systemctl --user restart nri-runc",
+        }
     }
 
     /// The configuration as `status` shows it; `check` compares it with the files.

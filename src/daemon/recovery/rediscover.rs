@@ -57,12 +57,14 @@ pub(super) enum Look {
 
 /// The state directories that engines and administrators give to runtimes; `*` stands for a part of
 /// one name.
-const ROOTS: [&str; 6] = [
+const ROOTS: [&str; 7] = [
     "/run/containerd/runc/*",
     "/var/run/docker/runtime-*/*",
     "/run/docker/runtime-*/*",
     "/run/runc",
     "/run/crun",
+    // Of crun that root calls in a session.
+    "/run/user/0/crun",
     "/run/youki",
 ];
 
@@ -222,7 +224,7 @@ pub(super) fn above_roots(config: &Config) -> Result<Vec<PathBuf>> {
 fn usual(config: &Config) -> Vec<String> {
     match &config.seams.runtime_roots {
         Some(roots) => roots.iter().map(|root| root.display().to_string()).collect(),
-        None if config.is_of_user => {
+        None if config.is_of_user() => {
             let above = config.run_dir.parent().unwrap_or(&config.run_dir).display();
             ["runc", "crun", "youki"].map(|name| format!("{above}/{name}")).to_vec()
         }

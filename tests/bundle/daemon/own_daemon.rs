@@ -19,6 +19,9 @@ const USER: u32 = 65534;
 /// What follows `setpriv` for the root of a user namespace that the user has made.
 const NAMESPACE: &[&str] = &["unshare", "--user", "--map-root-user"];
 
+/// The configuration of the user's daemon; the runtime is that of root's configuration.
+const USERS_FILE: &str = "user/config/nri-runc/config.toml";
+
 /// A node whose root's daemon runs, and a user with a daemon.
 struct UserHost {
     node: TestHost,
@@ -33,11 +36,8 @@ impl UserHost {
         for folder in ["user/run", "user/config/nri-runc", "root"] {
             std::fs::create_dir_all(node.path(folder)).unwrap();
         }
-        let lines = format!(
-            "runtime = [{:?}]\n[nri]\nallowed_uids = [0, {USER}]\n",
-            node.path("fake/runc")
-        );
-        node.write("user/config/nri-runc/config.toml", &lines);
+        let lines = format!("[nri]\nallowed_uids = [0, {USER}]\n");
+        node.write(USERS_FILE, &lines);
         mode(&node.path(""), 0o755);
         mode(&node.path("config.toml"), 0o644);
         for folder in ["user", "root", "fake", "bundle"] {
@@ -48,6 +48,8 @@ impl UserHost {
         let run = |more: &[&str]| {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).arg(test_support::program::nri_runc()).args(more);
+            // As systemd starts it; nobody listens there.
+            command.env("NOTIFY_SOCKET", node.path("user/run/notify"));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.env_remove("NRI_RUNC_CONFIG").spawn().unwrap()
         };
@@ -152,7 +154,10 @@ fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
     let status = host.node.admin(&["status"]);
     assert_eq!(status["containers"], 0, "root's daemon has none of them: {status}");
     let checked = String::from_utf8(host.admin(&["check"]).stdout).unwrap();
-    assert!(checked.contains("are created with its plugins"), "{checked}");
+    assert!(
+        checked.contains("on_rootless of root's daemon permits containers of this user"),
+        "{checked}"
+    );
     assert!(!checked.contains("allowed_uids lets user 65534"), "{checked}");
 }
 
@@ -264,6 +269,54 @@ fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
     fails(&host.create(USER, &[], "c1"), &["cannot create c1", "on_rootless refuses"]);
     assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called");
     assert!(!heard(&told, "CreateContainer c1"), "{told:?}");
+}
+
+#[test]
+fn a_user_runs_containers_whatever_state_roots_file_is_in() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    let root = host.node.path("root").display().to_string();
+    let lines = host.node.read("config.toml");
+    host.node.write("config.toml", &format!("{lines}[nri]\non_rootless = 7\nunknown = [\n"));
+    // Neither the last valid file of root's daemon nor its run directory can be read by users.
+    let by = words(&host.node, USER, &[]);
+    let user_has = format!("runtime = [{:?}]\n", host.node.path("fake/runc"));
+    host.node.write(USERS_FILE, &(user_has + &host.node.read(USERS_FILE)));
+    give(&host.node.path(USERS_FILE), USER);
+    succeeds(&host.admin(&["reload"]));
+    for readable_by in [0o600, 0o644] {
+        mode(&host.node.path("config.toml"), readable_by);
+        told.lock().unwrap().clear();
+        succeeds(&host.create(USER, &[], "c1"));
+        assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+        succeeds(&host.node.call_by(&by, &["--root", &root, "delete", "c1"], ""));
+    }
+}
+
+#[test]
+fn the_daemon_of_a_user_stays_one_when_its_file_is_removed() {
+    let Some(host) = UserHost::new("") else { return };
+    let told = host.plugin(sets("OWN", "1"));
+    std::fs::remove_file(host.node.path(USERS_FILE)).unwrap();
+    let file = host.node.path(USERS_FILE).display().to_string();
+    for verb in ["reload", "status", "reexec"] {
+        fails(&host.admin(&[verb]), &[&file, "it is missing"]);
+    }
+    let checked = String::from_utf8(host.admin(&["check"]).stdout).unwrap();
+    assert!(checked.contains(&file) && checked.contains("it is missing"), "{checked}");
+    succeeds(&host.create(USER, &[], "c1"));
+    assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+}
+
+#[test]
+fn a_user_is_told_to_ask_the_service_manager_of_the_user() {
+    let Some(host) = UserHost::new("") else { return };
+    for (verb, command) in [
+        ("stop", "systemctl --user stop nri-runc.socket nri-runc.service"),
+        ("restart", "systemctl --user restart nri-runc"),
+    ] {
+        fails(&host.admin(&[verb]), &["systemd runs the daemon", command]);
+    }
 }
 
 #[test]

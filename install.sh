@@ -9,7 +9,7 @@ usage() {
     cat <<'TEXT'
 usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
                   [--units | --no-units] [--hooks | --hooks-dir DIR]
-                  [--engine containerd|crio|docker|podman]... [--default]
+                  [--engine containerd|crio|docker|isulad|podman]... [--default]
                   [--take-over-nri | --beside[=SOCKET]] [--dry-run]
        install.sh --rollback [--destdir DIR] [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]

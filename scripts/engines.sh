@@ -17,6 +17,8 @@ sh scripts/newer.sh "$@"
 export CRITEST="$newer/critest-1.37.0/critest"
 case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
 case " $* " in *" kubelet-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
+# CRI-O's documents are of a version that Debian 12's crun does not know.
+case " $* " in *" crio-"* | *" podman-"*) sh scripts/newer.sh crun-1.21 ;; esac
 # Docker 29 gives containers a time namespace, which Debian 12's runc does not know.
 case " $* " in *" docker-29."*) sh scripts/newer.sh runc-1.5.2 ;; esac
 case "$GUEST $* " in *?" docker-"*) sh scripts/newer.sh containerd-2.2.9 ;; esac
@@ -33,6 +35,7 @@ for name in "$@"; do
     mkdir -p "$of_engine/bin"
     ln -sf "$tools"/bin/* "$newer/$name"/* "$of_engine/bin/"
     ln -s "$tools/lib" "$newer" "$of_engine"
+    case $name in crio-* | podman-*) ln -sf "$newer/crun-1.21/crun" "$of_engine/bin/crun" ;; esac
     case $name in docker-29.*) ln -sf "$newer/runc-1.5.2/runc" "$of_engine/bin/runc" ;; esac
     echo "engines: $name"
     if [ -n "$GUEST" ]; then
@@ -52,7 +55,7 @@ for name in "$@"; do
             tests=
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.4.2/* "$of_engine/bin/" ;;
-        podman-*) tests='a_ installs:: told:: updates:: pods:: later:: injected:: promised:: origin:: ends::a_podman_restart ends::a_container_that_exits ends::without_the' ;;
+        podman-*) tests='a_ crun:: installs:: told:: updates:: pods:: later:: injected:: promised:: origin:: ends::a_podman_restart ends::a_container_that_exits ends::without_the' ;;
         *) tests= ;;
         esac
         begun=$(date +%s)

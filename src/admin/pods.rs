@@ -59,7 +59,7 @@ struct LabelFilter {
 }
 
 /// The words that the column STATE shows of pods and containers.
-const STATES: [&str; 5] = ["creating", "created", "ready", "running", "stopped"];
+const STATES: [&str; 6] = ["creating", "created", "paused", "ready", "running", "stopped"];
 
 fn label(text: &str) -> std::result::Result<LabelFilter, String> {
     let (key, value, is_wanted) = match text.split_once('=') {
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_means_nothing_is_a_usage_error() {
-        for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "paused"]] {
+        for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "dead"]] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }
     }

@@ -33,7 +33,7 @@ pub(super) struct Policy {
 enum PolicyVerb {
     /// Show which rules decide what plugins may do with a pod.
     #[command(
-        override_usage = "nri-runc nri policy test [OPTIONS] <--bundle DIR | --pod POD>\n       \
+        override_usage = "nri-runc nri policy test [OPTIONS] <--bundle DIR | --pod POD | -f FILE>\n       \
         nri-runc nri policy test [OPTIONS] <-f FILE | --recording FILE> --compare FILE"
     )]
     Test(PolicyTest),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::exec_rules::ExecRuleSection;
 use super::plugins::bare_name;
 use super::rules::{INJECTIONS, RuleMode, RuleSection};
-use super::selectors::excluded;
+use super::selectors::{PodSelectors, excluded};
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
@@ -32,8 +32,15 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
         rule.mode == RuleMode::Enforce && is_bare
     };
-    let before_any_permits = rules.iter().take_while(|rule| !rule.allow);
-    let lines = before_any_permits.filter(|rule| is_for_any_command(rule)).map(|rule| {
+    // What is permitted in all pods of a denial may be what kubelet starts.
+    let is_after_permission = |at: usize, denial: &ExecRuleSection| {
+        let before = rules.iter().take(at.min(limits::COMPARED_RULES));
+        before.filter(|rule| rule.allow).any(|rule| covers_pods(&rule.pods, &denial.pods))
+    };
+    let denials = rules.iter().enumerate().filter(|(at, rule)| {
+        !rule.allow && is_for_any_command(rule) && !is_after_permission(*at, rule)
+    });
+    let lines = denials.map(|(_, rule)| {
         format!(
             "the exec rule \"{}\" refuses exec probes and lifecycle hooks of kubelet too: permit their \
              commands by a rule before it, or set terminal = true",
@@ -51,19 +58,23 @@ pub(super) fn idle_reapply(config: &Config) -> Option<String> {
 
 /// Whether `rule` matches all pods and plugins that `other` matches.
 fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
+    covers_pods(&rule.pods, &other.pods)
+        && covers_list(&rule.plugins, &other.plugins, covers_plugin)
+}
+
+fn covers_pods(pods: &PodSelectors, other: &PodSelectors) -> bool {
     let lists = [
-        (&rule.pods.namespaces, &other.pods.namespaces),
-        (&rule.pods.engines, &other.pods.engines),
-        (&rule.pods.handlers, &other.pods.handlers),
+        (&pods.namespaces, &other.namespaces),
+        (&pods.engines, &other.engines),
+        (&pods.handlers, &other.handlers),
     ];
     lists.iter().all(|(list, other)| covers_list(list, other, covers_pattern))
-        && covers_list(&rule.plugins, &other.plugins, covers_plugin)
-        && rule.pods.without_labels == other.pods.without_labels
-        && rule.pods.labels.len() <= limits::COMPARED_RULES
-        && rule.pods.labels.iter().all(|(key, pattern)| {
+        && pods.without_labels == other.without_labels
+        && pods.labels.len() <= limits::COMPARED_RULES
+        && pods.labels.iter().all(|(key, pattern)| {
             let has_all =
                 |(name, value): &(String, String)| name == key && covers_pattern(pattern, value);
-            other.pods.labels.iter().any(has_all)
+            other.labels.iter().any(has_all)
         })
 }
 
@@ -196,6 +207,11 @@ mod tests {
             ("[[exec_rule]]\ncommands = [\"sh\"]\n", 0),
             ("[[exec_rule]]\nmode = \"audit\"\n", 0),
             ("[[exec_rule]]\ncommands = [\"/x\"]\nallow = true\n[[exec_rule]]\n", 0),
+            (
+                "[[exec_rule]]\nnamespaces = [\"a\"]\nallow = true\n[[exec_rule]]\n\
+                 [[exec_rule]]\nnamespaces = [\"a\"]\n",
+                1,
+            ),
         ] {
             assert_eq!(bare_denials(&read(text).exec_rules).len(), count, "{text}");
         }

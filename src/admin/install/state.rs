@@ -328,7 +328,7 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
         let commands: Vec<String> = commands.collect();
         return match commands.join("; or ") {
             none if none.is_empty() => {
-                "install an engine, then: nri-runc nri install containerd|crio|docker|podman"
+                "install an engine, then: nri-runc nri install containerd|crio|docker|isulad|podman"
                     .to_owned()
             }
             commands => format!("register nri-runc with the engine: {commands}"),

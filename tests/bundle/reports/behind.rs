@@ -106,3 +106,30 @@ fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
     assert_eq!((&explained["changed_behind"], &explained["changes"]), (&json!([]), &json!([])));
     assert_ne!(host.read("bundle/config.json"), BUNDLE);
 }
+
+#[test]
+fn what_an_earlier_wrapper_adds_counts_as_the_engines() {
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let shim = format!(
+        "#!/bin/sh\nf={}\n{}\nexec \"$@\"\n",
+        host.path("bundle/config.json").display(),
+        edits("s/\"A=1\"/\"A=1\",\"DD_TRACE=1\"/")
+    );
+    host.put_program("shim", &shim);
+    let by = [host.path("shim").display().to_string()];
+    let bundle = host.path("bundle").display().to_string();
+    let root = host.path("root").display().to_string();
+    succeeds(&host.call_by(&by, &["--root", &root, "create", "--bundle", &bundle, "c1"], ""));
+    let (explained, seen) = (explained(&host), host.read("fake/seen.json"));
+    assert!(seen.contains("DD_TRACE=1") && seen.contains("HELLO=there"), "{seen}");
+    assert!(told.lock().unwrap().iter().any(|line| line.contains("c1")), "{told:?}");
+    assert_eq!(explained["changes"].as_array().unwrap().len(), 1, "{explained}");
+    assert_eq!(explained["changed_behind"], json!([]), "{explained}");
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("the document is as the wrapper wrote it", || {
+        let left = host.read("bundle/config.json");
+        left.contains("DD_TRACE=1") && !left.contains("HELLO")
+    });
+}

@@ -66,6 +66,9 @@ done
 exec TOOLS/runc "$@"
 "#;
 
+/// The same for crun, with its library: it executes a copy of itself, from which $ORIGIN does not lead there.
+const CRUN: &str = "exec env LD_LIBRARY_PATH=TOOLS/../lib TOOLS/crun";
+
 /// The files of CRI-O's configuration: its package's, and ours.
 pub(super) const OF_PACKAGE: &str = "etc/crio/crio.conf.d/10-crio.conf";
 pub(super) const OF_NRI_RUNC: &str = "etc/crio/crio.conf.d/50-nri-runc.conf";
@@ -235,7 +238,28 @@ impl CrioHost {
 
     /// What `install` asks for where CRI-O's runtime is in no search path.
     pub(super) fn configure_runtime(&self) {
-        let line = format!("runtime = \"{}\"\n", self.path("runc").display());
+        self.configure(&self.path("runc"));
+    }
+
+    /// The same with crun, as CRI-O ships. False after saying why the test is skipped.
+    pub(super) fn configure_crun(&self) -> bool {
+        if tools::find(&["crun"]).is_none() {
+            return false;
+        }
+        // crun refuses a hierarchy of version 2 beside those of version 1.
+        let beside = "/sys/fs/cgroup/unified";
+        if Path::new(beside).exists() {
+            assert!(self.call("umount".as_ref(), &[beside]).status.success());
+        }
+        let crun = RUNC.replace("exec TOOLS/runc", CRUN);
+        let crun = crun.replace("TOOLS", &self.tools.display().to_string());
+        test_support::program::put(&self.path("crun"), crun.as_bytes());
+        self.configure(&self.path("crun"));
+        true
+    }
+
+    fn configure(&self, runtime: &Path) {
+        let line = format!("runtime = \"{}\"\n", runtime.display());
         let file = self.path("etc/nri-runc/config.toml");
         nri_runc::testing::files::replace(&file, line.as_bytes()).unwrap();
     }

@@ -5,12 +5,12 @@
 use nri_runc::plugin::api;
 use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
 use test_support::cri::exec_sync::exec_sync;
-use test_support::cri::{self, container, pods};
+use test_support::cri::{self, Cri, container, pods};
 use test_support::{Script, heard};
 
 use super::host::{CrioHost, SOCKET};
 use super::messages::LinuxContainerResources;
-use super::{HANDLER, pod, registered, run};
+use super::{HANDLER, pod, register, registered, run};
 
 fn adjusting(host: &CrioHost) -> Script {
     let adjust = api::ContainerAdjustment {
@@ -46,7 +46,18 @@ fn events_of(told: &[String], name: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn a_pod_on_crio_is_adjusted_and_has_all_events() {
-    let Some((host, mut cri)) = registered().await else { return };
+    let Some((host, cri)) = registered().await else { return };
+    is_adjusted_and_has_all_events(host, cri).await;
+}
+
+#[tokio::test]
+async fn a_pod_on_crio_and_crun_is_adjusted_and_has_all_events() {
+    let Some(host) = CrioHost::new().filter(CrioHost::configure_crun) else { return };
+    let (host, cri) = register(host).await;
+    is_adjusted_and_has_all_events(host, cri).await;
+}
+
+async fn is_adjusted_and_has_all_events(mut host: CrioHost, mut cri: Cri) {
     host.start_daemon();
     let told = host.plugin("10", "adjust", adjusting(&host));
     let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;

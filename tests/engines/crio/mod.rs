@@ -20,12 +20,16 @@ const HANDLER: &str = "nri-runc";
 
 /// A CRI-O that was told of nri-runc, which has the usual plugin socket.
 async fn registered() -> Option<(CrioHost, Cri)> {
-    let mut host = CrioHost::new()?;
+    let host = CrioHost::new()?;
     host.configure_runtime();
+    Some(register(host).await)
+}
+
+async fn register(mut host: CrioHost) -> (CrioHost, Cri) {
     host.start().await;
     host.nri(&["install", "crio", "--take-over-nri"]).unwrap();
     let cri = host.restart().await;
-    Some((host, cri))
+    (host, cri)
 }
 
 fn pod(host: &CrioHost, name: &str) -> messages::PodSandboxConfig {

@@ -3,6 +3,8 @@
 //! of its own (`tests/support/src/podman.rs`), with the real runc behind. What plugins are told is
 //! compared with `podman inspect`, what they set is looked at from inside and in the cgroups.
 
+mod builds;
+mod crun;
 mod ends;
 mod injected;
 mod installs;

@@ -61,7 +61,10 @@ fn answers_once(place: &Place, runtimes: &str) -> std::thread::JoinHandle<String
 #[test]
 fn the_next_step_follows_the_state_of_the_engine() {
     let place = host();
-    next_is(&place, "install an engine, then: nri-runc nri install containerd|crio|docker|podman");
+    next_is(
+        &place,
+        "install an engine, then: nri-runc nri install containerd|crio|docker|isulad|podman",
+    );
     place.write("usr/bin/dockerd", "");
     next_is(&place, "register nri-runc with the engine: nri-runc nri install docker");
     nri(&place, &["install", "docker", "--binary", super::PROGRAM]);

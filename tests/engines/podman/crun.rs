@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! crun behind nri-runc, as newer Podmans and CRI-O have it by default.
+
+use serde_json::json;
+use test_support::podman::PodmanHost;
+use test_support::{Script, life, tools};
+
+use super::{adjusting, events_of, limit, resources, run, sets_env};
+
+/// A host where nri-runc is registered, with crun behind it.
+fn on_crun() -> Option<PodmanHost> {
+    tools::find(&["crun"])?;
+    let mut host = PodmanHost::new("")?;
+    // crun refuses a hierarchy of version 2 beside those of version 1.
+    let beside = "/sys/fs/cgroup/unified";
+    if std::path::Path::new(beside).exists() {
+        assert!(host.call("umount".as_ref(), &[beside]).status.success());
+    }
+    assert!(host.nri(&["install", "podman"]).status.success());
+    let file = "etc/nri-runc/config.toml";
+    let (runc, crun) = (host.tool("runc"), host.tool("crun"));
+    let settings = host.read(file);
+    host.write(file, &settings.replace(runc.to_str().unwrap(), crun.to_str().unwrap()));
+    host.start_daemon();
+    Some(host)
+}
+
+#[test]
+fn a_container_on_crun_is_adjusted_updated_and_removed() {
+    let Some(host) = on_crun() else { return };
+    let mut adjust = adjusting(resources(32, 300, 77));
+    adjust.env = sets_env("HELLO", "there").env;
+    let told = host.plugin("10", "changes", Script { adjust, ..Script::default() });
+    let id = run(&host, "web", &["--memory", "64m"], &["/bin/sleep", "1000"]);
+    let environ = host.good(&["exec", "web", "/bin/cat", "/proc/1/environ"]);
+    assert!(environ.split('\0').any(|pair| pair == "HELLO=there"), "{environ}");
+    let limits = || ["memory", "shares", "pids"].map(|what| limit(&host, &id, what));
+    assert_eq!(limits(), [(32 << 20).to_string(), "300".to_owned(), "77".to_owned()]);
+    // crun keeps the state of this container: no other runtime was called.
+    assert!(host.call(&host.tool("crun"), &["state", &id]).status.success());
+    host.good(&["update", "--cpu-shares", "600", "web"]);
+    assert!(events_of(&told, "web").contains(&"UpdateContainer".to_owned()), "{told:?}");
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    let told: Vec<String> = told.lock().unwrap().clone();
+    let without_updates = told.into_iter().filter(|event| !event.contains("UpdateContainer"));
+    assert_eq!(without_updates.collect::<Vec<_>>(), life("web"));
+    assert_eq!(host.admin(&["status"])["failures"], json!([]));
+}
+
+#[test]
+fn a_field_that_this_crun_lacks_refuses_the_container() {
+    let Some(host) = on_crun() else { return };
+    let mut adjust = adjusting(resources(0, 0, 0));
+    let device =
+        nri_runc::plugin::api::LinuxNetDevice { name: "eth9".into(), ..Default::default() };
+    adjust.linux.as_mut().unwrap().net_devices.insert("eth0".to_owned(), device);
+    let _told = host.plugin("10", "devices", Script { adjust, ..Script::default() });
+    let cgroup = host.cgroup();
+    let words = super::run_words(&cgroup, "web", &["--detach"]);
+    host.bad(&words, &["10-devices", "LinuxNetDevices"]);
+}

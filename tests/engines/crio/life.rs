@@ -57,7 +57,7 @@ async fn a_pod_on_crio_and_crun_is_adjusted_and_has_all_events() {
     is_adjusted_and_has_all_events(host, cri).await;
 }
 
-async fn is_adjusted_and_has_all_events(mut host: CrioHost, mut cri: Cri) {
+async fn is_adjusted_and_has_all_events(host: CrioHost, mut cri: Cri) {
     host.start_daemon();
     let told = host.plugin("10", "adjust", adjusting(&host));
     let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;

@@ -174,6 +174,11 @@ fn without_error(config: &Config) -> Config {
     Config { protection_error: None, ..config.clone() }
 }
 
+fn without_rules(config: &Config) -> Config {
+    let (rules, section_names) = Default::default();
+    Config { rules, section_names, ..config.clone() }
+}
+
 fn valid() -> Vec<String> {
     VALID.map(str::to_owned).to_vec()
 }
@@ -187,12 +192,12 @@ proptest! {
     ) {
         let mut lines = valid();
         mutations.iter().for_each(|mutation| mutate(&mut lines, mutation));
-        static PLACES: OnceLock<(Place, Loaded, Place)> = OnceLock::new();
-        let (place, good, fresh) = PLACES.get_or_init(|| {
+        static PLACES: OnceLock<(Place, Loaded, [Place; 2])> = OnceLock::new();
+        let (place, good, [fresh, apart]) = PLACES.get_or_init(|| {
             let place = Place::new();
             let good = place.load(&valid());
             place.keep(&good);
-            (place, good, Place::new())
+            (place, good, [Place::new(), Place::new()])
         });
         let (parsed, problems) = place.parse(&lines);
         let worst = problems.iter().map(|problem| problem.consequence).max();
@@ -237,6 +242,13 @@ proptest! {
             }
             prop_assert_eq!(without_error(&started.config), wanted);
         }
+        // A wrapper leaves out rules that a daemon has read, and nothing else.
+        if !is_refused {
+            apart.keep(&apart.load(&lines));
+        }
+        let (all, wrappers) = (apart.load(&lines), load_for_wrapper(Some(&apart.file())));
+        prop_assert_eq!(&wrappers.problems, &all.problems);
+        prop_assert_eq!(without_rules(&wrappers.config), without_rules(&all.config));
         for problem in &problems {
             let file = format!("{}:", place.file().display());
             let at = problem.text.strip_prefix(&file).unwrap_or_default();
@@ -260,4 +272,32 @@ fn the_valid_configuration_loads_and_each_slip_is_a_problem() {
         let error = place.load(&lines).config.protection_error;
         assert!(error.is_some(), "{slip}");
     }
+}
+
+#[test]
+fn a_wrapper_reads_rules_only_until_a_daemon_has_read_them() {
+    let place = Place::new();
+    let loaded = place.load(&valid());
+    let wrapper = || load_for_wrapper(Some(&place.file())).config;
+    assert_eq!(wrapper(), loaded.config);
+    place.keep(&loaded);
+    assert_eq!((wrapper().rules.len(), loaded.config.rules.len()), (0, 1));
+    assert_eq!(without_rules(&wrapper()), without_rules(&loaded.config));
+    // A text of several lines in a rule may look like a section.
+    let lines = [
+        "[[rule]]",
+        "namespaces = [\"\"\"",
+        "[log]",
+        "level = \"debug\"",
+        "[[rule]]",
+        "x = \"\"\"]",
+    ];
+    let loaded = place.load(&[valid(), lines.map(str::to_owned).to_vec()].concat());
+    assert_eq!((loaded.problems.len(), loaded.config.rules.len()), (0, 2));
+    place.keep(&loaded);
+    assert_eq!(wrapper(), loaded.config);
+    // One byte differs from what the daemon has read.
+    let changed = [valid(), vec!["# x".to_owned()]].concat();
+    assert_eq!(place.load(&changed).config, wrapper());
+    assert_eq!(wrapper().rules.len(), 1);
 }

@@ -195,6 +195,22 @@ impl Loaded {
         self
     }
 
+    /// The settings without the rules, which only the daemon needs, if it has read these files and their rules are
+    /// valid: a node may have thousands.
+    fn without_rules(&self) -> Option<Config> {
+        let has_rules = self.files.iter().any(|(_, text)| text.contains("[[rule]]"));
+        if !has_rules || !self.problems.is_empty() || self.user.is_some() {
+            return None;
+        }
+        let mut config = self.base();
+        let mut files = self.files.iter();
+        let are_plain = files.all(|(path, text)| {
+            let file = path.display().to_string();
+            plain::apply_without(Some("rule"), &mut config, &file, text)
+        });
+        (are_plain && snapshot::is_of(&config.run_dir, &self.files)).then_some(config)
+    }
+
     /// What holds before the files are read.
     fn base(&self) -> Config {
         match &self.user {
@@ -250,15 +266,21 @@ impl Loaded {
 /// `Config::protection_error` set if that makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
-    read_all(only, Path::new("/"))
+    read_all(only, Path::new("/"), false)
+}
+
+/// Like [`load`], without the rules that a daemon has read.
+fn load_for_wrapper(only: Option<&Path>) -> Loaded {
+    let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
+    read_all(only, Path::new("/"), true)
 }
 
 /// The configuration of a host whose root is the folder `root` of this one.
 pub(crate) fn load_below(root: &Path) -> Loaded {
-    read_all(None, root)
+    read_all(None, root, false)
 }
 
-fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
+fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loaded {
     let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
     if only.is_some() && only == user::path() {
         loaded.user = user::run_dir();
@@ -295,10 +317,14 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
             }
         }
     }
-    let mut config = loaded.base();
-    for (path, text) in &loaded.files {
-        reader::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
-    }
+    let left_out = if leaves_out_rules { loaded.without_rules() } else { None };
+    let config = left_out.unwrap_or_else(|| {
+        let mut config = loaded.base();
+        for (path, text) in &loaded.files {
+            reader::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
+        }
+        config
+    });
     loaded.settle(config);
     if loaded.unreadable.is_some() {
         // The run directory may be another daemon's: none is started in its place, on the node's
@@ -318,8 +344,12 @@ pub fn problems(text: &str) -> Vec<String> {
 /// The configuration of this process: from the file named in the environment, else the one beside the executable, else
 /// the default ones.
 pub(crate) fn load_for_this_process() -> Loaded {
+    load(file_of_this_process().as_deref())
+}
+
+fn file_of_this_process() -> Option<PathBuf> {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
-    load(named.or_else(beside_the_executable).as_deref())
+    named.or_else(beside_the_executable)
 }
 
 /// The configuration of root's daemon, as a process that is told of no other file finds it.
@@ -353,13 +383,13 @@ pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Config>> {
     }))
 }
 
-/// Like [`load_for_this_process`], for a process that becomes the configured runtime.
+/// Like [`load_for_this_process`], for a process that becomes the configured runtime and has no need of rules.
 ///
 /// # Errors
 /// Fails if the settings in force are unknown.
 pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     presence::insist(|| {
-        let mut loaded = load_for_this_process();
+        let mut loaded = load_for_wrapper(file_of_this_process().as_deref());
         loaded.unknown.take().map_or(Ok(loaded), Err)
     })
 }

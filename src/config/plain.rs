@@ -19,7 +19,17 @@ use super::settings::{ANY_PLUGIN, Config};
 
 /// Applies the settings of `text`; `false` when the parser must read it, even if some were already applied.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
-    read(text).is_some_and(|PlainFile { settings, tables }| {
+    apply_without(None, config, file, text)
+}
+
+/// The same without the tables of one list, of which the caller knows that they are valid.
+pub(super) fn apply_without(
+    list: Option<&str>,
+    config: &mut Config,
+    file: &str,
+    text: &str,
+) -> bool {
+    read(text, list).is_some_and(|PlainFile { settings, tables }| {
         settings.iter().all(|(key, name, value)| (key.set)(config, name, value).is_ok())
             && tables.iter().all(|table| {
                 (table.list.add_plain)(config, &table.settings, &format!("{file}:{}", table.line))
@@ -44,17 +54,19 @@ struct PlainTable {
     settings: Vec<(String, Value)>,
 }
 
-fn read(text: &str) -> Option<PlainFile> {
+fn read(text: &str, left_out: Option<&str>) -> Option<PlainFile> {
     // Carriage returns and other control characters are left to the parser.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
-    if text.bytes().any(is_odd) {
+    // Where values are not read, the lines of a longer text could look like headers.
+    let is_longer = || ["\"\"\"", "'''"].iter().any(|quotes| text.contains(quotes));
+    if text.bytes().any(is_odd) || (left_out.is_some() && is_longer()) {
         return None;
     }
     let PlainFile { mut settings, mut tables } = PlainFile::default();
     let mut sections = BTreeSet::new();
     // The path of the last section, and the start of its settings, among which a key occurs once.
     let (mut path, mut first) = (Vec::new(), 0);
-    let mut is_in_table = false;
+    let (mut is_in_table, mut is_left_out) = (false, false);
     for (line, number) in text.split('\n').zip(1..) {
         let line = blank(line);
         if line.is_empty() || line.starts_with('#') {
@@ -63,7 +75,10 @@ fn read(text: &str) -> Option<PlainFile> {
         if let Some(header) = line.strip_prefix("[[") {
             let (name, rest) = header.split_once("]]")?;
             let list = lists::named(name).filter(|_| is_end(rest))?;
-            tables.push(PlainTable { list, line: number, settings: Vec::new() });
+            is_left_out = left_out == Some(name);
+            if !is_left_out {
+                tables.push(PlainTable { list, line: number, settings: Vec::new() });
+            }
             is_in_table = true;
             continue;
         }
@@ -75,7 +90,11 @@ fn read(text: &str) -> Option<PlainFile> {
             continue;
         }
         let (key, value) = line.split_once('=')?;
-        let key = Some(key.trim_matches([' ', '\t'])).filter(|key| is_bare(key))?.to_owned();
+        let key = Some(key.trim_matches([' ', '\t'])).filter(|key| is_bare(key))?;
+        if is_in_table && is_left_out {
+            continue;
+        }
+        let key = key.to_owned();
         let (value, _) = value_of(blank(value)).filter(|(_, rest)| is_end(rest))?;
         if let Some(table) = tables.last_mut().filter(|_| is_in_table) {
             table.settings.push((key, value));

@@ -2,6 +2,7 @@
 //! The last valid configuration, as the daemon stores it in the run directory: the concatenated text of its files. It
 //! is read if the files on disk have an error that makes a reload fail. Nothing here writes it.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
@@ -23,13 +24,26 @@ pub(super) struct Snapshot {
 
 /// The text to store for these files.
 pub(crate) fn text(files: &Files) -> String {
-    let parts = files.iter().map(|(path, text)| {
+    pieces(files).collect()
+}
+
+fn pieces(files: &Files) -> impl Iterator<Item = Cow<'_, str>> {
+    files.iter().flat_map(|(path, text)| {
         // A path with a line break would end the comment.
         let path = path.display().to_string().replace('\n', " ");
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        format!("{SEPARATOR} {path}\n{text}{end}")
-    });
-    parts.collect()
+        [Cow::from(format!("{SEPARATOR} {path}\n")), Cow::from(text.as_str()), Cow::from(end)]
+    })
+}
+
+/// Whether these files are the last valid configuration of the daemon in `run_dir`.
+pub(super) fn is_of(run_dir: &Path, files: &Files) -> bool {
+    let Ok(bytes) = files::read_own(&run_dir.join(SNAPSHOT), limits::OWN_FILE) else {
+        return false;
+    };
+    let mut pieces = pieces(files);
+    let rest = pieces.try_fold(&bytes[..], |rest, piece| rest.strip_prefix(piece.as_bytes()));
+    rest.is_some_and(<[u8]>::is_empty)
 }
 
 /// Reads the snapshot of the daemon in `run_dir` over the values of `config`; `None` if it is missing or

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The addresses of a container, read from its network namespace while its process runs.
 //!
-//! A thread enters the namespace, queries the kernel, and ends; no other thread of this process
-//! leaves the host's namespace. No program runs inside and no file of the container is opened, and
+//! A thread enters the namespace, or one after the other, queries the kernel, and ends; no other
+//! thread of this process leaves the host's namespace. No program runs inside and no file of the container is opened, and
 //! time, bytes and responses are limited, whatever the namespace contains. The host's namespace has
 //! no addresses of a container. Reference: network_namespaces(7), setns(2).
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::time::TimeVal;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 
 use crate::files;
 use crate::formats::netlink::{FoundAddress, address_request, read_addresses};
@@ -39,19 +40,48 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 /// The addresses in the network namespace of the process `pid` that started at `start`, by
 /// interface, version 4 first; none in the host's namespace, or if they are not available in time.
 pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<String> {
-    let Some(namespace) = foreign_namespace(host, pid, start) else { return Vec::new() };
-    let Some(place) = Place::take() else { return Vec::new() };
-    let (sender, receiver) = oneshot::channel();
+    let mut found = Vec::new();
+    if let Some(namespace) = foreign_namespace(host, pid, start) {
+        in_each(std::iter::once(Some(namespace)), |_, addresses| found = addresses).await;
+    }
+    found
+}
+
+/// Those of many processes, one after the other; `found` receives a process's place in the list, and its addresses.
+/// After a namespace that does not answer in time the rest stays unknown.
+pub(crate) async fn addresses_of_each(
+    host: &Host,
+    processes: Vec<(u32, Option<u64>)>,
+    found: impl FnMut(usize, Vec<String>),
+) {
+    let host = host.clone();
+    let namespace = move |(pid, start)| foreign_namespace(&host, pid, start);
+    in_each(processes.into_iter().map(namespace), found).await;
+}
+
+/// Queries the addresses in one namespace after the other, in one thread.
+async fn in_each(
+    namespaces: impl Iterator<Item = Option<File>> + Send + 'static,
+    mut found: impl FnMut(usize, Vec<String>),
+) {
+    let Some(place) = Place::take() else { return };
+    let (sender, mut receiver) = mpsc::unbounded_channel();
     let work = move || {
-        let _nobody_waits_any_more = sender.send(look(&namespace));
+        for (number, namespace) in namespaces.enumerate() {
+            let addresses = namespace.and_then(|namespace| look(&namespace)).unwrap_or_default();
+            if sender.send((number, shown(addresses))).is_err() {
+                break; // Nobody waits any more.
+            }
+        }
         drop(place);
     };
-    let thread = std::thread::Builder::new().name("addresses".to_owned()).spawn(work);
-    if thread.is_err() {
-        return Vec::new();
+    if std::thread::Builder::new().name("addresses".to_owned()).spawn(work).is_err() {
+        return;
     }
-    let found = tokio::time::timeout(ADDRESSES_WAIT, receiver).await;
-    shown(found.ok().and_then(Result::ok).flatten().unwrap_or_default())
+    let mut next = async || tokio::time::timeout(ADDRESSES_WAIT, receiver.recv()).await;
+    while let Ok(Some((number, addresses))) = next().await {
+        found(number, addresses);
+    }
 }
 
 /// A permit for one thread, until it is dropped.
@@ -72,13 +102,17 @@ impl Drop for Place {
 
 /// The network namespace of this process, unless it is the host's or the daemon's.
 fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
-    let open =
-        |pid: &str| files::open_regular(&host.path(format!("/proc/{pid}/ns/net"))).or_absent();
-    let identity = |file: &File| file.metadata().or_absent().map(|meta| (meta.dev(), meta.ino()));
-    let namespace = open(&pid.to_string())?;
-    let theirs = identity(&namespace)?;
-    let mut ours = ["self", "1"].iter().filter_map(|pid| identity(&open(pid)?));
-    if ours.any(|own| own == theirs) {
+    let path = |pid: &str| host.path(format!("/proc/{pid}/ns/net"));
+    let identity = |meta: Metadata| (meta.dev(), meta.ino());
+    let of = |path: &Path| std::fs::metadata(path).or_absent().map(identity);
+    let ours = ["self", "1"].map(|pid| of(&path(pid)));
+    let theirs = path(&pid.to_string());
+    if ours.contains(&of(&theirs)) {
+        return None;
+    }
+    // Checked again: the process may have entered the host's.
+    let namespace = files::open_regular(&theirs).or_absent()?;
+    if ours.contains(&namespace.metadata().or_absent().map(identity)) {
         return None;
     }
     // Checked after opening: if the process had ended before, its PID might have been reused.
@@ -86,7 +120,7 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
     Some(namespace)
 }
 
-/// Moves this thread into the namespace for good, and queries its addresses.
+/// Moves this thread into the namespace, and queries its addresses; it never returns to the host's.
 fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
     let deadline = Instant::now() + ADDRESSES_WAIT;
     setns(namespace, CloneFlags::CLONE_NEWNET).ok()?;

@@ -31,7 +31,7 @@ use crate::files;
 use crate::host::Host;
 use crate::presence::IfThere;
 
-pub(crate) use addresses::addresses;
+pub(crate) use addresses::{addresses, addresses_of_each};
 pub(crate) use device_paths::{DEV, device_paths};
 pub(crate) use docker_api::docker_runtimes;
 pub use docker_api::runtimes_of_docker;

@@ -50,6 +50,7 @@ const AT_ONCE: usize = 100;
 
 /// Serves all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
+    drop(daemon.addresses.lock().await);
     let slots = Slots::default();
     loop {
         let failed = |error: &std::io::Error| {

@@ -6,64 +6,103 @@
 //! It never fails and sends no event.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::daemon::shared::{Daemon, messages};
 use crate::engine::EngineKind;
 use crate::sources;
 use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 
+/// A pod whose addresses are unknown: its ID, its process, and when that started.
+pub(crate) struct Unaddressed {
+    pod: String,
+    process: (u32, Option<u64>),
+}
+
 /// Sets the pod's process to the container's if it has none, and looks up its addresses until they
 /// are known. The engine may set up the network at any time before the start.
 pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
-    let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) else { return };
-    let Some(init) = record.init_pid else { return };
-    let Some(pod) = pod_without_sandbox(daemon, &record) else { return };
-    if pod.pid != 0 && pod.pid != init {
-        return;
+    if let Some(pod) = take(daemon, key) {
+        look_up(daemon, &pod).await;
     }
-    // Not written to disk: the next daemon looks it up again.
-    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
-    let found = look_up(daemon, &pod, init, record.init_start).await;
-    if !found.is_empty() {
-        daemon.note_pod(&pod.id, |pod| set_addresses(pod, found));
+}
+
+/// Sets the pod's process to the container's if it has none. Returns the pod if that is its process, and its
+/// addresses are unknown.
+pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
+    let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
+    let init = record.init_pid?;
+    let (pid, is_addressed) =
+        of_pod_without_sandbox(daemon, &record, |pod| (pod.pid, messages::has_addresses(pod)))?;
+    if pid != 0 && pid != init {
+        return None;
     }
+    if pid == 0 {
+        // Not written to disk: the next daemon looks it up again.
+        daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = init);
+    }
+    let process = (init, record.init_start);
+    (!is_addressed).then(|| Unaddressed { pod: record.pod.clone(), process })
 }
 
 /// Looks up the addresses of a pod whose infrastructure container was started, if the engine does
 /// not report them (Podman).
 pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
-    let pod = daemon.records.read().pod(id).cloned();
-    let Some(pod) = pod.filter(|pod| pod.pid != 0 && !has_pods(pod)) else { return };
-    let sandbox = pod.sandbox.as_ref().and_then(|key| daemon.container(key));
-    let start = sandbox.filter(|sandbox| sandbox.init_pid == Some(pod.pid));
-    let Some(start) = start.map(|sandbox| sandbox.init_start) else { return };
-    let found = look_up(daemon, &pod, pod.pid, start).await;
-    if !found.is_empty() {
-        daemon.note_pod(id, |pod| set_addresses(pod, found));
-    }
+    let wanted = {
+        let store = daemon.records.read();
+        let wanted = |pod: &&Pod| pod.pid != 0 && !has_pods(pod) && !messages::has_addresses(pod);
+        store.pod(id).filter(wanted).map(|pod| (pod.pid, pod.sandbox.clone()))
+    };
+    let Some((pid, Some(sandbox))) = wanted else { return };
+    let sandbox = daemon.container(&sandbox).filter(|sandbox| sandbox.init_pid == Some(pid));
+    let Some(start) = sandbox.map(|sandbox| sandbox.init_start) else { return };
+    look_up(daemon, &Unaddressed { pod: id.to_owned(), process: (pid, start) }).await;
+}
+
+/// Looks up the addresses of all these pods while the daemon already serves commands: a node may have thousands. No
+/// plugin is synchronized meanwhile.
+pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
+    let Ok(under_way) = Arc::clone(&daemon.addresses).try_lock_owned() else { return };
+    let (daemon, work) = (Rc::clone(daemon), daemon.process.activity.begin());
+    tokio::task::spawn_local(async move {
+        let processes = pods.iter().map(|pod| pod.process).collect();
+        let note = |number, found| {
+            if let Some(pod) = pods.get(number) {
+                note(&daemon, pod, found);
+            }
+        };
+        sources::addresses_of_each(&daemon.host, processes, note).await;
+        drop((under_way, work));
+    });
 }
 
 /// Removes the pod's process when that container has exited, because its PID may be reused. The
 /// oldest living member's process, if any, becomes the pod's.
 pub(crate) fn forget(daemon: &Daemon, record: &Container) {
-    let Some(pod) = pod_without_sandbox(daemon, record) else { return };
-    if pod.pid == 0 || record.init_pid != Some(pod.pid) {
+    let pid = of_pod_without_sandbox(daemon, record, |pod| pod.pid);
+    if pid.is_none_or(|pid| pid == 0 || record.init_pid != Some(pid)) {
         return;
     }
     let next = {
         let store = daemon.records.read();
         let is_alive =
             |other: &&Container| matches!(other.state, Lifecycle::Created | Lifecycle::Running);
-        let members = store.of_pod(&pod.id).filter(is_alive).filter(|one| one.key != record.key);
+        let members = store.of_pod(&record.pod).filter(is_alive);
+        let members = members.filter(|one| one.key != record.key);
         members.min_by_key(|one| one.incarnation).and_then(|one| one.init_pid)
     };
-    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = next.unwrap_or(0));
+    daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = next.unwrap_or(0));
 }
 
-fn pod_without_sandbox(daemon: &Daemon, record: &Container) -> Option<Pod> {
+/// A fact about the container's pod, if the pod has its containers' process.
+fn of_pod_without_sandbox<T>(
+    daemon: &Daemon,
+    record: &Container,
+    fact: impl FnOnce(&Pod) -> T,
+) -> Option<T> {
     let store = daemon.records.read();
     let pod = store.pod(&record.pod)?;
-    (pod.sandbox.is_none() && !has_pods(pod)).then(|| pod.clone())
+    (pod.sandbox.is_none() && !has_pods(pod)).then(|| fact(pod))
 }
 
 /// Whether the engine reports process and addresses of its pods.
@@ -71,18 +110,20 @@ fn has_pods(pod: &Pod) -> bool {
     EngineKind::named(&pod.engine).is_none_or(EngineKind::has_pods)
 }
 
-async fn look_up(daemon: &Daemon, pod: &Pod, pid: u32, start: Option<u64>) -> Vec<String> {
-    if !messages::pod(pod).ips.is_empty() {
-        return Vec::new();
-    }
-    sources::addresses(&daemon.host, pid, start).await
+/// Looks up the addresses of one pod.
+pub(crate) async fn look_up(daemon: &Daemon, pod: &Unaddressed) {
+    let (pid, start) = pod.process;
+    note(daemon, pod, sources::addresses(&daemon.host, pid, start).await);
 }
 
-fn set_addresses(pod: &mut Pod, found: Vec<String>) {
-    if found.is_empty() {
+fn note(daemon: &Daemon, Unaddressed { pod, process: (pid, _) }: &Unaddressed, found: Vec<String>) {
+    let is_its = |pod: &Pod| pod.pid == *pid;
+    if found.is_empty() || !daemon.records.read().pod(pod).is_some_and(is_its) {
         return;
     }
-    let mut message = messages::pod(pod);
-    message.ips = found;
-    pod.message = messages::pod_to_wire(&message);
+    daemon.note_pod(pod, |pod| {
+        let mut message = messages::pod(pod);
+        message.ips = found;
+        pod.message = messages::pod_to_wire(&message);
+    });
 }

@@ -18,13 +18,15 @@ use tracing::{debug, info, warn};
 use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{removal, rollback, settle, state, stop, update_outcome};
-use crate::daemon::pods::{life, own_process};
+use crate::daemon::pods::life;
+use crate::daemon::pods::own_process::{self, Unaddressed};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::resources::{evict, updates};
 use crate::daemon::runtime::exit_status;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::shared::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::shared::messages::Classes;
+use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::error::{Context, Error, Result};
@@ -40,15 +42,16 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
     if !records.is_empty() {
         info!("{} on record", crate::text::counted(records.len(), "container"));
     }
-    let mut unknown = Vec::new();
+    let (mut unknown, mut unaddressed) = (Vec::new(), Vec::new());
     for record in records {
         if let Err(why) = catch_up(daemon, &record.key).await {
             warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
-        learn_process(daemon, &record.key).await;
+        unaddressed.extend(process_of_pod(daemon, &record.key));
     }
     life::drop_orphans(daemon).await;
+    own_process::look_up_all(daemon, unaddressed);
     unknown
 }
 
@@ -119,10 +122,11 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
         return Ok(());
     }
     let is_resumed = daemon.watches.init_watches.is_resumed(record);
-    if !is_resumed && exit_status::has_exited(&daemon.host, record) {
+    let init = daemon.init_process(record, None);
+    if !is_resumed && init.as_ref().is_some_and(InitProcess::has_exited) {
         stop::stopped(daemon, &record.key).await;
     } else {
-        daemon.watch_init(record);
+        init.into_iter().for_each(|init| daemon.watches.inits.send(init));
         updates::carry_out_deferred(daemon, &record.key).await;
         evict::resume(daemon, record);
     }
@@ -164,13 +168,17 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         state::mark_created(daemon, key, pid)?;
         drop(bundle::drop_temporary(daemon, &record).await);
     }
-    if is_under_way || !state_dir::exists(&daemon.host, key)? {
+    let Some(record) = daemon.container(key) else { return Ok(()) };
+    let is_settled = record.in_flight.is_none() && record.deleting.is_none();
+    if is_under_way || (is_settled && record.state != Lifecycle::Created) {
+        return Ok(());
+    }
+    if !state_dir::exists(&daemon.host, key)? {
         return Ok(());
     }
     let waits = state_dir::waits_for_start(&daemon.host, key)?;
-    let Some(record) = daemon.container(key) else { return Ok(()) };
     let is_started = record.state == Lifecycle::Created && !waits;
-    if is_started || record.in_flight.is_some() || record.deleting.is_some() {
+    if is_started || !is_settled {
         daemon.change(key, |record| (record.in_flight, record.deleting) = (None, None));
         if is_started {
             state::mark_running(daemon, key, None)?;
@@ -183,14 +191,21 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
     Ok(())
 }
 
-/// Sets the process of a pod without one to this container's, unless that has exited since.
+/// Sets the process of a pod without one to this container's, unless that has exited since, and looks up its addresses.
 pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
-    let Some(record) = daemon.container(key) else { return };
+    if let Some(pod) = process_of_pod(daemon, key) {
+        own_process::look_up(daemon, &pod).await;
+    }
+}
+
+/// Sets the process of a pod in the same way. Returns the pod if its addresses are unknown.
+fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
+    let record = daemon.container(key)?;
     if exit_status::has_exited(&daemon.host, &record) {
         own_process::forget(daemon, &record);
-    } else {
-        own_process::learn(daemon, key).await;
+        return None;
     }
+    own_process::take(daemon, key)
 }
 
 /// The verbs of this container whose runtime process still runs.

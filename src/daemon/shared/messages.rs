@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::describe;
 use crate::engine::EngineKind;
+use crate::formats::protobuf as wire_format;
 use crate::plugin::{Encoded, Event, api};
 use crate::state::{Container, Lifecycle, Pod, PodState, Wire};
 
@@ -41,6 +42,9 @@ const LABELS: u64 = 5;
 const LINUX: u64 = 8;
 const RESOURCES: u64 = 6;
 
+/// Its addresses.
+const ADDRESSES: u64 = 10;
+
 /// The field that every message has which an earlier version kept as a whole.
 const ID: u64 = 1;
 
@@ -52,6 +56,11 @@ pub(crate) fn to_wire(message: &api::Container) -> Wire {
 /// A pod's bytes.
 pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
+}
+
+/// Whether a pod's addresses are known.
+pub(crate) fn has_addresses(pod: &Pod) -> bool {
+    wire_format::fields(&pod.message.0).flatten().any(|field| field.number == ADDRESSES)
 }
 
 /// The kept part of a message, without the fields that an earlier version also kept.

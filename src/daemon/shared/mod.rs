@@ -26,7 +26,9 @@ pub(crate) mod update_backoff;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use tokio::sync::Mutex;
 use tracing::error;
 
 use crate::chain::Notification;
@@ -76,6 +78,8 @@ pub(crate) struct Daemon {
     pub(crate) update_backoff: UpdateBackoff,
     /// Memory reserved for snapshots in flight to plugins.
     pub(crate) snapshots: SnapshotRoom,
+    /// Locked while the addresses of many pods are looked up: plugins are admitted afterwards.
+    pub(crate) addresses: Arc<Mutex<()>>,
     /// File systems that do not respond.
     unanswered: Unanswered,
 }
@@ -100,6 +104,7 @@ impl Daemon {
             evictions: EvictionRate::default(),
             update_backoff: UpdateBackoff::default(),
             snapshots: SnapshotRoom::default(),
+            addresses: Arc::default(),
             unanswered: Unanswered::default(),
         })
     }
@@ -259,9 +264,18 @@ impl Daemon {
 
     /// Queues it with the watch of the container's folder since its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
-        let watches = &self.watches.init_watches;
-        let init = InitProcess::open(&self.host, record, folder, watches);
-        init.into_iter().for_each(|init| self.watches.inits.send(init));
+        self.init_process(record, folder)
+            .into_iter()
+            .for_each(|init| self.watches.inits.send(init));
+    }
+
+    /// The init process of a container, to be queued.
+    pub(crate) fn init_process(
+        &self,
+        record: &Container,
+        folder: Option<StartWatch>,
+    ) -> Option<InitProcess> {
+        InitProcess::open(&self.host, record, folder, &self.watches.init_watches)
     }
 
     /// Drops the metrics of plugins that disconnected long ago.

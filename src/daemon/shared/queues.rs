@@ -96,6 +96,11 @@ impl InitProcess {
         let folder = folder.unwrap_or_else(|| StartWatch::new(state_dir::folder(host, &key)));
         Some(Self { key, incarnation, process, folder })
     }
+
+    /// Whether it is known to have exited.
+    pub(crate) fn has_exited(&self) -> bool {
+        matches!(&self.process, Ok(process) if process.as_ref().is_none_or(pidfd::has_ended))
+    }
 }
 
 /// The watched init processes, and those that the previous program watched.

@@ -189,3 +189,43 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
     place.runs("none", true);
     assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
 }
+
+/// Containers that a daemon finds without their records: their addresses are looked up while it already serves commands.
+const FOUND: usize = 200;
+
+#[test]
+fn the_address_of_each_found_container_is_there_at_synchronize() {
+    let Some(hooks) = gives_address("192.0.2.7") else { return };
+    let Some(mut place) = place() else { return };
+    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
+    let (script, heard) = listening(Script { adjust, ..Script::default() });
+    let _told = place.host.plugin("10", "network", script);
+    place.runs("own", true);
+    assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(["192.0.2.7"]));
+    let root = place.host.path("root");
+    let more = format!("runtime_roots = [\"{}\"]", root.display());
+    place.host.configure(place.real.runc(), &more);
+    place.host.kill_daemon();
+    std::fs::remove_dir_all(place.host.path("run")).unwrap();
+    let state = place.host.read("root/own/state.json");
+    let copies: Vec<String> = (0..FOUND).map(|number| format!("root/copy{number}")).collect();
+    for copy in &copies {
+        std::fs::create_dir(place.host.path(copy)).unwrap();
+        place.host.write(&format!("{copy}/state.json"), &state);
+    }
+    place.host.start_daemon();
+    let (script, heard) = listening(Script::default());
+    let _told = place.host.plugin("11", "listener", script);
+    let pods = || -> Vec<Value> {
+        let heard = heard.lock().unwrap();
+        let lists = heard.iter().filter_map(|(_, request)| request["pods"].as_array());
+        lists.flatten().cloned().collect()
+    };
+    wait_until("it is synchronized with all of them", || pods().len() > FOUND);
+    let without: Vec<Value> =
+        pods().into_iter().filter(|pod| pod["ips"] != json!(["192.0.2.7"])).collect();
+    assert!(without.is_empty(), "{} of them: {}", without.len(), without[0]);
+    for copy in &copies {
+        std::fs::remove_dir_all(place.host.path(copy)).unwrap();
+    }
+}

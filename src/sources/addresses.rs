@@ -31,6 +31,9 @@ use crate::procfs;
 /// Time for which a container's events wait for its addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 
+/// Time for which plugins wait for the addresses of all containers when the daemon starts.
+const ALL_ADDRESSES_WAIT: Duration = Duration::from_secs(10);
+
 /// Time limit of the kernel for one response.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 
@@ -42,13 +45,14 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(namespace) = foreign_namespace(host, pid, start) {
-        in_each(std::iter::once(Some(namespace)), |_, addresses| found = addresses).await;
+        let namespaces = std::iter::once(Some(namespace));
+        in_each(namespaces, ADDRESSES_WAIT, |_, addresses| found = addresses).await;
     }
     found
 }
 
 /// Those of many processes, one after the other; `found` receives a process's place in the list, and its addresses.
-/// After a namespace that does not answer in time the rest stays unknown.
+/// What is not there in ten seconds stays unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,
@@ -56,12 +60,13 @@ pub(crate) async fn addresses_of_each(
 ) {
     let host = host.clone();
     let namespace = move |(pid, start)| foreign_namespace(&host, pid, start);
-    in_each(processes.into_iter().map(namespace), found).await;
+    in_each(processes.into_iter().map(namespace), ALL_ADDRESSES_WAIT, found).await;
 }
 
 /// Queries the addresses in one namespace after the other, in one thread.
 async fn in_each(
     namespaces: impl Iterator<Item = Option<File>> + Send + 'static,
+    wait: Duration,
     mut found: impl FnMut(usize, Vec<String>),
 ) {
     let Some(place) = Place::take() else { return };
@@ -78,7 +83,8 @@ async fn in_each(
     if std::thread::Builder::new().name("addresses".to_owned()).spawn(work).is_err() {
         return;
     }
-    let mut next = async || tokio::time::timeout(ADDRESSES_WAIT, receiver.recv()).await;
+    let deadline = tokio::time::Instant::now() + wait;
+    let mut next = async || tokio::time::timeout_at(deadline, receiver.recv()).await;
     while let Ok(Some((number, addresses))) = next().await {
         found(number, addresses);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A pod without an infrastructure container, on engines without pods (D47): it has its container's
 //! process, and its addresses come from that process's network namespace once the runtime has
-//! created it. Engines with pods report both themselves.
+//! created it. containerd's CRI and CRI-O report both themselves.
 //!
 //! It never fails and sends no event.
 
@@ -50,7 +50,8 @@ pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
 pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
     let wanted = {
         let store = daemon.records.read();
-        let wanted = |pod: &&Pod| pod.pid != 0 && !has_pods(pod) && !messages::has_addresses(pod);
+        let wanted =
+            |pod: &&Pod| pod.pid != 0 && !reports_its_pods(pod) && !messages::has_addresses(pod);
         store.pod(id).filter(wanted).map(|pod| (pod.pid, pod.sandbox.clone()))
     };
     let Some((pid, Some(sandbox))) = wanted else { return };
@@ -102,12 +103,13 @@ fn of_pod_without_sandbox<T>(
 ) -> Option<T> {
     let store = daemon.records.read();
     let pod = store.pod(&record.pod)?;
-    (pod.sandbox.is_none() && !has_pods(pod)).then(|| fact(pod))
+    (pod.sandbox.is_none() && !reports_its_pods(pod)).then(|| fact(pod))
 }
 
 /// Whether the engine reports process and addresses of its pods.
-fn has_pods(pod: &Pod) -> bool {
-    EngineKind::named(&pod.engine).is_none_or(EngineKind::has_pods)
+fn reports_its_pods(pod: &Pod) -> bool {
+    let engine = EngineKind::named(&pod.engine);
+    engine.is_some_and(|engine| matches!(engine, EngineKind::ContainerdCri | EngineKind::Crio))
 }
 
 /// Looks up the addresses of one pod.

@@ -155,7 +155,12 @@ fn place() -> Option<Place> {
 
 impl Place {
     fn runs(&self, id: &str, own_network: bool) {
+        self.runs_with(id, own_network, &json!({}));
+    }
+
+    fn runs_with(&self, id: &str, own_network: bool, annotations: &Value) {
         let mut document = self.real.document(id, &["sleep", "1000"]);
+        document["annotations"] = annotations.clone();
         if own_network {
             let spaces = document["linux"]["namespaces"].as_array_mut().unwrap();
             spaces.push(json!({"type": "network"}));
@@ -188,6 +193,25 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
     heard.lock().unwrap().clear();
     place.runs("none", true);
     assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
+}
+
+#[test]
+fn an_unknown_cri_engines_pod_has_the_addresses_of_its_container() {
+    let Some(hooks) = gives_address("192.0.2.7") else { return };
+    let Some(place) = place() else { return };
+    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
+    let (script, heard) = listening(Script { adjust, ..Script::default() });
+    let _told = place.host.plugin("10", "network", script);
+    let of_kubelet = json!({
+        "io.kubernetes.pod.name": "web-7",
+        "io.kubernetes.pod.namespace": "shop",
+        "io.kubernetes.pod.uid": "3f1c2b9a-8d5e-4c77-9b1a-2f6e0d9c4a11",
+        "io.kubernetes.container.name": "app",
+    });
+    place.runs_with("own", true, &of_kubelet);
+    let pod = pod_at(&heard, "PostStartContainer");
+    assert_eq!((&pod["name"], &pod["ips"]), (&json!("web-7"), &json!(["192.0.2.7"])), "{pod}");
+    assert_eq!(place.host.admin(&["pods"])[0]["engine"], "kubernetes");
 }
 
 /// Containers that a daemon finds without their records: their addresses are looked up while it already serves commands.

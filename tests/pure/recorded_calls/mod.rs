@@ -291,10 +291,11 @@ const CAPTURED: [(&str, &str); 4] = [
     ("cri-o", "crio-1.37-pod-noinfra"),
 ];
 
-/// What no file says at `create`: on engines without pods it is looked up once the container has a
+/// What no file says at `create`: unless the engine reports it, it is looked up once the container has a
 /// process (tests/engines/docker, tests/engines/podman, tests/bundle).
 const LOOKED_UP: [&str; 2] = ["pod/pid", "pod/ips"];
-const WITHOUT_PODS: [&str; 5] = ["docker", "podman", "nerdctl", "containerd", "plain"];
+const LOOKED_UP_ON: [&str; 7] =
+    ["docker", "podman", "nerdctl", "containerd", "isulad", "kubernetes", "plain"];
 
 fn fields_in(told: &Value) -> impl Iterator<Item = &'static str> {
     FIELDS.into_iter().filter(|field| told.pointer(&format!("/{field}")).is_some())
@@ -343,7 +344,7 @@ fn table() -> String {
     for field in FIELDS {
         let cell = |engine: &&str| match (*engine, field) {
             one if known.contains(&one) && recorded.contains(&one) => "yes",
-            (engine, field) if LOOKED_UP.contains(&field) && WITHOUT_PODS.contains(&engine) => {
+            (engine, field) if LOOKED_UP.contains(&field) && LOOKED_UP_ON.contains(&engine) => {
                 "running"
             }
             one if known.contains(&one) => "read",

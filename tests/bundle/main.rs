@@ -2,6 +2,7 @@
 //! The built binary on a bundle, with plugins, through a small runtime that writes down what it
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
 mod containers;
 mod daemon;
@@ -19,10 +20,10 @@ mod sample_plugins;
 mod transparency;
 mod updates;
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Mount};
 use nri_runc::testing::error::RESERVED_PHRASES;
-use serde_json::Value;
-use test_support::adjustments::{env, pins, sets};
+use serde_json::{Value, json};
+use test_support::adjustments::{adjusts, pins, sets};
 use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
@@ -169,11 +170,8 @@ fn a_conflict_names_both_plugins_and_the_field() {
 #[test]
 fn a_field_that_cannot_be_applied_fails_the_create_by_name() {
     let host = started("");
-    let policy = api::LinuxMemoryPolicy { nodes: "0".to_owned(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { memory_policy: Some(policy).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = host.plugin("10", "numa", Script { adjust, ..Script::default() });
+    let policy = adjusts(&json!({"linux": {"memoryPolicy": {"nodes": "0"}}}));
+    let _told = host.plugin("10", "numa", policy);
     refused(&host, &host.create("c1"), &["MemoryPolicy"]);
 }
 
@@ -394,13 +392,7 @@ fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
 #[test]
 fn a_mount_that_cannot_propagate_on_this_host_is_refused() {
     let host = started("");
-    let mount = api::Mount {
-        destination: "/data".to_owned(),
-        source: "on/no/mount".to_owned(),
-        options: vec!["rbind".to_owned(), "rshared".to_owned()],
-        ..Default::default()
-    };
-    let adjust = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };
-    let _told = host.plugin("10", "mounts", Script { adjust, ..Script::default() });
+    let mount = Mount::of("", "on/no/mount", "/data").option("rbind").option("rshared");
+    let _told = host.plugin("10", "mounts", Adjustment::new().mount(mount));
     refused(&host, &host.create("c1"), &["Mounts[/data]", "not absolute"]);
 }

@@ -4,10 +4,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Device, Resources};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
-use test_support::adjustments::{env, linux, memory_device};
 use test_support::{Script, TestHost, started, succeeds, wait_until};
 
 use crate::updates::{settled, update};
@@ -42,13 +41,12 @@ fn of(heard: &Heard, event: &str) -> Value {
 }
 
 /// 32 MiB of memory, 512 shares and a device, each of which brings more than it says.
-fn adjusting() -> Script {
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("A", "2")],
-        linux: Some(linux(512, memory_device("/dev/null2", 3))).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+fn adjusting() -> Adjustment {
+    Adjustment::new()
+        .env("A", "2")
+        .device(Device::character("/dev/null2", 1, 3))
+        .resources(Resources::new().cpu_shares(512).memory_limit(32 << 20))
+        .oom_score_adj(950)
 }
 
 fn resources(container: &Value) -> &Value {

@@ -64,7 +64,6 @@ fn member(pod: &str, name: &str) -> Value {
 }
 
 /// As CRI-O writes it: a file is made, then it is written.
-#[expect(clippy::disallowed_methods, reason = "whoever reads it may be too early")]
 fn write(host: &TestHost, name: &str, text: &str) {
     std::fs::write(host.path(name), text).unwrap();
 }

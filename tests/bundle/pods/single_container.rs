@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
 use test_support::real_runtime::RealRuntime;
@@ -171,8 +171,8 @@ impl Place {
 fn a_pods_addresses_come_from_its_own_network_namespace() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
-    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
-    let (script, heard) = listening(Script { adjust, only: Some("own"), ..Script::default() });
+    let adjust = Adjustment::new().hooks(hooks);
+    let (script, heard) = listening(Script { only: Some("own"), ..adjust.into() });
     let _told = place.host.plugin("10", "network", script);
     place.runs("own", true);
     for event in ["RunPodSandbox", "CreateContainer"] {

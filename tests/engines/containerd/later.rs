@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use protobuf::MessageDyn;
 use serde_json::Value;
-use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, env, just_so_many_files};
+use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, just_so_many_files};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container, end_container, end_pod, pods, start};
 use test_support::{Script, scripted_plugin, tools};
@@ -32,21 +32,11 @@ fn connected(engine: &Engine, script: Script) -> Arc<Mutex<Vec<String>>> {
 
 /// Sets a variable, changes one, removes one; limits and the score.
 fn changing() -> Script {
-    let score = api::OptionalInt { value: 950, ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { oom_score_adj: Some(score).into(), ..Default::default() };
-    let gone = api::KeyValue { key: "-GONE".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("FROM", "plugin"), gone],
-        rlimits: vec![just_so_many_files()],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    let adjustment = Adjustment::new().env("HELLO", "there").env("FROM", "plugin");
+    just_so_many_files(adjustment.remove_env("GONE").oom_score_adj(950)).into()
 }
 
 /// The same through `ctr tasks exec` with a terminal of its own.
-#[expect(clippy::disallowed_methods, reason = "the engine's own client")]
 fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
     let ctr = format!(
         "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
@@ -133,7 +123,6 @@ fn network(request: &dyn MessageDyn) -> Option<String> {
 }
 
 /// Whether the network namespace at this path can be entered, and has its own loopback device.
-#[expect(clippy::disallowed_methods, reason = "what plugins that move devices do")]
 fn can_be_entered(path: &str) -> bool {
     let mut entered = Command::new("nsenter");
     entered.arg(format!("--net={path}")).args(["cat", "/proc/self/net/dev"]);

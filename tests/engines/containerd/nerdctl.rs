@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Resources};
 use serde_json::{Value, json};
-use test_support::adjustments::env;
 use test_support::{LIFE, Script, heard};
 
 use super::host::{self, Engine, Parts};
@@ -49,7 +48,6 @@ impl Nerdctl {
         self.engine.path(name).display().to_string()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the engine under test")]
     fn call(&self, words: &[&str]) -> Output {
         let mut command = Command::new(&self.program);
         command
@@ -129,16 +127,7 @@ fn first(requests: &Requests, event: &str) -> Value {
 
 /// A plugin that sets a variable and owns the number of processes.
 fn adjusting() -> Script {
-    let pids = api::LinuxPids { limit: 77, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there")],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().env("HELLO", "there").resources(Resources::new().pids_limit(77)).into()
 }
 
 #[test]

@@ -16,7 +16,6 @@ mod updates;
 
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
 use serde_json::Value;
 use test_support::{LIFE, Script};
 
@@ -49,8 +48,4 @@ fn events(told: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
 
 fn heard_of(told: &Mutex<Vec<String>>, what: &str) -> bool {
     told.lock().unwrap().iter().any(|event| event == what)
-}
-
-fn number(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
-    Some(api::OptionalUInt64 { value, ..Default::default() }).into()
 }

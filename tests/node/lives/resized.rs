@@ -38,7 +38,6 @@ struct PodFate {
 
 const HOMES: &str = "io.containerd.grpc.v1.cri";
 
-#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn limit(host: &TestHost, pod: &str, bytes: u64) {
     let (at, file) = memory_limit();
     let folder = host.path(at.strip_prefix("/").unwrap().to_str().unwrap());

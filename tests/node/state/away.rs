@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::adjustments::pins;
 use test_support::{Script, TestHost, wait_until};
 
-use super::{api, bundle, run, started, state, succeeds};
+use super::{bundle, run, started, state, succeeds};
 
 /// What a plugin heard, each with its whole request.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
@@ -23,16 +24,6 @@ fn listener(mut script: Script) -> (Script, Heard) {
     (script, heard)
 }
 
-/// A plugin that owns the cpus of every container.
-fn pins() -> Script {
-    let cpu = api::LinuxCPU { cpus: "0".to_owned(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
-
 fn update(host: &TestHost, id: &str, resources: &Value) {
     let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", id];
@@ -43,7 +34,7 @@ fn update(host: &TestHost, id: &str, resources: &Value) {
 fn changes_without_the_daemon_are_sent_in_order() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
-    let _told = host.plugin("10", "pin", pins());
+    let _told = host.plugin("10", "pin", pins("0"));
     for id in ["ends", "goes", "stays", "waits"] {
         bundle(&host, id);
         succeeds(&host.create_from(id, id));
@@ -60,7 +51,7 @@ fn changes_without_the_daemon_are_sent_in_order() {
     update(&host, "stays", &json!({"cpu": {"shares": 77, "cpus": ""}}));
     run(&host, "comes");
     host.start_daemon();
-    let (script, heard) = listener(pins());
+    let (script, heard) = listener(pins("0"));
     let told = host.plugin("10", "pin", script);
     let ends = ["StopContainer ends", "StopContainer goes", "RemoveContainer goes"];
     wait_until("the ends are told", || {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_plugin::{Context, Handler, Stub, async_trait};
+use nri_plugin::{Adjustment, Context, Handler, Stub, Update, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
@@ -41,7 +41,6 @@ pub fn prepared(more: &str) -> tempfile::TempDir {
 }
 
 /// `nri-runc nri VERB …` with the configuration of `temp`.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 pub fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
     let mut command = Command::new(crate::program::nri_runc());
     command.args(["nri", "--config"]).arg(temp.path().join("config.toml")).args(words);
@@ -410,17 +409,11 @@ yes_or_no! {
 
 /// An adjustment that sets one variable.
 pub fn setting(name: &str, value: &str) -> Action {
-    let env = vec![(name, value).into()];
-    Action::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
+    let answer = api::CreateContainerResponse::from(Adjustment::new().env(name, value));
+    Action::Adjust(Box::new(answer.adjust.unwrap_or_default()))
 }
 
 /// An update of another container's cpu shares.
 pub fn shares(container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
-    let value = Some(api::OptionalUInt64 { value: shares, ..Default::default() });
-    let cpu = api::LinuxCPU { shares: value.into(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    let container_id = container.to_owned();
-    vec![api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }]
+    vec![Update::of(container).cpu_shares(shares).into()]
 }

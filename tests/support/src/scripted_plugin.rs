@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_api::identity::PluginIdentity;
-use nri_plugin::{RuntimeHandle, Stub};
+use nri_plugin::{Adjustment, RuntimeHandle, Stub};
 use nri_runc::plugin::api;
 use nri_transport::Upcalls;
 use protobuf::MessageDyn;
@@ -58,6 +58,13 @@ pub struct Script {
     pub inside: Option<api::UpdateContainersRequest>,
     /// What it asks for unasked.
     pub asks: Option<Asks>,
+}
+
+impl From<Adjustment> for Script {
+    fn from(adjustment: Adjustment) -> Self {
+        let answer = api::CreateContainerResponse::from(adjustment);
+        Self { adjust: answer.adjust.unwrap_or_default(), update: answer.update, ..Self::default() }
+    }
 }
 
 /// A request that a plugin is to make, and where its outcome goes.
@@ -297,9 +304,9 @@ pub fn connect(
     socket: PathBuf,
     index: &str,
     name: &str,
-    script: Script,
+    script: impl Into<Script>,
 ) -> Arc<Mutex<Vec<String>>> {
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let (script, told) = (script.into(), Arc::new(Mutex::new(Vec::new())));
     let (leave, mut left) = tokio::sync::mpsc::channel(1);
     let (registered, asks) = (Arc::new(OnceLock::new()), script.asks.clone());
     let runtime = Arc::clone(&registered);

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nri_plugin::{Context, Handler, Stub, async_trait};
+use nri_plugin::{Context, Handler, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
+use test_support::play::play;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use test_support::{BUNDLE, SILENT, TestHost, wait_until};
 
@@ -15,17 +16,7 @@ use crate::{refused, started, succeeds};
 
 /// Connects a handler as `id`, in a thread of its own.
 pub(crate) fn connect(host: &TestHost, id: &str, handler: Arc<dyn Handler>) {
-    let (socket, id) = (host.path("nri.sock"), id.to_owned());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-            // Where it is refused, the test waits for it in vain and says so.
-            if let Ok(stub) = Stub::serve(stream, &id, "", handler).await {
-                stub.closed().await;
-            }
-        });
-    });
+    play(host.path("nri.sock"), id, handler);
 }
 
 pub(crate) fn row(host: &TestHost, id: &str) -> Option<Value> {

@@ -25,6 +25,7 @@ pub mod golang;
 pub mod injected;
 pub mod leftovers;
 mod outcome;
+pub mod play;
 pub mod podman;
 pub mod program;
 pub mod real_runtime;

@@ -2,7 +2,7 @@
 //! A plugin in the test's own process: adjusts, refuses, hangs or leaves as it is told, and
 //! writes down what it hears.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use nri_runc::plugin::api;
 use nri_transport::Upcalls;
 use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
+
+use crate::play::{on_a_thread, reach};
 
 /// Takes an event with its whole request.
 pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
@@ -123,8 +125,26 @@ impl ScriptedPlugin {
     }
 }
 
-#[async_trait]
-impl api::Plugin for ScriptedPlugin {
+/// The service: events that are only heard from the table, the other methods as given.
+macro_rules! service {
+    ({ $($rest:tt)* } $($method:ident $event:literal $request:ident $response:ident $subject:ident;)*) => {
+        #[async_trait]
+        impl api::Plugin for ScriptedPlugin {
+            $($rest)*
+
+            $(async fn $method(
+                &self,
+                _: &TtrpcContext,
+                request: api::$request,
+            ) -> ttrpc::Result<api::$response> {
+                self.hear($event, &request.$subject.name, &request).await?;
+                Ok(Default::default())
+            })*
+        }
+    };
+}
+
+service! { {
     async fn configure(
         &self,
         _: &TtrpcContext,
@@ -173,78 +193,6 @@ impl api::Plugin for ScriptedPlugin {
         Ok(api::CreateContainerResponse { adjust, update, ..Default::default() })
     }
 
-    async fn run_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::RunPodSandboxRequest,
-    ) -> ttrpc::Result<api::RunPodSandboxResponse> {
-        self.hear("RunPodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn update_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::UpdatePodSandboxRequest,
-    ) -> ttrpc::Result<api::UpdatePodSandboxResponse> {
-        self.hear("UpdatePodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn post_update_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostUpdatePodSandboxRequest,
-    ) -> ttrpc::Result<api::PostUpdatePodSandboxResponse> {
-        self.hear("PostUpdatePodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn stop_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::StopPodSandboxRequest,
-    ) -> ttrpc::Result<api::StopPodSandboxResponse> {
-        self.hear("StopPodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn remove_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::RemovePodSandboxRequest,
-    ) -> ttrpc::Result<api::RemovePodSandboxResponse> {
-        self.hear("RemovePodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn post_create_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostCreateContainerRequest,
-    ) -> ttrpc::Result<api::PostCreateContainerResponse> {
-        self.hear("PostCreateContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn start_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::StartContainerRequest,
-    ) -> ttrpc::Result<api::StartContainerResponse> {
-        self.hear("StartContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn post_start_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostStartContainerRequest,
-    ) -> ttrpc::Result<api::PostStartContainerResponse> {
-        self.hear("PostStartContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
     async fn update_container(
         &self,
         _: &TtrpcContext,
@@ -255,15 +203,6 @@ impl api::Plugin for ScriptedPlugin {
         Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
     }
 
-    async fn post_update_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostUpdateContainerRequest,
-    ) -> ttrpc::Result<api::PostUpdateContainerResponse> {
-        self.hear("PostUpdateContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
     async fn stop_container(
         &self,
         _: &TtrpcContext,
@@ -272,15 +211,6 @@ impl api::Plugin for ScriptedPlugin {
         self.hear("StopContainer", &request.container.name, &request).await?;
         let update = self.script.leaves_room.clone();
         Ok(api::StopContainerResponse { update, ..Default::default() })
-    }
-
-    async fn remove_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::RemoveContainerRequest,
-    ) -> ttrpc::Result<api::RemoveContainerResponse> {
-        self.hear("RemoveContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
     }
 
     async fn validate_container_adjustment(
@@ -298,6 +228,17 @@ impl api::Plugin for ScriptedPlugin {
         })
     }
 }
+    run_pod_sandbox "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse pod;
+    update_pod_sandbox "UpdatePodSandbox" UpdatePodSandboxRequest UpdatePodSandboxResponse pod;
+    post_update_pod_sandbox "PostUpdatePodSandbox" PostUpdatePodSandboxRequest PostUpdatePodSandboxResponse pod;
+    stop_pod_sandbox "StopPodSandbox" StopPodSandboxRequest StopPodSandboxResponse pod;
+    remove_pod_sandbox "RemovePodSandbox" RemovePodSandboxRequest RemovePodSandboxResponse pod;
+    post_create_container "PostCreateContainer" PostCreateContainerRequest PostCreateContainerResponse container;
+    start_container "StartContainer" StartContainerRequest StartContainerResponse container;
+    post_start_container "PostStartContainer" PostStartContainerRequest PostStartContainerResponse container;
+    post_update_container "PostUpdateContainer" PostUpdateContainerRequest PostUpdateContainerResponse container;
+    remove_container "RemoveContainer" RemoveContainerRequest RemoveContainerResponse container;
+}
 
 /// Connects a plugin; what it hears is written to the list that is returned.
 pub fn connect(
@@ -312,22 +253,19 @@ pub fn connect(
     let runtime = Arc::clone(&registered);
     let player = Arc::new(ScriptedPlugin { script, told: Arc::clone(&told), leave, runtime });
     let (index, name) = (index.to_owned(), name.to_owned());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let stream = reach(&socket).await;
-            let stub = Stub::register(stream, &index, &name, player).await.unwrap();
-            let _first = registered.set(stub.runtime());
-            if let Some(asks) = asks {
-                tokio::spawn(serve(stub.runtime(), asks));
-            }
-            tokio::select! {
-                _ = stub.closed() => {}
-                _ = left.recv() => stub.close(),
-            }
-            // Lets the closing reach the other side.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        });
+    on_a_thread(async move || {
+        let stream = reach(&socket).await;
+        let stub = Stub::register(stream, &index, &name, player).await.unwrap();
+        let _first = registered.set(stub.runtime());
+        if let Some(asks) = asks {
+            tokio::spawn(serve(stub.runtime(), asks));
+        }
+        tokio::select! {
+            _ = stub.closed() => {}
+            _ = left.recv() => stub.close(),
+        }
+        // Lets the closing reach the other side.
+        tokio::time::sleep(Duration::from_millis(50)).await;
     });
     told
 }
@@ -341,17 +279,6 @@ async fn serve(runtime: RuntimeHandle, asks: Asks) {
             let _nobody_waits = sender.send(answer.map_err(|error| error.to_string()));
         });
     }
-}
-
-/// Connects; a daemon that has just started opens its plugin socket last.
-async fn reach(socket: &Path) -> tokio::net::UnixStream {
-    for _attempt in 0..500 {
-        if let Ok(stream) = tokio::net::UnixStream::connect(socket).await {
-            return stream;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tokio::net::UnixStream::connect(socket).await.unwrap()
 }
 
 /// Whether the plugin was sent this: an event and the name of its container or pod.

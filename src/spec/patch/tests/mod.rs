@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{HostFacts, PatchError, PatchedSpec, SpecChange};
+use super::{HostFacts, PatchError, PatchedSpec, Result, SpecChange};
 use crate::error::RESERVED_PHRASES;
 use crate::plugin::api;
 
@@ -16,7 +16,7 @@ mod whole;
 
 type Adjustment = api::ContainerAdjustment;
 
-fn patch(document: &[u8], adjustment: &Adjustment) -> Result<PatchedSpec, PatchError> {
+fn patch(document: &[u8], adjustment: &Adjustment) -> Result<PatchedSpec> {
     super::patch_on(document, adjustment, &HostFacts::default())
 }
 

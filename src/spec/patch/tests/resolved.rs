@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::{CdiDevice, Class, HostFacts, PatchError, PatchedSpec, Resolved, patch_on};
-use super::{Adjustment, asks, resources};
+use super::{Adjustment, Result, asks, resources};
 use crate::plugin::{api, json};
 
 fn node(path: &str, minor: i64) -> api::LinuxDevice {
@@ -41,11 +41,7 @@ fn with_gpu() -> Resolved {
     Resolved { cdi: vec![gpu()], ..Resolved::default() }
 }
 
-fn patch(
-    document: &[u8],
-    adjustment: &Adjustment,
-    names: &Resolved,
-) -> Result<PatchedSpec, PatchError> {
+fn patch(document: &[u8], adjustment: &Adjustment, names: &Resolved) -> Result<PatchedSpec> {
     patch_on(document, adjustment, &HostFacts { names: names.clone(), ..HostFacts::default() })
 }
 

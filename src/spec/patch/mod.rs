@@ -68,7 +68,7 @@ pub struct SpecChange {
 }
 
 /// A result that fails with the reason why an adjustment cannot be applied.
-type Result<T, E = PatchError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = PatchError> = std::result::Result<T, E>;
 
 /// The reason why an adjustment cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

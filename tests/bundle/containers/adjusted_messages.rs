@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use nri_plugin::{Adjustment, Device, Resources};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::scripted_plugin::json_of;
 use test_support::{Script, TestHost, started, succeeds, wait_until};
 
 use crate::updates::{settled, update};
@@ -18,8 +19,7 @@ fn listens() -> (Script, Heard) {
     let heard = Heard::default();
     let notes = Arc::clone(&heard);
     let hears = move |event: &str, request: &dyn MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        let request: Value = serde_json::from_str(&text).unwrap();
+        let request = json_of(request);
         let one = request.get("container").or_else(|| request["containers"].get(0));
         let Some(Value::Object(mut container)) = one.cloned() else { return };
         for member in ["state", "pid", "createdAt"] {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::scripted_plugin::json_of;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::succeeds;
@@ -142,8 +143,7 @@ fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
     let heard = Arc::clone(&seen);
     let hears = move |event: &str, request: &dyn MessageDyn| {
         if event == "RunPodSandbox" {
-            let text = protobuf_json_mapping::print_to_string(request).unwrap();
-            heard.lock().unwrap().push(serde_json::from_str(&text).unwrap());
+            heard.lock().unwrap().push(json_of(request));
         }
     };
     let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use nri_plugin::Adjustment;
 use protobuf::MessageDyn;
-use serde_json::Value;
 use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, just_so_many_files};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container, end_container, end_pod, pods, start};
@@ -115,8 +114,7 @@ async fn a_cdi_device_keeps_its_mode_and_an_exec_has_its_group() {
 
 /// The network namespace that a request names.
 fn network(request: &dyn MessageDyn) -> Option<String> {
-    let request = protobuf_json_mapping::print_to_string(request).ok()?;
-    let request: Value = serde_json::from_str(&request).ok()?;
+    let request = scripted_plugin::json_of(request);
     let namespaces = request["pod"]["linux"]["namespaces"].as_array()?;
     let network = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
     network["path"].as_str().map(str::to_owned)

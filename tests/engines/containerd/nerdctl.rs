@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use nri_plugin::{Adjustment, Resources};
 use serde_json::{Value, json};
+use test_support::scripted_plugin::{Heard, listening};
 use test_support::{LIFE, Script, heard};
 
 use super::host::{self, Engine, Parts};
@@ -85,13 +86,8 @@ impl Nerdctl {
     }
 
     /// Connects a plugin; its events, and each with its request.
-    fn plugin(&self, mut script: Script) -> (Arc<Mutex<Vec<String>>>, Requests) {
-        let requests = Requests::default();
-        let ear = Arc::clone(&requests);
-        script.hears = Some(Arc::new(move |event, request| {
-            let text = protobuf_json_mapping::print_to_string(request).unwrap();
-            ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-        }));
+    fn plugin(&self, script: Script) -> (Arc<Mutex<Vec<String>>>, Heard) {
+        let (script, requests) = listening(script);
         let socket = self.engine.path("nri.sock");
         let told = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
         self.engine.wait_until("the plugin is synchronized", || {
@@ -117,10 +113,8 @@ impl Drop for Nerdctl {
     }
 }
 
-type Requests = Arc<Mutex<Vec<(String, Value)>>>;
-
 /// The request of an event's first time.
-fn first(requests: &Requests, event: &str) -> Value {
+fn first(requests: &Heard, event: &str) -> Value {
     let requests = requests.lock().unwrap();
     requests.iter().find(|(name, _)| name == event).unwrap().1.clone()
 }
@@ -165,7 +159,7 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     assert_eq!(*told.lock().unwrap(), wanted);
 }
 
-fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Requests) {
+fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Heard) {
     let create = first(requests, "CreateContainer");
     let (pod, container) = (&create["pod"], &create["container"]);
     let id = &inspect["Id"];

@@ -20,12 +20,10 @@ use std::sync::{Arc, Mutex};
 use nri_plugin::Resources;
 use serde_json::Value;
 use test_support::podman::{IMAGE, PodmanHost};
+use test_support::scripted_plugin::{Heard, listening as hearing};
 use test_support::{Script, cgroup};
 
 type Told = Arc<Mutex<Vec<String>>>;
-
-/// Every event with its whole request, in JSON.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A host where nri-runc is registered and the daemon runs.
 fn installed(more: &str) -> Option<PodmanHost> {
@@ -70,18 +68,6 @@ fn run(host: &PodmanHost, name: &str, options: &[&str], args: &[&str]) -> String
 fn inspect(host: &PodmanHost, name: &str) -> Value {
     let said = host.good(&["inspect", name]);
     serde_json::from_str::<Value>(&said).unwrap()[0].clone()
-}
-
-/// Takes down every event in full, besides what it does.
-fn hearing(script: Script) -> (Script, Heard) {
-    let heard = Heard::default();
-    let notes = Arc::clone(&heard);
-    let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        let request = serde_json::from_str(&text).unwrap();
-        notes.lock().unwrap().push((event.to_owned(), request));
-    };
-    (Script { hears: Some(Arc::new(hears)), ..script }, heard)
 }
 
 /// The first request of `event` about the container or pod `name`.

@@ -170,7 +170,7 @@ fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
 fn a_podman_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(host) = installed("") else { return };
-    let (script, heard) = hearing(Adjustment::new().hooks(hooks).into());
+    let (script, heard) = hearing(Adjustment::new().hooks(hooks));
     host.plugin("10", "network", script);
     run(&host, "web", &[], &[]);
     let pod = |event: &str| request_of(&heard, event, "web")["pod"].clone();

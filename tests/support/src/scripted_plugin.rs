@@ -13,12 +13,31 @@ use nri_plugin::{Adjustment, RuntimeHandle, Stub};
 use nri_runc::plugin::api;
 use nri_transport::Upcalls;
 use protobuf::MessageDyn;
+use serde_json::Value;
 use ttrpc::r#async::TtrpcContext;
 
 use crate::play::{on_a_thread, reach};
 
 /// Takes an event with its whole request.
 pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
+
+/// Every event that a plugin heard, with its request as JSON.
+pub type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// Has a plugin write down every event in full, besides what it does.
+pub fn listening(script: impl Into<Script>) -> (Script, Heard) {
+    let heard = Heard::default();
+    let notes = Arc::clone(&heard);
+    let hears = move |event: &str, request: &dyn MessageDyn| {
+        notes.lock().unwrap().push((event.to_owned(), json_of(request)));
+    };
+    (Script { hears: Some(Arc::new(hears)), ..script.into() }, heard)
+}
+
+/// A message as JSON.
+pub fn json_of(message: &dyn MessageDyn) -> Value {
+    serde_json::from_str(&protobuf_json_mapping::print_to_string(message).unwrap()).unwrap()
+}
 
 /// Every event up to PostUpdatePodSandbox.
 pub const WITH_RESIZES: i32 = 0x1fff;

@@ -2,6 +2,7 @@
 //! The house rules that a compiler cannot see.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
 #[path = "tidy/book/mod.rs"]
 mod book;
@@ -274,7 +275,6 @@ fn each_folder_of_the_daemon_states_its_limits() {
 const PURE: [&str; 3] = ["crates/nri-adaptation/src", "crates/oci-document/src", "src/spec"];
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "cargo knows the tree")]
 fn no_pure_crate_has_tokio_in_its_tree() {
     for package in ["nri-adaptation", "oci-document"] {
         let of =
@@ -531,7 +531,6 @@ fn every_dependency_is_used_and_has_its_reason() {
 
 /// What a program is built with: packages and `make install` build these two.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "cargo knows the features")]
 fn no_shipped_program_has_the_faults_of_tests() {
     let tree = |edges: &str| {
         let mut cargo = std::process::Command::new(env!("CARGO"));
@@ -568,7 +567,6 @@ fn may_be_shipped(licence: &str) -> bool {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "cargo knows the licences")]
 fn every_licence_is_one_that_may_be_shipped() {
     let mut cargo = std::process::Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--format-version", "1"]);

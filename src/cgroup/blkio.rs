@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{SeenFiles, Unfit, Write, refused, write};
+use super::{Result, SeenFiles, Write, refused, write};
 
 /// `linux.resources.blockIO`.
 #[derive(Debug, Default, Deserialize)]
@@ -108,7 +108,7 @@ pub(super) fn plan_v2(
     io: &BlockIoResources,
     files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
-) -> Result<(), Unfit> {
+) -> Result<()> {
     const BFQ: &str = "io.bfq.weight";
     if io.leaf_weight.is_some_and(|weight| weight != 0) {
         return refused("blockIO.leafWeight", "cgroup v2 has no such setting");
@@ -228,7 +228,7 @@ fn lines(text: Option<String>) -> BTreeMap<Device, String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::CgroupFiles;
+    use super::super::{CgroupFiles, Unfit};
     use super::*;
 
     /// Files by name; the layout determines their controller.

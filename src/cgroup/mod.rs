@@ -101,6 +101,9 @@ impl Write {
     }
 }
 
+/// A result that fails with the reason why resources cannot be written.
+pub(crate) type Result<T, E = Unfit> = std::result::Result<T, E>;
+
 /// The reason why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unfit {
@@ -144,7 +147,7 @@ pub(crate) fn plan(
     wanted: &Map<String, Value>,
     around: Around<'_>,
     files: &dyn CgroupFiles,
-) -> Result<Vec<Write>, Unfit> {
+) -> Result<Vec<Write>> {
     let wanted = WritableResources::deserialize(Value::Object(wanted.clone()))
         .map_err(|error| Unfit::NotDirect(error.to_string()))?;
     let files = SeenFiles::new(files);
@@ -161,7 +164,7 @@ fn plan_seen(
     wanted: &WritableResources,
     around: Around<'_>,
     files: &SeenFiles<'_>,
-) -> Result<Vec<Write>, Unfit> {
+) -> Result<Vec<Write>> {
     let mut writes = match layout {
         Layout::V1 => v1::plan(wanted, files)?,
         Layout::V2 => v2::plan(wanted, around, files)?,
@@ -225,7 +228,7 @@ fn plan_hugepages(
     }
 }
 
-fn refused<T>(field: &str, why: impl Into<String>) -> Result<T, Unfit> {
+fn refused<T>(field: &str, why: impl Into<String>) -> Result<T> {
     Err(Unfit::Refused { field: field.to_owned(), why: why.into() })
 }
 

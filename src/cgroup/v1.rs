@@ -5,7 +5,7 @@
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
 use super::{
-    Cpu, DeviceRule, Memory, SeenFiles, Unfit, WritableResources, Write, early_or_late,
+    Cpu, DeviceRule, Memory, Result, SeenFiles, WritableResources, Write, early_or_late,
     first_number, or_max,
 };
 use super::{blkio, plan_cpuset, plan_hugepages, refused, set, write};
@@ -13,7 +13,7 @@ use super::{blkio, plan_cpuset, plan_hugepages, refused, set, write};
 const LIMIT: &str = "memory.limit_in_bytes";
 const MEMSW: &str = "memory.memsw.limit_in_bytes";
 
-pub(super) fn plan(wanted: &WritableResources, files: &SeenFiles<'_>) -> Result<Vec<Write>, Unfit> {
+pub(super) fn plan(wanted: &WritableResources, files: &SeenFiles<'_>) -> Result<Vec<Write>> {
     let WritableResources { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if let Some(key) = unified.keys().next() {
         return refused(&format!("unified[{key}]"), "cgroup v1 has no unified settings");
@@ -31,11 +31,7 @@ pub(super) fn plan(wanted: &WritableResources, files: &SeenFiles<'_>) -> Result<
     Ok(writes)
 }
 
-fn plan_memory(
-    memory: &Memory,
-    files: &SeenFiles<'_>,
-    writes: &mut Vec<Write>,
-) -> Result<(), Unfit> {
+fn plan_memory(memory: &Memory, files: &SeenFiles<'_>, writes: &mut Vec<Write>) -> Result<()> {
     let Memory {
         limit,
         reservation,
@@ -179,7 +175,7 @@ fn plan_devices(
     rules: &[DeviceRule],
     files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
-) -> Result<(), Unfit> {
+) -> Result<()> {
     let listed = files.text("devices", "devices.list").unwrap_or_default();
     let has_all = listed.lines().any(|line| line.starts_with("a *:*"));
     for rule in rules {

@@ -5,8 +5,8 @@
 //! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
-    Around, Cpu, Memory, SeenFiles, Unfit, WritableResources, Write, early_or_late, first_number,
-    formulas, number,
+    Around, Cpu, Memory, Result, SeenFiles, Unfit, WritableResources, Write, early_or_late,
+    first_number, formulas, number,
 };
 use super::{blkio, or_max, plan_cpuset, plan_hugepages, refused, set, write};
 
@@ -16,7 +16,7 @@ pub(super) fn plan(
     wanted: &WritableResources,
     around: Around<'_>,
     files: &SeenFiles<'_>,
-) -> Result<Vec<Write>, Unfit> {
+) -> Result<Vec<Write>> {
     let WritableResources { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if !devices.is_empty() {
         return Err(Unfit::NotDirect("devices".to_owned()));
@@ -41,7 +41,7 @@ pub(super) fn plan(
     Ok(writes)
 }
 
-fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> Result<(), Unfit> {
+fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> Result<()> {
     let Memory {
         limit,
         reservation,
@@ -81,7 +81,7 @@ fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> 
 }
 
 /// Converts OCI's memory with swap to v2's swap alone; -1 is unlimited.
-fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Option<i64>, Unfit> {
+fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Option<i64>> {
     let field = "memory.swap";
     match (set(limit), swap) {
         (_, None) => Ok(is_lifted.then_some(-1)),
@@ -100,7 +100,7 @@ fn plan_cpu(
     around: Around<'_>,
     files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
-) -> Result<(), Unfit> {
+) -> Result<()> {
     let Cpu {
         shares,
         quota,

@@ -24,7 +24,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::plugin::api;
 use crate::presence::{self, IfThere};
-use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
+use crate::spec::patch::{CdiDevice, PatchError, Result, is_plain_path};
 
 /// The spec files of this host.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ pub(super) fn devices(
     wanted: &[api::CDIDevice],
     spec_dirs: &[PathBuf],
     host: &Host,
-) -> Result<Vec<CdiDevice>, PatchError> {
+) -> Result<Vec<CdiDevice>> {
     let registry = CdiRegistry::read(spec_dirs, host);
     let mut files_seen: HashSet<&Path> = HashSet::new();
     let mut found = Vec::with_capacity(wanted.len());

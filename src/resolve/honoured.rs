@@ -19,7 +19,7 @@ use crate::runtime::features::{Features, IntelRdt, Linux, Seccomp};
 use crate::runtime::ignored::is_always_ignored;
 use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
-use crate::spec::patch::{Class, PatchError, Resolved, mount_field};
+use crate::spec::patch::{Class, PatchError, Resolved, Result, mount_field};
 
 /// Mount options that runtimes act on. Others belong to file systems, and runtimes do not list
 /// them.
@@ -163,7 +163,7 @@ pub fn check_runtime(
     resolved: &Resolved,
     runtime: &Features,
     writer: ResourceWriter,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let is_runtimes = |need: &Need| {
         writer == ResourceWriter::Runtime || !matches!(need.what, What::IgnoredByRunc(_))
     };

@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::error::quoted;
 use crate::host::Host;
 use crate::plugin::api;
-use crate::spec::patch::{PatchError, Resolved, is_acted_on};
+use crate::spec::patch::{PatchError, Resolved, Result, is_acted_on};
 
 const RDT_CLASS: &str = "RdtClass";
 
@@ -46,7 +46,7 @@ pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
     host: &Host,
-) -> Result<(Resolved, Vec<PatchError>), PatchError> {
+) -> Result<(Resolved, Vec<PatchError>)> {
     let mut resolved = Resolved::default();
     if !adjustment.CDI_devices.is_empty() {
         resolved.cdi = cdi::devices(&adjustment.CDI_devices, &config.cdi_spec_dirs, host)?;
@@ -90,7 +90,7 @@ pub(crate) fn resolve_classes(
     resources: &api::LinuxResources,
     config: &Config,
     host: &Host,
-) -> Result<Resolved, PatchError> {
+) -> Result<Resolved> {
     let mut resolved = Resolved::default();
     blockio(resources, config, host, &mut resolved)?;
     if let Some(class) = resources.rdt_class.as_ref() {
@@ -109,7 +109,7 @@ fn blockio(
     config: &Config,
     host: &Host,
     resolved: &mut Resolved,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     if let Some(class) = resources.blockio_class.as_ref() {
         let file = config.blockio_config_file.as_deref();
         resolved.block_io = blockio::class(&class.value, file, host, &mut resolved.notes)

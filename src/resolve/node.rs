@@ -14,7 +14,7 @@ use crate::files;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::presence::IfThere;
-use crate::spec::patch::{PatchError, Resolved};
+use crate::spec::patch::{PatchError, Resolved, Result};
 
 /// Refuses fields that this node is known not to support; `document` is the container's.
 ///
@@ -26,7 +26,7 @@ pub(crate) fn check_node(
     resctrl: &Path,
     document: &[u8],
     host: &Host,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let no_resctrl = |field: &str| match host.path(resctrl.join("info")).is_dir() {
         true => Ok(()),
         false => Err(lacks(field, &format!("resctrl is not mounted at {}", resctrl.display()))),
@@ -79,7 +79,7 @@ fn lacks(field: &str, problem: &str) -> PatchError {
     }
 }
 
-fn check_namespace(kind: &str, host: &Host) -> Result<(), PatchError> {
+fn check_namespace(kind: &str, host: &Host) -> Result<()> {
     let name = match kind {
         "network" => "net",
         "mount" => "mnt",
@@ -101,7 +101,7 @@ fn check_cgroups(
     resources: &api::LinuxResources,
     (root, v2): (&Path, Option<&str>),
     host: &Host,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let mut unified: Vec<&String> = resources.unified.keys().collect();
     unified.sort_unstable();
     for key in unified {

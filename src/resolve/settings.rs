@@ -22,7 +22,7 @@ use crate::plugin::api;
 use crate::presence::{self, IfThere};
 use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
-use crate::spec::patch::{PatchError, Resolved};
+use crate::spec::patch::{PatchError, Resolved, Result};
 
 /// The first kernel without a kernel memory limit; later ones ignore it.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
@@ -35,7 +35,7 @@ pub(super) fn check(
     (root, layout): (PathBuf, Layout),
     document: &[u8],
     host: &Host,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     // The patch refuses values that no runtime accepts.
     let mut wanted = overlay_of(resources, resolved).unwrap_or_default();
     // Device rules are not file values, and every runtime applies them to a new cgroup.
@@ -67,11 +67,7 @@ pub(super) fn check(
 }
 
 /// Checks the weights of single disks, which only disks with the I/O scheduler BFQ support.
-fn check_weights(
-    wanted: &Map<String, Value>,
-    layout: Layout,
-    host: &Host,
-) -> Result<(), PatchError> {
+fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Result<()> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
     let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };
     let cfq = host.path("/sys/fs/cgroup/blkio/blkio.weight");

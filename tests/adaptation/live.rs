@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use nri_plugin::{Context, Handler, Result, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use protobuf::MessageFull;
 use serde_json::{Value, json};
+use test_support::play::{on_a_thread, reach};
 use test_support::replay::Replay;
 
 use super::case::{Case, message, show_container, show_resources};
@@ -41,7 +41,7 @@ impl Live {
         let scene = Arc::new(Mutex::new(Scene::default()));
         let (socket, players) = (replay.path("nri.sock"), cast.clone());
         let theirs = Arc::clone(&scene);
-        std::thread::spawn(move || act(socket, players, theirs));
+        act(socket, players, theirs);
         for name in cast {
             replay.event("synchronized", &name);
         }
@@ -66,16 +66,10 @@ impl Live {
 
 /// Connects everybody, and stays until the runtime goes.
 fn act(socket: PathBuf, cast: BTreeSet<String>, scene: Arc<Mutex<Scene>>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.unwrap().block_on(async {
+    on_a_thread(async move || {
         let mut stubs = Vec::new();
         for name in cast {
-            let stream = loop {
-                match tokio::net::UnixStream::connect(&socket).await {
-                    Ok(stream) => break stream,
-                    Err(_not_yet) => tokio::time::sleep(Duration::from_millis(5)).await,
-                }
-            };
+            let stream = reach(&socket).await;
             let player = ScriptedPlugin { name: name.clone(), scene: Arc::clone(&scene) };
             stubs.push(Stub::serve(stream, &name, "", Arc::new(player)).await.unwrap());
         }

@@ -2,6 +2,7 @@
 //! The built binary on a bundle, with plugins, through a small runtime that writes down what it
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
 mod containers;
 mod daemon;
@@ -19,10 +20,9 @@ mod sample_plugins;
 mod transparency;
 mod updates;
 
-use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
-use test_support::adjustments::{env, pins, sets};
+use test_support::adjustments::{pins, sets};
 use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
@@ -137,47 +137,6 @@ fn no_name_leads_past_the_plugins() {
 }
 
 #[test]
-fn without_a_plugin_the_bundle_is_not_touched() {
-    let host = started("");
-    succeeds(&host.create("c1"));
-    assert_eq!(host.read("fake/seen.json"), BUNDLE);
-}
-
-#[test]
-fn a_refusal_leaves_the_bundle_unchanged_for_the_next_container() {
-    let host = started("");
-    {
-        let refusing = Script { refuses: Some("not signed"), ..Script::default() };
-        let told = host.plugin("90", "guard", refusing);
-        refused(&host, &host.create("c1"), &["cannot create c1", "90-guard", "not signed"]);
-        let told = told.lock().unwrap();
-        assert_eq!(told.last().map(String::as_str), Some("RemovePodSandbox c1"));
-        assert_eq!(host.admin(&["explain", "c1"])["refused"].as_array().map(Vec::len), Some(1));
-    }
-    let next = TestHost::new("");
-    succeeds(&next.create("c2"));
-}
-
-#[test]
-fn a_conflict_names_both_plugins_and_the_field() {
-    let host = started("");
-    let _a = host.plugin("10", "one", sets("SAME", "1"));
-    let _b = host.plugin("20", "two", sets("SAME", "2"));
-    refused(&host, &host.create("c1"), &["10-one", "20-two", "SAME"]);
-}
-
-#[test]
-fn a_field_that_cannot_be_applied_fails_the_create_by_name() {
-    let host = started("");
-    let policy = api::LinuxMemoryPolicy { nodes: "0".to_owned(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { memory_policy: Some(policy).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = host.plugin("10", "numa", Script { adjust, ..Script::default() });
-    refused(&host, &host.create("c1"), &["MemoryPolicy"]);
-}
-
-#[test]
 fn a_silent_plugin_is_skipped_by_default() {
     let host = started(SILENT);
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
@@ -185,28 +144,6 @@ fn a_silent_plugin_is_skipped_by_default() {
     let skipped = &host.admin(&["explain", "c1"])["skipped"][0];
     assert!(skipped["reason"].as_str().unwrap().contains("did not answer"), "{skipped}");
     assert_eq!(host.admin(&["status"])["plugins"], 0, "one strike disconnects it");
-}
-
-#[test]
-fn a_silent_plugin_refuses_if_configured() {
-    let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
-    let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
-    refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
-    assert_eq!(host.admin(&["plugins"])[0]["timeouts"], 1);
-}
-
-#[test]
-fn a_plugin_that_dies_in_the_call_is_skipped() {
-    let host = started("");
-    let _told = host.plugin("10", "gone", Script { leaves: true, ..Script::default() });
-    succeeds(&host.create("c1"));
-    assert_eq!(host.read("fake/seen.json"), BUNDLE);
-}
-
-#[test]
-fn a_required_plugin_that_is_missing_refuses_the_container() {
-    let host = started("[plugin.policy]\nrequired = true\n");
-    refused(&host, &host.create("c1"), &["required plugin policy", "not connected"]);
 }
 
 #[test]
@@ -242,19 +179,6 @@ fn a_new_plugin_is_synchronized_and_then_receives_events() {
         *told.lock().unwrap(),
         ["Synchronize c1", "StartContainer c1", "PostStartContainer c1"]
     );
-}
-
-#[test]
-fn a_creation_that_fails_in_the_runtime_is_undone() {
-    let host = started("");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
-    host.write("fake/fail", "");
-    let output = host.create("c1");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "runtime says no\n");
-    wait_until("it is undone", || told.lock().unwrap().iter().any(|e| e == "RemoveContainer c1"));
-    wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
-    let told = told.lock().unwrap();
-    assert!(!told.iter().any(|event| event.starts_with("PostCreate")), "{told:?}");
 }
 
 #[test]
@@ -389,18 +313,4 @@ fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
     std::os::unix::fs::symlink("/etc/passwd", host.path("bundle/config.json")).unwrap();
     let line = String::from_utf8_lossy(&host.create("c1").stderr).into_owned();
     assert!(line.contains("is not well-formed JSON") && !line.contains("root"), "{line}");
-}
-
-#[test]
-fn a_mount_that_cannot_propagate_on_this_host_is_refused() {
-    let host = started("");
-    let mount = api::Mount {
-        destination: "/data".to_owned(),
-        source: "on/no/mount".to_owned(),
-        options: vec!["rbind".to_owned(), "rshared".to_owned()],
-        ..Default::default()
-    };
-    let adjust = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };
-    let _told = host.plugin("10", "mounts", Script { adjust, ..Script::default() });
-    refused(&host, &host.create("c1"), &["Mounts[/data]", "not absolute"]);
 }

@@ -87,7 +87,7 @@ impl Place {
 }
 
 /// A blocked and an ignored signal, and an inherited descriptor: all must reach the runtime.
-#[expect(unsafe_code, clippy::disallowed_methods, reason = "conditions set between fork and exec")]
+#[expect(unsafe_code, reason = "conditions set between fork and exec")]
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     // SAFETY: the closure runs in the forked child and only makes system calls.

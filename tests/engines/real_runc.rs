@@ -238,7 +238,6 @@ fn normal(call: &[String], text: &str) -> String {
     lines.join("\n")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn command(program: &Path) -> Command {
     Command::new(program)
 }

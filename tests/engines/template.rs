@@ -88,7 +88,6 @@ pub(super) async fn adjusts_through_restarts(
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the plugin under test")]
 fn the_template_adjusts_a_bundle_through_restarts_of_the_daemon() {
     let Some(program) = template::plugin() else { return };
     let mut host = TestHost::new("");

@@ -103,7 +103,6 @@ fn succeeded(program: &str, words: &[&str], output: &Output) -> String {
 }
 
 /// A program of this machine, by name or path, with nothing of the environment of the tests.
-#[expect(clippy::disallowed_methods, reason = "the machine under test")]
 pub(super) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("HOME", "/var/lib/kubernetes"); // kubectl keeps a cache there

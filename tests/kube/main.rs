@@ -2,6 +2,7 @@
 //! `make kube`: a Kubernetes of one node, with nothing in it that knows of us but a RuntimeClass.
 //! What a user does with kubectl is done here, while plugins change what runs. It prints a table.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
 mod book;
 mod chart;

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use nri_plugin::{Context, Handler, Stub, async_trait};
+use nri_plugin::{Adjustment, Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
-use test_support::adjustments::{env, open_files};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::inside::admin;
@@ -88,11 +87,6 @@ impl Handler for Greeter {
         if request.container.name != self.0 {
             return Ok(api::CreateContainerResponse::default());
         }
-        let adjust = api::ContainerAdjustment {
-            env: vec![env("GREETING", "hello")],
-            rlimits: vec![open_files()],
-            ..Default::default()
-        };
-        Ok(adjust.into())
+        Ok(Adjustment::new().env("GREETING", "hello").rlimit("RLIMIT_NOFILE", 123, 321).into())
     }
 }

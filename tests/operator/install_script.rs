@@ -50,7 +50,6 @@ impl Place {
         nri_runc::testing::files::replace(&self.root().join(path), text.as_bytes()).unwrap();
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the script under test")]
     fn run(&self, words: &[&str]) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
         let mut command = std::process::Command::new("sh");
@@ -251,7 +250,6 @@ fn a_program_for_another_machine_goes_into_a_folder_unchecked() {
     let output = place.run(&words);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(place.program().exists());
-    #[expect(clippy::disallowed_methods, reason = "the script under test")]
     let mut without_folder = std::process::Command::new("sh");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
     let output = without_folder.arg(script).args(["--unchecked", "--dry-run"]).output().unwrap();
@@ -307,7 +305,6 @@ fn a_rollback_to_nothing_or_to_a_broken_file_changes_nothing() {
 
 /// A checkout and what was built of it: the pages are found, and named where there are none.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn a_checkout_installs_built_files_and_names_missing_ones() {
     let place = Place::new();
     let checkout = place.temp.path().join("checkout");
@@ -354,7 +351,6 @@ fn a_missing_binary_changes_nothing() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn a_program_that_does_not_fit_leaves_no_half_and_one_line() {
     let place = Place::new();
     place.install(&[]);
@@ -509,7 +505,6 @@ fn uninstalling_without_an_installation_is_reported() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "make under test")]
 fn make_install_honours_prefix_and_destdir_and_is_undone() {
     let place = Place::new();
     let before = place.tree();
@@ -537,7 +532,6 @@ fn make_install_honours_prefix_and_destdir_and_is_undone() {
 const UNINSTALL: &str = include_str!("../../fixtures/uninstall.sh");
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn uninstalling_ends_the_daemon() {
     let place = Place::new();
     let mut probe = std::process::Command::new("unshare");

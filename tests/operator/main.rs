@@ -2,6 +2,7 @@
 //! What an operator meets: `install`, `check`, the configuration and its reload, plugins without containers
 //! (`adjust`, `replay`). The built program, on files and folders of each test.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
 mod check;
 mod config;

@@ -72,7 +72,6 @@ fn files(dir: &Path) -> Files {
 }
 
 /// What the Go types write on this machine; once in a run, for it may replace the fixtures.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn written_by_go() -> Option<&'static Files> {
     static FRESH: OnceLock<Option<Files>> = OnceLock::new();
     let fresh = FRESH.get_or_init(|| {

@@ -14,7 +14,6 @@ use test_support::{program, skip};
 const WHY: &str = "SKIPPED_FOR";
 
 /// A test of this program alone, as the harness runs it.
-#[expect(clippy::disallowed_methods, reason = "the test itself")]
 fn command(test: &str, ci: Option<&str>, list: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("skips::{test}")]).env(WHY, "no such\n\ttool ");
@@ -75,7 +74,6 @@ fn a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine() {
 }
 
 /// What `scripts/skips.sh` prints after a command, in a folder of its own.
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn after(command: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let mut script = Command::new("sh");
@@ -105,7 +103,6 @@ fn tests_that_fail_still_fail_before_the_list() {
 
 /// `scripts/test.sh` in a folder of its own, with a `cargo` that fails for arguments with this word:
 /// what it prints.
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn make_test(fails_for: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name);
@@ -148,7 +145,6 @@ fn a_failure_stops_no_part_of_make_test_and_fails_it() {
 
 /// What `scripts/again.sh` prints of a run in which these tests fail, with a `cargo` that lets one of this
 /// name fail again.
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn again(failing: &[&str], fails_again: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let names: String = failing.iter().map(|name| format!("    {name}\n")).collect();
@@ -197,7 +193,6 @@ fn a_test_that_passes_alone_is_named_unstable() {
 }
 
 /// What `scripts/left.sh` prints after a command that is run in the folder it looks at.
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn left_by(command: &str, ci: Option<&str>) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let mut script = Command::new("sh");
@@ -226,7 +221,6 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
 
 /// `scripts/static.sh` refuses a program with fault points by a sentence that no other program has.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn a_program_with_fault_points_is_not_packaged() {
     let script = program::project().join("scripts/static.sh");
     let is_taken = |file: &Path| {

@@ -23,7 +23,7 @@ use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
 
 use crate::clock::now;
 use crate::daemon::resources::classes;
-use crate::daemon::resources::error::UpdateError;
+use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
 use crate::daemon::resources::in_force::{Block, before, in_force, known_for_sure, note_changes};
 use crate::daemon::resources::results;
@@ -47,7 +47,7 @@ pub(crate) fn check(
     daemon: &Daemon,
     record: &Container,
     requested: &PendingUpdate,
-) -> Result<CheckedUpdate, UpdateError> {
+) -> Result<CheckedUpdate> {
     classes::check(daemon, record, requested.rdt_class.as_deref())?;
     let part = &requested.part;
     let route = route(daemon, record)?;
@@ -79,7 +79,7 @@ pub(crate) async fn apply(
     key: &ContainerKey,
     requested: &PendingUpdate,
     found: Option<CheckedUpdate>,
-) -> Result<(), UpdateError> {
+) -> Result<()> {
     let _writing = turn_to_write(daemon, key).await?;
     let record = living(daemon, key)?;
     if record.is_starting() {
@@ -100,7 +100,7 @@ pub(crate) async fn apply(
 pub(super) async fn turn_to_write(
     daemon: &Daemon,
     key: &ContainerKey,
-) -> Result<(OwnedMutexGuard<()>, Rc<Lane>), UpdateError> {
+) -> Result<(OwnedMutexGuard<()>, Rc<Lane>)> {
     let lane = daemon.lane(key);
     let writing = tokio::time::timeout(UPDATE_WAIT, Arc::clone(&lane.writing).lock_owned()).await;
     Ok((writing.map_err(|_late| UpdateError::Busy)?, lane))
@@ -112,7 +112,7 @@ async fn set(
     record: &Container,
     requested: &PendingUpdate,
     found: Option<Route>,
-) -> Result<(), UpdateError> {
+) -> Result<()> {
     let route = found.map_or_else(|| route(daemon, record), Ok)?;
     match set_directly(daemon, record, requested, route).await? {
         DirectUpdate::Written => Ok(()),
@@ -135,7 +135,7 @@ async fn set_directly(
     record: &Container,
     requested: &PendingUpdate,
     route: Route,
-) -> Result<DirectUpdate, UpdateError> {
+) -> Result<DirectUpdate> {
     let cgroups = match route {
         Route::Direct(cgroups) => cgroups,
         Route::Runtime(scope) => return Ok(DirectUpdate::LeftToRuntime(scope)),
@@ -157,7 +157,7 @@ pub(crate) async fn at_birth(
     daemon: &Daemon,
     key: &ContainerKey,
     requested: PendingUpdate,
-) -> Result<(), UpdateError> {
+) -> Result<()> {
     if requested.part.is_empty() {
         return Ok(());
     }
@@ -174,7 +174,7 @@ pub(crate) async fn at_birth(
 }
 
 /// The container, if it can be updated now.
-pub(crate) fn living(daemon: &Daemon, key: &ContainerKey) -> Result<Rc<Container>, UpdateError> {
+pub(crate) fn living(daemon: &Daemon, key: &ContainerKey) -> Result<Rc<Container>> {
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
         && !exit_status::has_exited(&daemon.host, &record);
@@ -200,7 +200,7 @@ async fn write_files(
     requested: &PendingUpdate,
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
-) -> Result<Vec<Change>, UpdateError> {
+) -> Result<Vec<Change>> {
     daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let written = carry_out(cgroups, writes).await.map_err(|failed| match () {
         () if !cgroups.exists() => UpdateError::Gone,
@@ -251,7 +251,7 @@ async fn through_runtime(
     record: &Container,
     requested: &PendingUpdate,
     scope: Option<&Cgroups>,
-) -> Result<(), UpdateError> {
+) -> Result<()> {
     let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
     takes(record, &rest)?;
     route::has_processors(daemon, &rest)?;
@@ -287,7 +287,7 @@ async fn run_checked_update(
     record: &Container,
     requested: &PendingUpdate,
     part: &Block,
-) -> Result<Vec<Change>, UpdateError> {
+) -> Result<Vec<Change>> {
     let before = in_force(record);
     let mut resources = known_for_sure(record);
     overlay::put_over(&mut resources, &requested.part);
@@ -343,7 +343,7 @@ pub(super) async fn run_update(
     record: &Container,
     mut resources: Block,
     with_devices: bool,
-) -> Result<(), UpdateError> {
+) -> Result<()> {
     if !with_devices {
         resources.remove("devices"); // crun would take these for all that are allowed.
     }
@@ -409,7 +409,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
 }
 
 /// Restores the plugins' values after an update that failed halfway or bypassed the daemon.
-pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(), UpdateError> {
+pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let _writing = turn_to_write(daemon, key).await?;
     let record = living(daemon, key)?;
     classes::enter_again(daemon, &record);
@@ -453,7 +453,7 @@ async fn restore_directly(
     daemon: &Daemon,
     record: &Container,
     tried: Option<&Block>,
-) -> Result<(), UpdateError> {
+) -> Result<()> {
     let cgroups = written_directly(daemon, record)?;
     let writes = rewrites(daemon, record, &cgroups, (&record.overlay, tried))?;
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
@@ -461,23 +461,14 @@ async fn restore_directly(
 
 /// Restores the directly written values in a systemd scope (D48): each `update` of the runtime may
 /// reset them.
-fn rewrite_beside(
-    daemon: &Daemon,
-    record: &Container,
-    scope: Option<&Cgroups>,
-) -> Result<(), UpdateError> {
+fn rewrite_beside(daemon: &Daemon, record: &Container, scope: Option<&Cgroups>) -> Result<()> {
     let Some(scope) = scope else { return Ok(()) };
     let beside = split(record, &record.overlay, Some(scope)).direct;
     rewrite_in(daemon, record, scope, &beside)
 }
 
 /// Writes the values of `part` again; the kernel accepts all of them quickly.
-fn rewrite_in(
-    daemon: &Daemon,
-    record: &Container,
-    cgroups: &Cgroups,
-    part: &Block,
-) -> Result<(), UpdateError> {
+fn rewrite_in(daemon: &Daemon, record: &Container, cgroups: &Cgroups, part: &Block) -> Result<()> {
     let writes = rewrites(daemon, record, cgroups, (part, None))?;
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
@@ -488,7 +479,7 @@ fn rewrites(
     record: &Container,
     cgroups: &Cgroups,
     (part, tried): (&Block, Option<&Block>),
-) -> Result<Vec<cgroup::Write>, UpdateError> {
+) -> Result<Vec<cgroup::Write>> {
     if part.is_empty() {
         return Ok(Vec::new());
     }

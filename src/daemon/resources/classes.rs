@@ -20,7 +20,7 @@ use crate::spec::patch::PatchError;
 use crate::state::{Change, Container, Lifecycle};
 
 use crate::clock::now;
-use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::route;
 use crate::daemon::shared::Daemon;
@@ -62,11 +62,7 @@ impl MovedGroup {
 }
 
 /// Checks in advance whether the move can be made, as far as possible.
-pub(crate) fn check(
-    daemon: &Daemon,
-    record: &Container,
-    class: Option<&str>,
-) -> Result<(), UpdateError> {
+pub(crate) fn check(daemon: &Daemon, record: &Container, class: Option<&str>) -> Result<()> {
     class.map_or(Ok(()), |_| cgroups(daemon, record).map(|_| ()))
 }
 
@@ -75,7 +71,7 @@ pub(crate) fn enter(
     daemon: &Daemon,
     record: &Container,
     class: Option<&str>,
-) -> Result<Option<MovedGroup>, UpdateError> {
+) -> Result<Option<MovedGroup>> {
     let Some(class) = class else { return Ok(None) };
     let cgroups = cgroups(daemon, record)?;
     let resctrl = daemon.config().resctrl_path.clone();
@@ -145,7 +141,7 @@ pub(crate) fn change(
 }
 
 /// The container's cgroups, if no other process is in them.
-fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups, UpdateError> {
+fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups> {
     let mut found = None;
     if route::has_known_cgroups(record) {
         found = route::own_cgroups(daemon, record, &BTreeMap::new())?;

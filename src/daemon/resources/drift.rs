@@ -24,7 +24,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 use crate::stream::{EventKind, NodeEvent};
 
 use crate::daemon::resources::apply::turn_to_write;
-use crate::daemon::resources::error::UpdateError;
+use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::put_back::PutBacks;
 use crate::daemon::resources::route::{InitOf, has_known_cgroups};
@@ -264,7 +264,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn new(daemon: &Daemon, record: &Container) -> Result<Self, UpdateError> {
+    fn new(daemon: &Daemon, record: &Container) -> Result<Self> {
         let mounts = daemon.caches.cgroup_mounts(&daemon.host).map_err(UpdateError::refused)?;
         let ours = daemon.caches.own_cgroups(&daemon.host, &mounts);
         let ours = ours.map_err(UpdateError::refused)?;
@@ -292,7 +292,7 @@ impl Comparison {
     }
 
     /// Finds the container's cgroups; `None` if it shares them.
-    fn find(&self) -> Result<Option<ResourcePlace>, UpdateError> {
+    fn find(&self) -> Result<Option<ResourcePlace>> {
         let Some(mounts) = &self.mounts else { return Ok(None) };
         let (paths, by_systemd) =
             state_dir::cgroups(&self.host, &self.key).map_err(|why| refused(&why))?;

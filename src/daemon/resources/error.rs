@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::cgroup::{Unfit, WriteError};
 
+/// A result that fails with the reason why a container was not updated.
+pub(crate) type Result<T, E = UpdateError> = std::result::Result<T, E>;
+
 /// The reason why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpdateError {

@@ -13,7 +13,7 @@ use crate::runtime::ignored::is_ignored_in_updates;
 use crate::spec::owned;
 use crate::state::Container;
 
-use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::shared::Daemon;
 
@@ -21,7 +21,7 @@ use crate::daemon::shared::Daemon;
 const SYSTEMDS: &str = "devices";
 
 /// Whether the runtime's `update` applies all of `part`.
-pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError> {
+pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     let mut ignored = owned::fields(&ignored(record, part));
     if ignored.is_empty() {
         return Ok(());

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use serde_json::Map;
 
-use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::shared::Daemon;
 use crate::plugin::Event;
 use crate::plugin::api::extension::{
@@ -31,12 +31,7 @@ pub(super) enum Done {
 
 impl Results {
     /// Adds the result of one update, for each plugin that requested it.
-    pub(super) fn add(
-        &mut self,
-        id: &str,
-        requested: &PendingUpdate,
-        result: &Result<Done, UpdateError>,
-    ) {
+    pub(super) fn add(&mut self, id: &str, requested: &PendingUpdate, result: &Result<Done>) {
         let plugins: BTreeSet<&String> = requested.owners.values().collect();
         for plugin in plugins {
             let mut told = UpdateResult {
@@ -70,7 +65,7 @@ impl Results {
     }
 }
 
-fn outcome(result: &Result<Done, UpdateError>) -> UpdateOutcome {
+fn outcome(result: &Result<Done>) -> UpdateOutcome {
     match result {
         Ok(Done::Applied) => UpdateOutcome::UPDATE_APPLIED,
         Ok(Done::Deferred) => UpdateOutcome::UPDATE_DEFERRED,
@@ -91,7 +86,7 @@ pub(super) fn send_one(
     daemon: &Daemon,
     id: &str,
     requested: &PendingUpdate,
-    result: &Result<Done, UpdateError>,
+    result: &Result<Done>,
 ) {
     let mut results = Results::default();
     results.add(id, requested, result);

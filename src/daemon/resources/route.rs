@@ -15,7 +15,7 @@ use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
 
-use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::Daemon;
@@ -30,7 +30,7 @@ pub(crate) enum Route {
 }
 
 /// Finds the route of a container.
-pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route, UpdateError> {
+pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
     if !has_known_cgroups(record) {
         return Ok(Route::Runtime(None));
     }
@@ -56,7 +56,7 @@ pub(crate) fn own_cgroups(
     daemon: &Daemon,
     record: &Container,
     paths: &BTreeMap<String, PathBuf>,
-) -> Result<Option<Cgroups>, UpdateError> {
+) -> Result<Option<Cgroups>> {
     let mounts = daemon.caches.cgroup_mounts(&daemon.host);
     let known = mounts.and_then(|mounts| {
         let ours = daemon.caches.own_cgroups(&daemon.host, &mounts)?;
@@ -83,13 +83,13 @@ pub(crate) struct InitOf {
 }
 
 impl InitOf {
-    pub(crate) fn new(record: &Container) -> Result<Self, UpdateError> {
+    pub(crate) fn new(record: &Container) -> Result<Self> {
         let pid = record.init_pid.ok_or(UpdateError::Gone)?;
         Ok(Self { id: record.key.id.clone(), pid, start: record.init_start })
     }
 
     /// Fails if the process is gone. Call it after reading its files: it proves that they were this process's.
-    pub(crate) fn exists(&self, host: &Host) -> Result<(), UpdateError> {
+    pub(crate) fn exists(&self, host: &Host) -> Result<()> {
         let process = pidfd::open_same(host, self.pid, self.start);
         process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
         Ok(())
@@ -102,7 +102,7 @@ impl InitOf {
         mounts: &Mounts,
         ours: Option<&Cgroups>,
         paths: &BTreeMap<String, PathBuf>,
-    ) -> Result<Option<Cgroups>, UpdateError> {
+    ) -> Result<Option<Cgroups>> {
         let found = Cgroups::find(host, mounts, self.pid, paths);
         self.exists(host)?;
         match found {
@@ -129,7 +129,7 @@ const THERE: [(&str, &str); 2] =
 
 /// Checks that the host has the CPUs and nodes of `part`. The kernel refuses others, but systemd, which a runtime
 /// informs first, interprets them differently.
-pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<(), UpdateError> {
+pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<()> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
         let there = files::read_kernel(&daemon.host.path(list)).if_there();
@@ -144,10 +144,7 @@ pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<(), Update
 }
 
 /// The cgroups of a container whose values are written directly.
-pub(super) fn written_directly(
-    daemon: &Daemon,
-    record: &Container,
-) -> Result<Cgroups, UpdateError> {
+pub(super) fn written_directly(daemon: &Daemon, record: &Container) -> Result<Cgroups> {
     match route(daemon, record)? {
         Route::Direct(cgroups) => Ok(cgroups),
         Route::Runtime(_) => Err(UpdateError::refused("the runtime manages its cgroups")),

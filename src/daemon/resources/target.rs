@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The container that a plugin's ID means.
 
-use crate::daemon::resources::error::UpdateError;
+use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::shared::{Daemon, events};
 use crate::error::quoted;
 use crate::rules::{PodsOfContainers, RuledPod};
@@ -14,7 +14,7 @@ pub(crate) fn find(
     daemon: &Daemon,
     id: &str,
     subject: Option<&ContainerKey>,
-) -> Result<ContainerKey, UpdateError> {
+) -> Result<ContainerKey> {
     if let Some(subject) = subject.filter(|subject| subject.id == id) {
         return Ok(subject.clone());
     }

@@ -24,7 +24,7 @@ use crate::state::{ContainerKey, Lifecycle, PendingUpdate, Skipped};
 
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::resources::apply::{self, CheckedUpdate};
-use crate::daemon::resources::error::UpdateError;
+use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::resources::results::{Done, Results};
 use crate::daemon::resources::{classes, evict, results, ruled, target};
 use crate::daemon::shared::Daemon;
@@ -45,7 +45,7 @@ struct UpdateRequest {
     requested: PendingUpdate,
     ignores_failure: bool,
     /// The result of checking it.
-    found: Result<Option<CheckedUpdate>, UpdateError>,
+    found: Result<Option<CheckedUpdate>>,
 }
 
 /// Carries out the updates and evictions in plugins' replies to an event about `subject`.
@@ -224,7 +224,7 @@ fn check_target(
     daemon: &Daemon,
     key: &ContainerKey,
     requested: &PendingUpdate,
-) -> Result<Option<CheckedUpdate>, UpdateError> {
+) -> Result<Option<CheckedUpdate>> {
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     match record.state {
         _ if record.is_sandbox => Err(UpdateError::Sandbox),
@@ -290,7 +290,7 @@ async fn apply_or_defer(
     key: &ContainerKey,
     requested: &PendingUpdate,
     found: Option<CheckedUpdate>,
-) -> Result<Done, UpdateError> {
+) -> Result<Done> {
     if requested.part.is_empty() && requested.rdt_class.is_none() {
         return Ok(Done::Applied);
     }
@@ -314,7 +314,7 @@ fn is_deferred(
     is_starting: bool,
     waiting: &[PendingUpdate],
     next: &PendingUpdate,
-) -> Result<bool, UpdateError> {
+) -> Result<bool> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
     let waits = state == Lifecycle::Creating || is_starting || is_alive && !waiting.is_empty();
     if !waits {

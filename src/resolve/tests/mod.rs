@@ -8,8 +8,7 @@ mod settings;
 
 use std::path::PathBuf;
 
-use protobuf::MessageField;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{rdt_group, resolve};
 use crate::config::Config;
@@ -76,32 +75,26 @@ fn says(error: &PatchError, wanted: &[&str]) {
     }
 }
 
+/// The adjustment that a plugin writes as this JSON.
+fn asks(adjustment: &Value) -> api::ContainerAdjustment {
+    crate::plugin::json::read(adjustment).unwrap()
+}
+
 fn cdi(names: &[&str]) -> api::ContainerAdjustment {
-    let named = |name: &&str| api::CDIDevice { name: (*name).to_owned(), ..Default::default() };
-    api::ContainerAdjustment {
-        CDI_devices: names.iter().map(named).collect(),
-        ..Default::default()
-    }
+    let devices: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+    asks(&json!({ "CDIDevices": devices }))
 }
 
-fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
-    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
-}
-
-fn text(value: &str) -> MessageField<api::OptionalString> {
-    Some(api::OptionalString { value: value.to_owned(), ..Default::default() }).into()
-}
-
-fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
-    linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() })
+fn linux(linux: &Value) -> api::ContainerAdjustment {
+    asks(&json!({ "linux": linux }))
 }
 
 fn blockio(class: &str) -> api::ContainerAdjustment {
-    resources(api::LinuxResources { blockio_class: text(class), ..Default::default() })
+    linux(&json!({"resources": {"blockioClass": {"value": class}}}))
 }
 
 fn rdt(class: &str) -> api::ContainerAdjustment {
-    resources(api::LinuxResources { rdt_class: text(class), ..Default::default() })
+    linux(&json!({"resources": {"rdtClass": {"value": class}}}))
 }
 
 const GPU: &str = r#"

@@ -1,95 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The needs of adjustments, compared with runtimes' responses.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{linux, says};
+use super::{asks, linux, says};
 use crate::plugin::api;
 use crate::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use crate::runtime::features::Features;
-use crate::spec::patch::{CdiDevice, Class, Resolved};
+use crate::spec::patch::{CdiDevice, Class, PatchError, Resolved};
 
 /// Adjustments that need a feature of the runtime, and the field that a refusal names.
 fn needing() -> Vec<(api::ContainerAdjustment, &'static str)> {
-    let one = api::LinuxContainerAdjustment::default;
-    let namespace = |kind: &str| {
-        let namespace = api::LinuxNamespace { type_: kind.to_owned(), ..Default::default() };
-        linux(api::LinuxContainerAdjustment { namespaces: vec![namespace], ..one() })
-    };
-    let mount = |option: &str| {
-        let options = vec![option.to_owned(), "size=1M".to_owned()];
-        let mount = api::Mount { destination: "/m".to_owned(), options, ..Default::default() };
-        api::ContainerAdjustment { mounts: vec![mount], ..Default::default() }
-    };
-    let seccomp = |flag: &str| {
-        let policy = api::LinuxSeccomp {
-            default_action: "SCMP_ACT_ALLOW".to_owned(),
-            flags: vec![flag.to_owned()],
-            ..Default::default()
-        };
-        linux(api::LinuxContainerAdjustment { seccomp_policy: Some(policy).into(), ..one() })
-    };
+    let options = |option| asks(&json!({"mounts": [mount("/m", &[option, "size=1M"])]}));
+    let policy = json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_FILTER_FLAG_LOG"]});
     let mut all = vec![
-        (mount("rro"), "Mounts[/m]"),
-        (mount("idmap"), "Mounts[/m]"),
-        (namespace("time"), "Namespace[time]"),
-        (seccomp("SECCOMP_FILTER_FLAG_LOG"), "SeccompPolicy"),
+        (options("rro"), "Mounts[/m]"),
+        (options("idmap"), "Mounts[/m]"),
+        (linux(&json!({"namespaces": [{"type": "time"}]})), "Namespace[time]"),
+        (linux(&json!({ "seccompPolicy": policy })), "SeccompPolicy"),
     ];
     all.extend(needing_what_is_young());
     all
 }
 
-fn needing_what_is_young() -> Vec<(api::ContainerAdjustment, &'static str)> {
-    let one = api::LinuxContainerAdjustment::default;
-    let schemata = api::LinuxRdt {
-        schemata: Some(api::OptionalRepeatedString::default()).into(),
-        ..Default::default()
-    };
-    let device = api::LinuxNetDevice { name: "x".to_owned(), ..Default::default() };
-    let bind =
-        api::LinuxMemoryPolicy { mode: api::MpolMode::MPOL_BIND.into(), ..Default::default() };
-    let fifo = api::LinuxScheduler {
-        policy: api::LinuxSchedulerPolicy::SCHED_FIFO.into(),
-        ..Default::default()
-    };
-    let idle = api::LinuxIOPriority {
-        class: api::IOPrioClass::IOPRIO_CLASS_IDLE.into(),
-        ..Default::default()
-    };
-    vec![
-        (
-            linux(api::LinuxContainerAdjustment { rdt: Some(schemata).into(), ..one() }),
-            "RdtSchemata",
-        ),
-        (
-            linux(api::LinuxContainerAdjustment {
-                net_devices: [("eth0".to_owned(), device)].into(),
-                ..one()
-            }),
-            "LinuxNetDevices[eth0]",
-        ),
-        (
-            linux(api::LinuxContainerAdjustment { memory_policy: Some(bind).into(), ..one() }),
-            "MemoryPolicy",
-        ),
-        (
-            linux(api::LinuxContainerAdjustment { scheduler: Some(fifo).into(), ..one() }),
-            "LinuxSched",
-        ),
-        (
-            linux(api::LinuxContainerAdjustment { io_priority: Some(idle).into(), ..one() }),
-            "IoPriority",
-        ),
+fn needing_what_is_young() -> [(api::ContainerAdjustment, &'static str); 5] {
+    [
+        (json!({"rdt": {"schemata": {}}}), "RdtSchemata"),
+        (json!({"netDevices": {"eth0": {"name": "x"}}}), "LinuxNetDevices[eth0]"),
+        (json!({"memoryPolicy": {"mode": "MPOL_BIND"}}), "MemoryPolicy"),
+        (json!({"scheduler": {"policy": "SCHED_FIFO"}}), "LinuxSched"),
+        (json!({"ioPriority": {"class": "IOPRIO_CLASS_IDLE"}}), "IoPriority"),
     ]
+    .map(|(asked, field)| (linux(&asked), field))
+}
+
+fn mount(destination: &str, options: &[&str]) -> Value {
+    json!({"destination": destination, "options": options})
+}
+
+/// What this runtime, which writes resources itself, says to an adjustment.
+fn checked(adjustment: &api::ContainerAdjustment, runtime: &Features) -> Result<(), PatchError> {
+    check_runtime(adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
 }
 
 fn refusals(runtime: &Features) -> Vec<&'static str> {
     let mut refused = Vec::new();
     for (adjustment, field) in needing() {
         assert!(needs_runtime(&adjustment, &Resolved::default()), "{field}");
-        if let Err(error) =
-            check_runtime(&adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
-        {
+        if let Err(error) = checked(&adjustment, runtime) {
             assert_eq!(error.field(), Some(field), "{error}");
             says(&error, &[&runtime.to_string()]);
             refused.push(field);
@@ -151,10 +109,12 @@ fn an_unknown_runtime_has_only_its_named_features() {
             assert_eq!(refusals(&Features::from_answers(version, said)), all, "{version}: {said}");
         }
     }
-    let (rdt, _) = needing_what_is_young().swap_remove(0);
+    let [(rdt, _), ..] = needing_what_is_young();
     let youki = Features::from_answers("youki version 0.5.3", "{}");
-    let error = check_runtime(&rdt, &Resolved::default(), &youki, ResourceWriter::Runtime);
-    says(&error.unwrap_err(), &["youki 0.5.3 names in its features no linux.intelRdt.schemata"]);
+    says(
+        &checked(&rdt, &youki).unwrap_err(),
+        &["youki 0.5.3 names in its features no linux.intelRdt.schemata"],
+    );
 }
 
 #[test]
@@ -176,16 +136,10 @@ fn cruns_abilities_come_from_its_version_or_features() {
         let crun = Features::from_answers(&format!("crun version {version}"), features);
         assert_eq!(refusals(&crun), wanted, "{version}: {features}");
     }
-    let monitored = api::LinuxRdt {
-        enable_monitoring: Some(api::OptionalBool { value: true, ..Default::default() }).into(),
-        ..Default::default()
-    };
-    let one = api::LinuxContainerAdjustment { rdt: Some(monitored).into(), ..Default::default() };
+    let monitored = linux(&json!({"rdt": {"enableMonitoring": {"value": true}}}));
     for (version, is_refused) in [("1.22", true), ("1.23.1", true), ("1.24", false)] {
         let crun = Features::from_answers(&format!("crun version {version}"), "{}");
-        let writer = ResourceWriter::Runtime;
-        let checked = check_runtime(&linux(one.clone()), &Resolved::default(), &crun, writer);
-        assert_eq!(checked.is_err(), is_refused, "{version}");
+        assert_eq!(checked(&monitored, &crun).is_err(), is_refused, "{version}");
     }
 }
 
@@ -211,28 +165,15 @@ fn a_runtimes_features_take_precedence_over_its_version() {
 
 #[test]
 fn removals_and_everyday_fields_ask_no_runtime() {
-    let one = api::LinuxContainerAdjustment::default;
-    let namespace = api::LinuxNamespace { type_: "-time".to_owned(), ..Default::default() };
-    let mut mount = api::Mount { destination: "/m".to_owned(), ..Default::default() };
-    mount.options = vec!["ro".to_owned(), "rbind".to_owned(), "noexec".to_owned()];
-    let removed = api::Mount {
-        destination: "-/n".to_owned(),
-        options: vec!["idmap".to_owned()],
-        ..Default::default()
-    };
     for adjustment in [
-        api::ContainerAdjustment::default(),
-        api::ContainerAdjustment { mounts: vec![mount, removed], ..Default::default() },
-        linux(api::LinuxContainerAdjustment {
-            namespaces: vec![namespace],
-            net_devices: [("-eth0".to_owned(), api::LinuxNetDevice::default())].into(),
-            rdt: Some(api::LinuxRdt { remove: true, ..Default::default() }).into(),
-            scheduler: Some(api::LinuxScheduler::default()).into(),
-            io_priority: Some(api::LinuxIOPriority::default()).into(),
-            ..one()
-        }),
+        json!({}),
+        json!({"mounts": [mount("/m", &["ro", "rbind", "noexec"]), mount("-/n", &["idmap"])]}),
+        json!({"linux": {
+            "namespaces": [{"type": "-time"}], "netDevices": {"-eth0": {}}, "rdt": {"remove": true},
+            "scheduler": {}, "ioPriority": {},
+        }}),
     ] {
-        assert!(!needs_runtime(&adjustment, &Resolved::default()), "{adjustment:?}");
+        assert!(!needs_runtime(&asks(&adjustment), &Resolved::default()), "{adjustment}");
     }
 }
 
@@ -240,12 +181,9 @@ fn removals_and_everyday_fields_ask_no_runtime() {
 fn a_bind_mount_has_no_data_that_a_runtime_could_apply() {
     let runc = Features::from_answers("runc version 1.1.5", r#"{"mountOptions": ["ro", "new"]}"#);
     let crun = Features::from_answers("crun version 1.8.1", "unknown command");
-    let checked = |type_: &str, option: &str, runtime: &Features| {
-        let options = ["ro", option].map(str::to_owned).into();
-        let (destination, type_) = ("/m".to_owned(), type_.to_owned());
-        let mount = api::Mount { destination, type_, options, ..Default::default() };
-        let adjustment = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };
-        check_runtime(&adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
+    let checked = |kind: &str, option: &str, runtime: &Features| {
+        let mount = json!({"destination": "/m", "type": kind, "options": ["ro", option]});
+        checked(&asks(&json!({"mounts": [mount]})), runtime)
     };
     for runtime in [&runc, &crun] {
         let error = checked("bind", "size=1M", runtime).unwrap_err();
@@ -263,13 +201,8 @@ fn memory_that_runc_ignores_needs_the_daemon_to_write_it() {
     let runc = Features::from_answers("runc version 1.5.2", "{}");
     let crun = Features::from_answers("crun version 1.8.1", "unknown command");
     let checked = |kernel_tcp: i64, runtime: &Features, writer: ResourceWriter| {
-        let limit = api::OptionalInt64 { value: kernel_tcp, ..Default::default() };
-        let memory = api::LinuxMemory { kernel_tcp: Some(limit).into(), ..Default::default() };
-        let resources = api::LinuxResources { memory: Some(memory).into(), ..Default::default() };
-        let adjustment = linux(api::LinuxContainerAdjustment {
-            resources: Some(resources).into(),
-            ..Default::default()
-        });
+        let memory = json!({"kernelTcp": {"value": kernel_tcp}});
+        let adjustment = linux(&json!({"resources": {"memory": memory}}));
         check_runtime(&adjustment, &Resolved::default(), runtime, writer)
     };
     let error = checked(4096, &runc, ResourceWriter::Runtime).unwrap_err();
@@ -283,6 +216,9 @@ fn memory_that_runc_ignores_needs_the_daemon_to_write_it() {
 
 #[test]
 fn what_cdi_and_classes_bring_needs_the_runtime_too() {
+    let brought = |resolved: &Resolved, runtime: &Features| {
+        check_runtime(&asks(&json!({})), resolved, runtime, ResourceWriter::Runtime)
+    };
     let device = CdiDevice {
         name: "v.com/d=x".to_owned(),
         net_devices: vec![("eth0".to_owned(), "x".to_owned())],
@@ -290,23 +226,11 @@ fn what_cdi_and_classes_bring_needs_the_runtime_too() {
     };
     let resolved = Resolved { cdi: vec![device], ..Resolved::default() };
     let runc = Features::from_answers("runc version 1.3.0", "{}");
-    let error = check_runtime(
-        &api::ContainerAdjustment::default(),
-        &resolved,
-        &runc,
-        ResourceWriter::Runtime,
-    )
-    .unwrap_err();
+    let error = brought(&resolved, &runc).unwrap_err();
     assert_eq!(error.field(), Some("CdiDevices[v.com/d=x]"));
     let class = Class::Set(json!({"closID": "gold"}));
     let resolved = Resolved { intel_rdt: class, ..Resolved::default() };
     let crun = Features::from_answers("crun version 1.9", "{}");
-    let error = check_runtime(
-        &api::ContainerAdjustment::default(),
-        &resolved,
-        &crun,
-        ResourceWriter::Runtime,
-    )
-    .unwrap_err();
+    let error = brought(&resolved, &crun).unwrap_err();
     says(&error, &["RdtClass", "crun 1.9.0", "linux.intelRdt"]);
 }

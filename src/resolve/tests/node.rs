@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use super::{HostTree, linux, says};
 use crate::plugin::api;
 use crate::resolve::check_node;
@@ -16,37 +18,18 @@ fn checked(tree: &HostTree, adjustment: &api::ContainerAdjustment) -> Result<(),
 
 /// An adjustment for each row of the table, with the field that a refusal names.
 fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
-    let one = api::LinuxContainerAdjustment::default;
-    let resources = |resources: api::LinuxResources| {
-        linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..one() })
-    };
-    let page = api::HugepageLimit { page_size: "2MB".to_owned(), limit: 1, ..Default::default() };
-    let clos = api::OptionalString { value: "gold".to_owned(), ..Default::default() };
-    let rdt = api::LinuxRdt { clos_id: Some(clos).into(), ..Default::default() };
-    let time = api::LinuxNamespace { type_: "time".to_owned(), ..Default::default() };
-    let policy = api::LinuxMemoryPolicy::default();
-    vec![
+    [
+        (json!({"resources": {"unified": {"memory.high": "1"}}}), "CgroupsUnified[memory.high]"),
         (
-            resources(api::LinuxResources {
-                unified: [("memory.high".to_owned(), "1".to_owned())].into(),
-                ..Default::default()
-            }),
-            "CgroupsUnified[memory.high]",
-        ),
-        (
-            resources(api::LinuxResources { hugepage_limits: vec![page], ..Default::default() }),
+            json!({"resources": {"hugepageLimits": [{"pageSize": "2MB", "limit": 1}]}}),
             "HugepageLimits[2MB]",
         ),
-        (linux(api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..one() }), "RdtClosID"),
-        (
-            linux(api::LinuxContainerAdjustment { namespaces: vec![time], ..one() }),
-            "Namespace[time]",
-        ),
-        (
-            linux(api::LinuxContainerAdjustment { memory_policy: Some(policy).into(), ..one() }),
-            "MemoryPolicy",
-        ),
+        (json!({"rdt": {"closId": {"value": "gold"}}}), "RdtClosID"),
+        (json!({"namespaces": [{"type": "time"}]}), "Namespace[time]"),
+        (json!({"memoryPolicy": {}}), "MemoryPolicy"),
     ]
+    .map(|(asked, field)| (linux(&asked), field))
+    .into()
 }
 
 /// A node that lacks everything, and one that has it.

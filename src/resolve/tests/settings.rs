@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{HostTree, linux, says};
+use super::{HostTree, says};
 use crate::plugin::api;
 use crate::resolve::check_node;
 use crate::spec::patch::{Class, PatchError, Resolved};
@@ -58,10 +58,8 @@ fn checked_with(
     if resolved.block_io != Class::Unasked {
         resources.blockio_class = Some(api::OptionalString::default()).into();
     }
-    let adjustment = linux(api::LinuxContainerAdjustment {
-        resources: Some(resources).into(),
-        ..Default::default()
-    });
+    let mut adjustment = api::ContainerAdjustment::default();
+    adjustment.linux.mut_or_insert_default().resources = Some(resources).into();
     let resctrl = Path::new("/sys/fs/resctrl");
     check_node(&adjustment, resolved, resctrl, DOCUMENT.as_bytes(), &tree.host())
 }

@@ -8,10 +8,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use oci_document::Object;
 use serde_json::Value;
 
-use super::{Changes, PatchError, patch_map, wanted_by_key};
+use super::{Patch, PatchError, Result, patch_map, wanted_by_key};
 
 /// runc's own label.
 const BUNDLE: &str = "bundle";
@@ -25,27 +24,25 @@ const UNSAFE: [&str; 5] = [
     "run.oci.",
 ];
 
-/// Applies the adjustment's annotations: a `-key` removes, anything else sets. `allowed` lists those that may be set
-/// although the runtime acts on them.
+/// Applies the adjustment's annotations: a `-key` removes, anything else sets. The facts list those that may be
+/// set although the runtime acts on them.
 pub(super) fn patch(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     annotations: &HashMap<String, String>,
-    allowed: &BTreeSet<String>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     if annotations.is_empty() {
         return Ok(());
     }
-    let object = root.map("annotations")?;
+    let object = patch.root.map("annotations")?;
     let wanted = wanted_by_key(annotations, |value| Value::from(value.as_str()));
     for (key, value) in &wanted {
         let Some(value) = value else { continue };
         let is_there = object.value(key)?.as_ref() == Some(value);
-        if !is_there && let Some(problem) = problem_of(key, allowed) {
+        if !is_there && let Some(problem) = problem_of(key, &patch.facts.runtime_annotations) {
             return Err(PatchError::invalid(format!("Annotations[{key}]"), problem));
         }
     }
-    patch_map(object, &wanted, ("annotations", "Annotations"), changes)
+    patch_map(object, &wanted, ("annotations", "Annotations"), &mut patch.changes)
 }
 
 /// Whether a runtime acts on the annotation. An operator may not permit `bundle`: runc reads the container's bundle

@@ -11,7 +11,7 @@ use oci_document::{DocumentError, Item, Object};
 use protobuf::MessageField;
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, clean, object_of, unmark, values};
+use super::{Changes, Patch, PatchError, Result, clean, object_of, unmark, values};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -58,19 +58,15 @@ struct DeviceNode<'t> {
 }
 
 /// Applies the adjustment's devices: a `-path` removes, anything else adds or replaces.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    devices: &[api::LinuxDevice],
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, devices: &[api::LinuxDevice]) -> Result<()> {
     if devices.is_empty() {
         return Ok(());
     }
-    let mut nodes = Nodes::take(root)?;
+    let mut nodes = Nodes::take(patch.root)?;
     for device in devices {
-        nodes.apply(root, device, "rwm", changes)?;
+        nodes.apply(patch, device, "rwm")?;
     }
-    nodes.put_back(root)
+    nodes.put_back(patch.root)
 }
 
 /// A document's nodes and rules while they are edited: read once and written once, for any number
@@ -87,7 +83,7 @@ pub(super) struct Nodes<'t> {
 
 impl<'t> Nodes<'t> {
     /// Takes the document's nodes out; it has none until they are put back.
-    pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
+    pub(super) fn take(root: &mut Object<'t>) -> Result<Self> {
         let items = std::mem::take(root.object("linux")?.array("devices")?.items());
         let (nodes, by_path, count) = Default::default();
         let mut all = Self { nodes, by_path, count, rules: None };
@@ -102,7 +98,7 @@ impl<'t> Nodes<'t> {
     }
 
     /// Writes nodes and rules into the document.
-    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<()> {
         let nodes = self.nodes.into_iter().flatten().map(|node| node.item);
         *root.object("linux")?.array("devices")?.items() = nodes.collect();
         if let Some(rules) = self.rules {
@@ -114,11 +110,10 @@ impl<'t> Nodes<'t> {
     /// Applies one device, which the container may use with `access`.
     pub(super) fn apply(
         &mut self,
-        root: &mut Object<'t>,
+        patch: &mut Patch<'_, 't>,
         device: &api::LinuxDevice,
         access: &str,
-        changes: &mut Changes,
-    ) -> Result<(), PatchError> {
+    ) -> Result<()> {
         let (path, is_removal) = unmark(&device.path);
         let nri_field = format!("Devices[{path}]");
         if path.is_empty() {
@@ -127,13 +122,13 @@ impl<'t> Nodes<'t> {
         let after = if is_removal { None } else { Some(device_value(&nri_field, device)?) };
         let identity = DeviceNumber::new(&device.type_, device.major, device.minor);
         let wanted = identity.filter(|_| !is_removal);
-        let orphans = self.place((path, &nri_field), after, wanted.as_ref(), changes);
+        let orphans = self.place((path, &nri_field), after, wanted.as_ref(), &mut patch.changes);
         for orphan in orphans {
-            self.rules(root)?.drop_all(&orphan, &nri_field, changes);
+            self.rules(patch.root)?.drop_all(&orphan, &nri_field, &mut patch.changes);
         }
         match wanted {
             Some(wanted) if !access.is_empty() => {
-                self.rules(root)?.allow(&wanted, access, &nri_field, changes);
+                self.rules(patch.root)?.allow(&wanted, access, &nri_field, &mut patch.changes);
             }
             _ => {}
         }
@@ -187,7 +182,7 @@ impl<'t> Nodes<'t> {
         gone
     }
 
-    fn rules(&mut self, root: &mut Object<'t>) -> Result<&mut Rules<'t>, PatchError> {
+    fn rules(&mut self, root: &mut Object<'t>) -> Result<&mut Rules<'t>> {
         if self.rules.is_none() {
             self.rules = Some(Rules::read(rules_of(root)?)?);
         }
@@ -195,7 +190,7 @@ impl<'t> Nodes<'t> {
     }
 }
 
-fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, PatchError> {
+fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value> {
     let api::LinuxDevice { path, type_, major, minor, file_mode, uid, gid, special_fields: _ } =
         device;
     if !matches!(type_.as_str(), "c" | "u" | "b" | "p") {
@@ -299,15 +294,11 @@ fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<DeviceNumber>), Do
 }
 
 /// Appends cgroup rules to the existing ones; later rules override earlier ones.
-pub(super) fn patch_rules(
-    root: &mut Object<'_>,
-    rules: &[(String, Value)],
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch_rules(patch: &mut Patch<'_, '_>, rules: &[(String, Value)]) -> Result<()> {
     for (nri_field, rule) in rules {
-        let array = root.object("linux")?.object("resources")?.array("devices")?;
+        let array = patch.root.object("linux")?.object("resources")?.array("devices")?;
         array.items().push(Item::new(rule));
-        changes.note("linux.resources.devices", nri_field, None, Some(rule.clone()));
+        patch.changes.note("linux.resources.devices", nri_field, None, Some(rule.clone()));
     }
     Ok(())
 }

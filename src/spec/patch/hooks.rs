@@ -4,61 +4,48 @@
 //! The engine's hooks are never removed or moved; NRI has no request for that. Reference: OCI
 //! runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.
 
-use oci_document::{Item, Object};
+use oci_document::Item;
 use serde_json::Value;
 
-use super::{Changes, PatchError, object_of};
+use super::{Patch, PatchError, Result, object_of};
 use crate::error::quoted;
 use crate::plugin::api;
 
 const FIELD: &str = "OciHooks";
 
 /// Appends the adjustment's hooks, stage by stage.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    hooks: &api::Hooks,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, hooks: &api::Hooks) -> Result<()> {
     for (stage, hooks) in stages(hooks) {
         if hooks.is_empty() {
             continue;
         }
-        let before = root.object("hooks")?.array(stage)?.value();
-        append_to(root, stage, hooks, changes)?;
-        let after = root.object("hooks")?.array(stage)?.value();
-        changes.note(format!("hooks.{stage}"), FIELD, before, after);
+        let before = patch.root.object("hooks")?.array(stage)?.value();
+        append_to(patch, stage, hooks)?;
+        let after = patch.root.object("hooks")?.array(stage)?.value();
+        patch.changes.note(format!("hooks.{stage}"), FIELD, before, after);
     }
     Ok(())
 }
 
 /// Appends the hooks of one of many devices; records only the added ones, not the whole list.
-pub(super) fn append(
-    root: &mut Object<'_>,
-    hooks: &api::Hooks,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn append(patch: &mut Patch<'_, '_>, hooks: &api::Hooks) -> Result<()> {
     for (stage, hooks) in stages(hooks) {
         if hooks.is_empty() {
             continue;
         }
-        let added = append_to(root, stage, hooks, changes)?;
-        changes.note(format!("hooks.{stage}"), FIELD, None, Some(Value::Array(added)));
+        let added = append_to(patch, stage, hooks)?;
+        patch.changes.note(format!("hooks.{stage}"), FIELD, None, Some(Value::Array(added)));
     }
     Ok(())
 }
 
-fn append_to(
-    root: &mut Object<'_>,
-    stage: &str,
-    hooks: &[api::Hook],
-    changes: &mut Changes,
-) -> Result<Vec<Value>, PatchError> {
+fn append_to(patch: &mut Patch<'_, '_>, stage: &str, hooks: &[api::Hook]) -> Result<Vec<Value>> {
     let mut added = Vec::with_capacity(hooks.len());
-    let items = root.object("hooks")?.array(stage)?.items();
+    let items = patch.root.object("hooks")?.array(stage)?.items();
     for hook in hooks {
         let value = hook_value(stage, hook)?;
         items.push(Item::new(&value));
-        changes.doubt(FIELD, check_timeout(stage, hook));
+        patch.changes.doubt(FIELD, check_timeout(stage, hook));
         added.push(value);
     }
     Ok(added)
@@ -84,7 +71,7 @@ fn stages(hooks: &api::Hooks) -> [(&'static str, &[api::Hook]); 6] {
     ]
 }
 
-fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
+fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value> {
     let api::Hook { path, args, env, timeout, special_fields: _ } = hook;
     if !path.starts_with('/') {
         let problem = format!("the path \"{}\" of a {stage} hook is not absolute", quoted(path));

@@ -12,7 +12,7 @@ use oci_document::{Item, Object, SpecDocument};
 use serde_json::Value;
 
 use super::process::{Environment, patch_args_of, patch_rlimits_of, replace_rlimit};
-use super::{Changes, PatchError, PatchedSpec};
+use super::{Changes, PatchError, PatchedSpec, Result};
 use crate::limits;
 use crate::mark::ProcessValue;
 use crate::plugin::api;
@@ -21,10 +21,7 @@ use crate::plugin::api;
 ///
 /// # Errors
 /// Fails if the document cannot be edited unambiguously.
-pub fn patch_later_process(
-    document: &[u8],
-    values: &[ProcessValue],
-) -> Result<Option<Vec<u8>>, PatchError> {
+pub fn patch_later_process(document: &[u8], values: &[ProcessValue]) -> Result<Option<Vec<u8>>> {
     let mut document = SpecDocument::parse(document)?;
     let process = document.root();
     let mut is_changed = set_env(process, values)?;
@@ -44,7 +41,7 @@ pub(crate) fn patch_exec(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
     cwd: Option<&str>,
-) -> Result<PatchedSpec, PatchError> {
+) -> Result<PatchedSpec> {
     let mut document = SpecDocument::parse(document)?;
     let process = document.root();
     let mut changes = Changes::default();
@@ -68,7 +65,7 @@ pub(crate) fn patch_exec(
     Ok(PatchedSpec { bytes, changes })
 }
 
-fn set_env(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool, PatchError> {
+fn set_env(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool> {
     let mut variables = values.iter().filter_map(|value| Some((value.variable()?, value)));
     let Some(first) = variables.next() else { return Ok(false) };
     let mut environment = Environment::take(process)?;
@@ -80,7 +77,7 @@ fn set_env(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool, Pa
     Ok(is_changed)
 }
 
-fn set_rlimits(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool, PatchError> {
+fn set_rlimits(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool> {
     let mut limits = values.iter().filter_map(|value| Some((value.rlimit()?, value)));
     let Some(first) = limits.next() else { return Ok(false) };
     let items = process.array("rlimits")?.items();
@@ -91,7 +88,7 @@ fn set_rlimits(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool
     Ok(is_changed)
 }
 
-fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, PatchError> {
+fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool> {
     let (Some(name), ProcessValue { field: _, engine, plugin }) = (value.member(), value) else {
         return Ok(false);
     };
@@ -110,7 +107,7 @@ fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, Pa
 
 /// Adds groups if the process runs as the engine's user of the container, with the groups that the engine gave that
 /// user, or with none.
-fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, PatchError> {
+fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool> {
     let Some((engine, added)) = value.groups() else { return Ok(false) };
     let user = process.object("user")?;
     for id in ["uid", "gid"] {

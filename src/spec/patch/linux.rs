@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::resolved::patch_classes;
 use super::{
-    Changes, HostFacts, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt,
+    Patch, PatchError, Result, devices, memory_policy, net_devices, patch_map, process, rdt,
     resources, scheduling, seccomp, unmark, values, wanted_by_key,
 };
 use crate::plugin::api;
@@ -21,11 +21,9 @@ const NAMESPACES: [&str; 8] = ["network", "pid", "mount", "ipc", "uts", "user", 
 
 /// Applies the adjustment's Linux part.
 pub(super) fn patch(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     linux: &api::LinuxContainerAdjustment,
-    facts: &HostFacts,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let api::LinuxContainerAdjustment {
         devices,
         resources,
@@ -41,49 +39,41 @@ pub(super) fn patch(
         memory_policy,
         special_fields: _,
     } = linux;
-    devices::patch(root, devices, changes)?;
+    devices::patch(patch, devices)?;
     if !cgroups_path.is_empty() {
-        patch_cgroups_path(root, cgroups_path, changes)?;
+        patch_cgroups_path(patch, cgroups_path)?;
     }
-    process::patch_oom_score_adj(root, oom_score_adj.as_ref().map(|score| score.value), changes)?;
-    scheduling::patch_io_priority(root, io_priority.as_ref(), changes)?;
-    scheduling::patch_scheduler(root, scheduler.as_ref(), changes)?;
-    seccomp::patch(root, seccomp_policy.as_ref(), changes)?;
-    patch_namespaces(root, namespaces, changes)?;
-    patch_sysctls(root, sysctl, changes)?;
-    net_devices::patch(root, net_devices, changes)?;
-    memory_policy::patch(root, memory_policy.as_ref(), changes)?;
+    process::patch_oom_score_adj(patch, oom_score_adj.as_ref().map(|score| score.value))?;
+    scheduling::patch_io_priority(patch, io_priority.as_ref())?;
+    scheduling::patch_scheduler(patch, scheduler.as_ref())?;
+    seccomp::patch(patch, seccomp_policy.as_ref())?;
+    patch_namespaces(patch, namespaces)?;
+    patch_sysctls(patch, sysctl)?;
+    net_devices::patch(patch, net_devices)?;
+    memory_policy::patch(patch, memory_policy.as_ref())?;
     if let Some(resources) = resources.as_ref() {
-        resources::patch(root, resources, facts, changes)?;
-        patch_classes(root, resources, &facts.names, changes)?;
+        resources::patch(patch, resources)?;
+        patch_classes(patch, resources)?;
     }
-    rdt::patch(root, rdt.as_ref(), changes)
+    rdt::patch(patch, rdt.as_ref())
 }
 
-fn patch_cgroups_path(
-    root: &mut Object<'_>,
-    path: &str,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+fn patch_cgroups_path(patch: &mut Patch<'_, '_>, path: &str) -> Result<()> {
     let names = ("linux.cgroupsPath", "CgroupsPath");
-    let linux = root.object("linux")?;
+    let linux = patch.root.object("linux")?;
     let engine = linux.value("cgroupsPath")?;
     values::check_cgroups_path(path, engine.as_ref().and_then(Value::as_str))
         .map_err(|problem| PatchError::invalid(names.1, problem))?;
-    Ok(changes.set(linux, "cgroupsPath", Value::from(path), names)?)
+    Ok(patch.changes.set(linux, "cgroupsPath", Value::from(path), names)?)
 }
 
 /// A `-type` leaves the container in the runtime's namespace; anything else gives it a new one or
 /// the one at `path`.
-fn patch_namespaces(
-    root: &mut Object<'_>,
-    namespaces: &[api::LinuxNamespace],
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+fn patch_namespaces(patch: &mut Patch<'_, '_>, namespaces: &[api::LinuxNamespace]) -> Result<()> {
     if namespaces.is_empty() {
         return Ok(());
     }
-    let items = root.object("linux")?.array("namespaces")?.items();
+    let items = patch.root.object("linux")?.array("namespaces")?.items();
     for namespace in namespaces {
         let api::LinuxNamespace { type_, path, special_fields: _ } = namespace;
         let (name, is_removal) = unmark(type_);
@@ -119,21 +109,17 @@ fn patch_namespaces(
         for extra in matching.iter().skip(usize::from(after.is_some())).rev() {
             items.remove(*extra);
         }
-        changes.note(format!("linux.namespaces[{name}]"), nri_field, before, after);
+        patch.changes.note(format!("linux.namespaces[{name}]"), nri_field, before, after);
     }
     Ok(())
 }
 
-fn patch_sysctls(
-    root: &mut Object<'_>,
-    sysctl: &HashMap<String, String>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+fn patch_sysctls(patch: &mut Patch<'_, '_>, sysctl: &HashMap<String, String>) -> Result<()> {
     if sysctl.is_empty() {
         return Ok(());
     }
     let wanted = wanted_by_key(sysctl, |value| Value::from(value.as_str()));
-    let namespaces = namespaces_of(root)?;
+    let namespaces = namespaces_of(patch.root)?;
     for (key, value) in &wanted {
         let is_missing = |kind: &str| !namespaces.contains(kind);
         let nri_field = format!("Sysctl[{key}]");
@@ -149,14 +135,14 @@ fn patch_sysctls(
             }
             Ok(_) => continue,
         };
-        changes.doubt(&nri_field, Err(doubt));
+        patch.changes.doubt(&nri_field, Err(doubt));
     }
-    let object = root.object("linux")?.map("sysctl")?;
-    patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), changes)
+    let object = patch.root.object("linux")?.map("sysctl")?;
+    patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), &mut patch.changes)
 }
 
 /// The types of the namespaces that the container will have.
-fn namespaces_of(root: &mut Object<'_>) -> Result<HashSet<String>, PatchError> {
+fn namespaces_of(root: &mut Object<'_>) -> Result<HashSet<String>> {
     let mut types = HashSet::new();
     for item in root.object("linux")?.array("namespaces")?.items().iter() {
         let there = item.open("linux.namespaces[]")?.value("type")?;

@@ -4,9 +4,7 @@
 //! It cannot be removed: NRI has no request for that, and mode zero is a policy too. Reference: NRI
 //! `AdjustMemoryPolicy`, except for BUG-G14; set_mempolicy(2).
 
-use oci_document::Object;
-
-use super::{Changes, PatchError, all_known, known, object_of, values};
+use super::{Patch, Result, all_known, known, object_of, values};
 use crate::error::quoted;
 use crate::plugin::api::{self, MpolFlag as Flag};
 
@@ -14,31 +12,30 @@ const FIELD: &str = "MemoryPolicy";
 
 /// Replaces the policy.
 pub(super) fn patch(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     policy: Option<&api::LinuxMemoryPolicy>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let Some(policy) = policy else { return Ok(()) };
     let api::LinuxMemoryPolicy { mode, nodes, flags, special_fields: _ } = policy;
     let (mode, name) = known(FIELD, "mode", *mode)?;
     if !is_complete(mode, nodes) {
         let wants = if nodes.is_empty() { "needs" } else { "takes no" };
         let problem = format!("{mode:?} {wants} nodes");
-        changes.doubt(FIELD, Err(problem));
+        patch.changes.doubt(FIELD, Err(problem));
     }
     if !nodes.is_empty() && !values::is_id_list(nodes) {
         let problem = format!("\"{}\" is not a list of nodes, such as 0-1,3", quoted(nodes));
-        changes.doubt(FIELD, Err(problem));
+        patch.changes.doubt(FIELD, Err(problem));
     }
     let (flag_names, has) = (all_known(FIELD, flags)?, |flag: Flag| flags.contains(&flag.into()));
     if has(Flag::MPOL_F_STATIC_NODES) && has(Flag::MPOL_F_RELATIVE_NODES) {
         let problem = "MPOL_F_STATIC_NODES and MPOL_F_RELATIVE_NODES exclude each other";
-        changes.doubt(FIELD, Err(problem));
+        patch.changes.doubt(FIELD, Err(problem));
     }
     let value =
         object_of([("mode", name), ("nodes", nodes.as_str().into()), ("flags", flag_names)]);
     let names = ("linux.memoryPolicy", FIELD);
-    Ok(changes.set(root.object("linux")?, "memoryPolicy", value, names)?)
+    Ok(patch.changes.set(patch.root.object("linux")?, "memoryPolicy", value, names)?)
 }
 
 /// Whether the kernel accepts the mode with these nodes, or with none.

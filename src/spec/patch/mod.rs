@@ -67,6 +67,9 @@ pub struct SpecChange {
     pub after: Option<Value>,
 }
 
+/// A result that fails with the reason why an adjustment cannot be applied.
+pub(crate) type Result<T, E = PatchError> = std::result::Result<T, E>;
+
 /// The reason why an adjustment cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
@@ -114,7 +117,7 @@ pub fn patch_on(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
     facts: &HostFacts,
-) -> Result<PatchedSpec, PatchError> {
+) -> Result<PatchedSpec> {
     let (patched, doubts) = patch_anyway(document, adjustment, facts)?;
     match doubts.into_iter().next() {
         Some(doubt) => Err(doubt),
@@ -128,7 +131,7 @@ pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
     facts: &HostFacts,
-) -> Result<(PatchedSpec, Vec<PatchError>), PatchError> {
+) -> Result<(PatchedSpec, Vec<PatchError>)> {
     let api::ContainerAdjustment {
         annotations,
         mounts,
@@ -145,23 +148,29 @@ pub fn patch_anyway(
         return Ok((PatchedSpec { bytes: None, changes: Vec::new() }, Vec::new()));
     }
     let mut document = SpecDocument::parse(document)?;
-    let root = document.root();
-    let mut changes = Changes::default();
-    annotations::patch(root, annotations, &facts.runtime_annotations, &mut changes)?;
-    process::patch_env(root, env, &mut changes)?;
-    process::patch_args(root, args, &mut changes)?;
+    let mut patch = Patch { root: document.root(), changes: Changes::default(), facts };
+    annotations::patch(&mut patch, annotations)?;
+    process::patch_env(&mut patch, env)?;
+    process::patch_args(&mut patch, args)?;
     if let Some(hooks) = hooks.as_ref() {
-        hooks::patch(root, hooks, &mut changes)?;
+        hooks::patch(&mut patch, hooks)?;
     }
-    resolved::patch_cdi(root, cdi_devices, facts, &mut changes)?;
+    resolved::patch_cdi(&mut patch, cdi_devices)?;
     if let Some(linux) = linux.as_ref() {
-        linux::patch(root, linux, facts, &mut changes)?;
+        linux::patch(&mut patch, linux)?;
     }
-    mounts::patch(root, mounts, facts, &mut changes)?;
-    process::patch_rlimits(root, rlimits, &mut changes)?;
-    let Changes(changes, doubts) = changes;
+    mounts::patch(&mut patch, mounts)?;
+    process::patch_rlimits(&mut patch, rlimits)?;
+    let Changes(changes, doubts) = patch.changes;
     let bytes = (!changes.is_empty()).then(|| document.to_bytes());
     Ok((PatchedSpec { bytes, changes }, doubts))
+}
+
+/// A document while it is patched.
+struct Patch<'p, 't> {
+    root: &'p mut Object<'t>,
+    changes: Changes,
+    facts: &'p HostFacts,
 }
 
 /// The changes so far, and the values among them that a runtime probably refuses.
@@ -261,7 +270,7 @@ fn patch_map(
     wanted: &BTreeMap<&str, Option<Value>>,
     names: (&str, &str),
     changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     for (key, value) in wanted {
         let field = format!("{}[{key}]", names.0);
         let nri_field = format!("{}[{key}]", names.1);
@@ -272,11 +281,7 @@ fn patch_map(
 
 /// The name of an enumeration's value, which is also OCI's. An unknown number, of a newer NRI, is refused: it would
 /// become an absent member, or a removal.
-fn known<E: EnumFull>(
-    field: &str,
-    what: &str,
-    value: EnumOrUnknown<E>,
-) -> Result<(E, Value), PatchError> {
+fn known<E: EnumFull>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Result<(E, Value)> {
     let value = value
         .enum_value()
         .map_err(|number| PatchError::invalid(field, format!("{number} is an unknown {what}")))?;
@@ -284,7 +289,7 @@ fn known<E: EnumFull>(
 }
 
 /// The names of a list of enumeration values.
-fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Value, PatchError> {
+fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Value> {
     values.iter().map(|value| known(field, "flag", *value).map(|(_, name)| name)).collect()
 }
 

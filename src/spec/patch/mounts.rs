@@ -11,22 +11,17 @@ use std::collections::HashMap;
 use oci_document::{Item, Object};
 use serde_json::Value;
 
-use super::{Changes, HostFacts, PatchError, clean, object_of, propagation, unmark};
+use super::{Changes, Patch, PatchError, Result, clean, object_of, propagation, unmark};
 use crate::plugin::api;
 
 /// Applies the adjustment's mounts: a `-destination` removes, anything else adds or replaces.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    mounts: &[api::Mount],
-    facts: &HostFacts,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, mounts: &[api::Mount]) -> Result<()> {
     if mounts.is_empty() {
         return Ok(());
     }
-    let mut placed = Placed::take(root)?;
-    placed.apply(root, mounts, facts, changes)?;
-    placed.put_back(root, |place| (depth(place), place.to_owned()))
+    let mut placed = Placed::take(patch.root)?;
+    placed.apply(patch, mounts)?;
+    placed.put_back(patch.root, |place| (depth(place), place.to_owned()))
 }
 
 /// A document's mounts while they are edited: read once and written once, for any number of
@@ -40,7 +35,7 @@ pub(super) struct Placed<'t> {
 
 impl<'t> Placed<'t> {
     /// Takes the document's mounts out; it has none until they are put back.
-    pub(super) fn take(root: &mut Object<'t>) -> Result<Self, PatchError> {
+    pub(super) fn take(root: &mut Object<'t>) -> Result<Self> {
         let items = std::mem::take(root.array("mounts")?.items());
         let (mounts, by_place) = (Vec::with_capacity(items.len()), HashMap::new());
         let mut placed = Self { mounts, by_place, is_changed: false };
@@ -57,7 +52,7 @@ impl<'t> Placed<'t> {
         self,
         root: &mut Object<'t>,
         order: impl Fn(&str) -> K,
-    ) -> Result<(), PatchError> {
+    ) -> Result<()> {
         let mut mounts: Vec<_> = self.mounts.into_iter().flatten().collect();
         if self.is_changed {
             mounts.sort_by_cached_key(|(place, _)| order(place));
@@ -67,28 +62,22 @@ impl<'t> Placed<'t> {
     }
 
     /// Applies these mounts.
-    pub(super) fn apply(
-        &mut self,
-        root: &mut Object<'t>,
-        mounts: &[api::Mount],
-        facts: &HostFacts,
-        changes: &mut Changes,
-    ) -> Result<(), PatchError> {
+    pub(super) fn apply(&mut self, patch: &mut Patch<'_, 't>, mounts: &[api::Mount]) -> Result<()> {
         let mut is_changed = false;
         for mount in mounts {
-            is_changed |= self.place(mount, changes)?;
+            is_changed |= self.place(mount, &mut patch.changes)?;
         }
         self.is_changed |= is_changed;
         if is_changed {
             for mount in mounts {
-                propagation::patch(root, mount, facts, changes)?;
+                propagation::patch(patch, mount)?;
             }
         }
         Ok(())
     }
 
     /// Applies one entry; returns whether anything changed.
-    fn place(&mut self, mount: &api::Mount, changes: &mut Changes) -> Result<bool, PatchError> {
+    fn place(&mut self, mount: &api::Mount, changes: &mut Changes) -> Result<bool> {
         let (destination, is_removal) = unmark(&mount.destination);
         // Its owner is found by the normalized destination, however it is spelled.
         let cleaned = clean(destination);
@@ -122,7 +111,7 @@ impl<'t> Placed<'t> {
     }
 }
 
-fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError> {
+fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value> {
     let api::Mount { destination, type_, source, options, special_fields: _ } = mount;
     if [destination, type_, source].into_iter().chain(options).any(|word| word.contains('\0')) {
         return Err(PatchError::invalid(nri_field, "it contains NUL"));

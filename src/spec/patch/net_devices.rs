@@ -6,10 +6,9 @@
 
 use std::collections::HashMap;
 
-use oci_document::Object;
 use serde_json::Value;
 
-use super::{Changes, PatchError, object_of, patch_map, wanted_by_key};
+use super::{Patch, PatchError, Result, object_of, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -18,10 +17,9 @@ const LONGEST: usize = 15;
 
 /// Applies the adjustment's network devices: a `-name` removes, anything else sets.
 pub(super) fn patch(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     devices: &HashMap<String, api::LinuxNetDevice>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     if devices.is_empty() {
         return Ok(());
     }
@@ -46,8 +44,8 @@ pub(super) fn patch(
             return Err(PatchError::invalid(field, problem));
         }
     }
-    let object = root.object("linux")?.map("netDevices")?;
-    patch_map(object, &wanted, ("linux.netDevices", "LinuxNetDevices"), changes)
+    let object = patch.root.object("linux")?.map("netDevices")?;
+    patch_map(object, &wanted, ("linux.netDevices", "LinuxNetDevices"), &mut patch.changes)
 }
 
 /// Without a name the device keeps its name on the host.

@@ -13,7 +13,7 @@ use oci_document::{Item, Object};
 use oci_spec::runtime::PosixRlimitType;
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, unmark};
+use super::{Changes, Patch, PatchError, Result, unmark};
 use crate::plugin::api;
 
 /// A variable of an adjustment; without a value it is removed.
@@ -23,17 +23,13 @@ struct Variable<'a> {
 }
 
 /// Sets and removes variables. Removal removes all occurrences; a new value replaces the first.
-pub(super) fn patch_env(
-    root: &mut Object<'_>,
-    env: &[api::KeyValue],
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch_env(patch: &mut Patch<'_, '_>, env: &[api::KeyValue]) -> Result<()> {
     if variables(env)?.is_empty() {
         return Ok(());
     }
-    let process = root.object("process")?;
+    let process = patch.root.object("process")?;
     let mut environment = Environment::take(process)?;
-    environment.apply(env, changes)?;
+    environment.apply(env, &mut patch.changes)?;
     environment.put_back(process)
 }
 
@@ -46,7 +42,7 @@ pub(super) struct Environment<'t> {
 
 impl<'t> Environment<'t> {
     /// Takes the environment of a process out; the document has none until it is put back.
-    pub(super) fn take(process: &mut Object<'t>) -> Result<Self, PatchError> {
+    pub(super) fn take(process: &mut Object<'t>) -> Result<Self> {
         let items = std::mem::take(process.array("env")?.items());
         let mut by_name: HashMap<String, Vec<usize>> = HashMap::with_capacity(items.len());
         for (place, item) in items.iter().enumerate() {
@@ -59,18 +55,14 @@ impl<'t> Environment<'t> {
     }
 
     /// Writes it into the document.
-    pub(super) fn put_back(self, process: &mut Object<'t>) -> Result<(), PatchError> {
+    pub(super) fn put_back(self, process: &mut Object<'t>) -> Result<()> {
         let entries = self.entries.into_iter().flatten().collect();
         *process.array("env")?.items() = entries;
         Ok(())
     }
 
     /// Sets and removes these variables.
-    pub(super) fn apply(
-        &mut self,
-        env: &[api::KeyValue],
-        changes: &mut Changes,
-    ) -> Result<(), PatchError> {
+    pub(super) fn apply(&mut self, env: &[api::KeyValue], changes: &mut Changes) -> Result<()> {
         for Variable { name, wanted } in variables(env)? {
             let (there, before) = self.find(name);
             if there.len() <= 1 && before.as_deref() == wanted {
@@ -136,7 +128,7 @@ impl<'t> Environment<'t> {
     }
 }
 
-fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>, PatchError> {
+fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>> {
     let mut variables: Vec<Variable<'_>> = Vec::with_capacity(env.len());
     let mut by_name: HashMap<&str, usize> = HashMap::with_capacity(env.len());
     for api::KeyValue { key, value, special_fields: _ } in env {
@@ -161,15 +153,11 @@ fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>, PatchError> {
 }
 
 /// Replaces the whole command line.
-pub(super) fn patch_args(
-    root: &mut Object<'_>,
-    args: &[String],
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch_args(patch: &mut Patch<'_, '_>, args: &[String]) -> Result<()> {
     if args.is_empty() {
         return Ok(());
     }
-    patch_args_of(root.object("process")?, args, changes)
+    patch_args_of(patch.root.object("process")?, args, &mut patch.changes)
 }
 
 /// Like [`patch_args`], for a process.
@@ -177,7 +165,7 @@ pub(super) fn patch_args_of(
     process: &mut Object<'_>,
     args: &[String],
     changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let Some(program) = args.first() else { return Ok(()) };
     if program.is_empty() {
         return Err(PatchError::invalid("Args", "the first argument, the program, is empty"));
@@ -189,30 +177,27 @@ pub(super) fn patch_args_of(
 }
 
 /// Sets the OOM score adjustment.
-pub(super) fn patch_oom_score_adj(
-    root: &mut Object<'_>,
-    score: Option<i64>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch_oom_score_adj(patch: &mut Patch<'_, '_>, score: Option<i64>) -> Result<()> {
     let Some(score) = score else { return Ok(()) };
     if !(-1000..=1000).contains(&score) {
         let problem = format!("{score} is outside -1000 to 1000");
         return Err(PatchError::invalid("OomScoreAdj", problem));
     }
     let names = ("process.oomScoreAdj", "OomScoreAdj");
-    Ok(changes.set(root.object("process")?, "oomScoreAdj", Value::from(score), names)?)
+    Ok(patch.changes.set(
+        patch.root.object("process")?,
+        "oomScoreAdj",
+        Value::from(score),
+        names,
+    )?)
 }
 
 /// Sets resource limits, each replacing the document's one of its type.
-pub(super) fn patch_rlimits(
-    root: &mut Object<'_>,
-    rlimits: &[api::POSIXRlimit],
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch_rlimits(patch: &mut Patch<'_, '_>, rlimits: &[api::POSIXRlimit]) -> Result<()> {
     if rlimits.is_empty() {
         return Ok(());
     }
-    patch_rlimits_of(root.object("process")?, rlimits, changes)
+    patch_rlimits_of(patch.root.object("process")?, rlimits, &mut patch.changes)
 }
 
 /// Like [`patch_rlimits`], for a process.
@@ -220,7 +205,7 @@ pub(super) fn patch_rlimits_of(
     process: &mut Object<'_>,
     rlimits: &[api::POSIXRlimit],
     changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let items = process.array("rlimits")?.items();
     for rlimit in rlimits {
         let api::POSIXRlimit { type_, hard, soft, special_fields: _ } = rlimit;
@@ -245,7 +230,7 @@ fn put_rlimit(
     nri_field: String,
     value: Value,
     changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let matching = places_of_rlimit(items, name)?;
     let before = matching.first().and_then(|first| items.get(*first)).map(Item::value);
     if matching.len() == 1 && before.as_ref() == Some(&value) {
@@ -269,7 +254,7 @@ pub(super) fn replace_rlimit(
     name: &str,
     replaced: &Value,
     wanted: &Value,
-) -> Result<bool, PatchError> {
+) -> Result<bool> {
     let there = places_of_rlimit(items, name)?;
     let values: Vec<Value> =
         there.iter().filter_map(|at| items.get(*at)).map(Item::value).collect();
@@ -296,7 +281,7 @@ fn is_same_limit(one: &Value, other: &Value) -> bool {
 }
 
 /// The positions of a limit in a list.
-fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>, PatchError> {
+fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>> {
     let mut places = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let typ = item.open("process.rlimits[]")?.value("type")?;

@@ -7,10 +7,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use oci_document::Object;
 use serde_json::Value;
 
-use super::{Changes, PatchError, Resolved, clean, mounts, unmark};
+use super::{Patch, PatchError, Resolved, Result, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -48,20 +47,15 @@ pub fn propagating_sources<'a>(
 }
 
 /// Checks the host mount of `mount`'s source, and makes the root file system propagate.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    mount: &api::Mount,
-    facts: &HostFacts,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, mount: &api::Mount) -> Result<()> {
     let Some(wanted) = wanted(mount) else { return Ok(()) };
     let nri_field = mounts::field_of(&mount.destination);
-    if let Some(mounts) = &facts.mounts {
-        let source = facts.resolved.get(&mount.source).unwrap_or(&mount.source);
+    if let Some(mounts) = &patch.facts.mounts {
+        let source = patch.facts.resolved.get(&mount.source).unwrap_or(&mount.source);
         check(mounts, source, wanted)
             .map_err(|problem| PatchError::invalid(&nri_field, problem))?;
     }
-    let linux = root.object("linux")?;
+    let linux = patch.root.object("linux")?;
     let there = linux.value("rootfsPropagation")?;
     let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
     // A shared mount receives as well.
@@ -73,7 +67,7 @@ pub(super) fn patch(
         Propagation::Slave => "rslave",
     };
     let names = ("linux.rootfsPropagation", nri_field.as_str());
-    Ok(changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
+    Ok(patch.changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
 }
 
 /// The propagation that a mount requests; the last of its options applies, as in mount(8).

@@ -9,7 +9,7 @@
 use oci_document::Object;
 use serde_json::{Map, Value};
 
-use super::{Changes, PatchError};
+use super::{Changes, Patch, PatchError, Result};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -29,27 +29,23 @@ struct RdtSetting {
 }
 
 /// Applies the adjustment's RDT part; an empty one requests nothing.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    rdt: Option<&api::LinuxRdt>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, rdt: Option<&api::LinuxRdt>) -> Result<()> {
     let Some(rdt) = rdt else { return Ok(()) };
     let settings = read(rdt)?;
     if rdt.remove {
-        return replace(root.object("linux")?, settings, changes);
+        return replace(patch.root.object("linux")?, settings, &mut patch.changes);
     }
     if settings.is_empty() {
         return Ok(());
     }
-    let object = root.object("linux")?.object("intelRdt")?;
+    let object = patch.root.object("linux")?.object("intelRdt")?;
     for RdtSetting { key, nri_field, value } in settings {
-        changes.put(object, key, value, (&format!("{PLACE}.{key}"), nri_field))?;
+        patch.changes.put(object, key, value, (&format!("{PLACE}.{key}"), nri_field))?;
     }
     Ok(())
 }
 
-fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>, PatchError> {
+fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>> {
     let api::LinuxRdt { clos_id, schemata, enable_monitoring, remove: _, special_fields: _ } = rdt;
     let mut settings = Vec::new();
     if let Some(clos_id) = clos_id.as_ref().map(|given| given.value.as_str()) {
@@ -85,11 +81,7 @@ fn is_class(clos_id: &str) -> bool {
 }
 
 /// Replaces the whole section by `settings`.
-fn replace(
-    linux: &mut Object<'_>,
-    settings: Vec<RdtSetting>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+fn replace(linux: &mut Object<'_>, settings: Vec<RdtSetting>, changes: &mut Changes) -> Result<()> {
     let before = linux.value("intelRdt")?;
     let after: Map<String, Value> = settings
         .into_iter()

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use oci_document::{Item, Object};
 use serde_json::{Value, json};
 
-use super::{Changes, HostFacts, PatchError, clean, devices, hooks, mounts, process};
+use super::{Changes, Patch, PatchError, Result, clean, devices, hooks, mounts, process};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -62,22 +62,17 @@ pub struct CdiDevice {
 }
 
 /// Applies the CDI devices, each under its name, so that its owner can be named.
-pub(super) fn patch_cdi(
-    root: &mut Object<'_>,
-    wanted: &[api::CDIDevice],
-    facts: &HostFacts,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
-    let mut found = facts.names.cdi.iter();
+pub(super) fn patch_cdi(patch: &mut Patch<'_, '_>, wanted: &[api::CDIDevice]) -> Result<()> {
+    let mut found = patch.facts.names.cdi.iter();
     let mut edited = Edited::default();
     for api::CDIDevice { name, special_fields: _ } in wanted {
         let field = format!("CdiDevices[{name}]");
         let Some(device) = found.next().filter(|device| device.name == *name) else {
             return Err(PatchError::NotApplied { field });
         };
-        let Changes(before, _) = &changes;
+        let Changes(before, _) = &patch.changes;
         let known = before.len();
-        edited.apply(root, device, facts, &field, changes).map_err(|error| match error {
+        edited.apply(patch, device, &field).map_err(|error| match error {
             PatchError::SpecDocument(_) => error,
             PatchError::NotApplied { field: inner } => {
                 PatchError::invalid(&field, format!("it sets {}", quoted(&inner)))
@@ -86,12 +81,12 @@ pub(super) fn patch_cdi(
                 PatchError::invalid(&field, format!("{}: {problem}", quoted(&inner)))
             }
         })?;
-        let Changes(after, _) = changes;
+        let Changes(after, _) = &mut patch.changes;
         for change in after.iter_mut().skip(known) {
             change.nri_field.clone_from(&field);
         }
     }
-    edited.put_back(root)
+    edited.put_back(patch.root)
 }
 
 /// The document's lists that CDI devices edit, each taken out once for all devices.
@@ -104,14 +99,7 @@ struct Edited<'t> {
 }
 
 impl<'t> Edited<'t> {
-    fn apply(
-        &mut self,
-        root: &mut Object<'t>,
-        device: &CdiDevice,
-        facts: &HostFacts,
-        field: &str,
-        changes: &mut Changes,
-    ) -> Result<(), PatchError> {
+    fn apply(&mut self, patch: &mut Patch<'_, 't>, device: &CdiDevice, field: &str) -> Result<()> {
         let CdiDevice {
             name: _,
             env,
@@ -123,35 +111,35 @@ impl<'t> Edited<'t> {
             additional_gids,
         } = device;
         if !env.is_empty() {
-            let take = || process::Environment::take(root.object("process")?);
-            opened(&mut self.env, take)?.apply(env, changes)?;
+            let take = || process::Environment::take(patch.root.object("process")?);
+            opened(&mut self.env, take)?.apply(env, &mut patch.changes)?;
         }
         if !nodes.is_empty() {
-            let user = Ids::of_process(root)?;
-            let all = opened(&mut self.nodes, || devices::Nodes::take(root))?;
+            let user = Ids::of_process(patch.root)?;
+            let all = opened(&mut self.nodes, || devices::Nodes::take(patch.root))?;
             for (node, access) in nodes {
-                all.apply(root, &user.fill(node), access, changes)?;
+                all.apply(patch, &user.fill(node), access)?;
             }
         }
         for (host, name) in net_devices {
             let names = (format!("linux.netDevices[{host}]"), field);
-            let interfaces = root.object("linux")?.map("netDevices")?;
-            changes.set(interfaces, host, json!({ "name": name }), (&names.0, names.1))?;
+            let interfaces = patch.root.object("linux")?.map("netDevices")?;
+            patch.changes.set(interfaces, host, json!({ "name": name }), (&names.0, names.1))?;
         }
         if !mounts.is_empty() {
-            let mounts = with_mapped_ids(root, mounts)?;
-            let all = opened(&mut self.mounts, || mounts::Placed::take(root))?;
-            all.apply(root, &mounts, facts, changes)?;
+            let mounts = with_mapped_ids(patch.root, mounts)?;
+            let all = opened(&mut self.mounts, || mounts::Placed::take(patch.root))?;
+            all.apply(patch, &mounts)?;
         }
-        hooks::append(root, hooks, changes)?;
+        hooks::append(patch, hooks)?;
         if let Some(rdt) = intel_rdt {
             let names = ("linux.intelRdt", field);
-            changes.set(root.object("linux")?, "intelRdt", rdt.clone(), names)?;
+            patch.changes.set(patch.root.object("linux")?, "intelRdt", rdt.clone(), names)?;
         }
-        self.add_gids(root, additional_gids, field, changes)
+        self.add_gids(patch, additional_gids, field)
     }
 
-    fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+    fn put_back(self, root: &mut Object<'t>) -> Result<()> {
         let Self { env, nodes, mounts, gids: _ } = self;
         env.map_or(Ok(()), |env| env.put_back(root.object("process")?))?;
         nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
@@ -159,24 +147,18 @@ impl<'t> Edited<'t> {
         mounts.map_or(Ok(()), |mounts| mounts.put_back(root, mounts::depth))
     }
 
-    fn add_gids(
-        &mut self,
-        root: &mut Object<'t>,
-        gids: &[u32],
-        field: &str,
-        changes: &mut Changes,
-    ) -> Result<(), PatchError> {
+    fn add_gids(&mut self, patch: &mut Patch<'_, 't>, gids: &[u32], field: &str) -> Result<()> {
         if gids.is_empty() {
             return Ok(());
         }
-        let items = root.object("process")?.object("user")?.array("additionalGids")?.items();
+        let items = patch.root.object("process")?.object("user")?.array("additionalGids")?.items();
         let there = items.iter().filter_map(|item| item.value().as_u64());
         let known = self.gids.get_or_insert_with(|| there.collect());
         let new = gids.iter().filter(|gid| known.insert(u64::from(**gid)));
         let new: Vec<Value> = new.map(|gid| Value::from(*gid)).collect();
         items.extend(new.iter().map(Item::new));
         if !new.is_empty() {
-            changes.note("process.user.additionalGids", field, None, Some(Value::Array(new)));
+            patch.changes.note("process.user.additionalGids", field, None, Some(Value::Array(new)));
         }
         Ok(())
     }
@@ -186,7 +168,7 @@ impl<'t> Edited<'t> {
 fn with_mapped_ids<'m>(
     root: &mut Object<'_>,
     mounts: &'m [api::Mount],
-) -> Result<Cow<'m, [api::Mount]>, PatchError> {
+) -> Result<Cow<'m, [api::Mount]>> {
     let mut is_mapped = false;
     for item in root.object("linux")?.array("namespaces")?.items() {
         let kind = item.open("linux.namespaces[]")?.value("type")?;
@@ -211,10 +193,7 @@ fn with_mapped_ids<'m>(
 }
 
 /// Opens a list unless it is open already.
-fn opened<T>(
-    place: &mut Option<T>,
-    take: impl FnOnce() -> Result<T, PatchError>,
-) -> Result<&mut T, PatchError> {
+fn opened<T>(place: &mut Option<T>, take: impl FnOnce() -> Result<T>) -> Result<&mut T> {
     match place {
         Some(open) => Ok(open),
         None => Ok(place.insert(take()?)),
@@ -229,7 +208,7 @@ struct Ids {
 }
 
 impl Ids {
-    fn of_process(root: &mut Object<'_>) -> Result<Self, PatchError> {
+    fn of_process(root: &mut Object<'_>) -> Result<Self> {
         let user = root.object("process")?.object("user")?;
         let id = |value: Option<Value>| {
             let id = value.as_ref().and_then(Value::as_u64)?;
@@ -253,11 +232,10 @@ impl Ids {
 
 /// Applies the classes; `rdt`, which comes later, overrides the RDT class.
 pub(super) fn patch_classes(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     resources: &api::LinuxResources,
-    resolved: &Resolved,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
+    let resolved = &patch.facts.names;
     for (is_wanted, class, field) in [
         (resources.blockio_class.is_some(), &resolved.block_io, "BlockioClass"),
         (resources.rdt_class.is_some(), &resolved.intel_rdt, "RdtClass"),
@@ -265,7 +243,7 @@ pub(super) fn patch_classes(
         if !is_wanted {
             continue;
         }
-        let linux = root.object("linux")?;
+        let linux = patch.root.object("linux")?;
         let (object, key, path) = if field == "RdtClass" {
             (linux, "intelRdt", "linux.intelRdt")
         } else {
@@ -273,11 +251,11 @@ pub(super) fn patch_classes(
         };
         match class {
             Class::Unasked => return Err(PatchError::NotApplied { field: field.to_owned() }),
-            Class::Set(value) => changes.set(object, key, value.clone(), (path, field))?,
+            Class::Set(value) => patch.changes.set(object, key, value.clone(), (path, field))?,
             Class::Cleared => {
                 if let Some(before) = object.value(key)? {
                     object.remove(key)?;
-                    changes.note(path, field, Some(before), None);
+                    patch.changes.note(path, field, Some(before), None);
                 }
             }
         }

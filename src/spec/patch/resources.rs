@@ -13,7 +13,7 @@ use oci_document::{Item, Object};
 use protobuf::MessageField;
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, object_of, values};
+use super::{Class, Patch, PatchError, Resolved, Result, devices, object_of, values};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::owned::holds_anyway;
@@ -60,36 +60,31 @@ impl RequestedResources {
 }
 
 /// Applies the adjustment's resources.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    resources: &api::LinuxResources,
-    facts: &HostFacts,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, resources: &api::LinuxResources) -> Result<()> {
     let RequestedResources { settings, hugepages, rules, doubts } = read(resources)?;
-    changes.1.extend(doubts);
-    devices::patch_rules(root, &rules, changes)?;
+    patch.changes.1.extend(doubts);
+    devices::patch_rules(patch, &rules)?;
     let touches_limits = settings.iter().any(|ResourceSetting { section, key, .. }| {
         *section == "memory" && matches!(key.as_str(), "limit" | "swap")
     });
     for ResourceSetting { section, key, value, nri_field } in settings {
-        let resources = root.object("linux")?.object("resources")?;
+        let resources = patch.root.object("linux")?.object("resources")?;
         let (object, field) = if section == "unified" {
             (resources.map(section)?, format!("linux.resources.unified[{key}]"))
         } else {
             (resources.object(section)?, format!("linux.resources.{section}.{key}"))
         };
         // Omitting it loses nothing, and crun refuses to create a container with it.
-        let is_idle = facts.is_cgroup_v2 && holds_anyway(section, &key, &value);
+        let is_idle = patch.facts.is_cgroup_v2 && holds_anyway(section, &key, &value);
         if !is_idle || object.value(&key)?.is_some() {
-            changes.set(object, &key, value, (&field, &nri_field))?;
+            patch.changes.set(object, &key, value, (&field, &nri_field))?;
         }
     }
     if touches_limits {
-        let checked = check_swap(root)?;
-        changes.doubt("MemSwapLimit", checked);
+        let checked = check_swap(patch.root)?;
+        patch.changes.doubt("MemSwapLimit", checked);
     }
-    patch_hugepages(root, hugepages, changes)
+    patch_hugepages(patch, hugepages)
 }
 
 /// The lists of `blockIO`; a class sets all of them.
@@ -106,7 +101,7 @@ const BLOCK_IO_LISTS: [&str; 5] = [
 pub fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,
-) -> Result<Map<String, Value>, PatchError> {
+) -> Result<Map<String, Value>> {
     for (is_set, class, field) in [
         (resources.blockio_class.is_some(), &resolved.block_io, "BlockioClass"),
         (resources.rdt_class.is_some(), &resolved.intel_rdt, "RdtClass"),
@@ -149,7 +144,7 @@ pub fn overlay_of(
 }
 
 /// Reads all resources except the classes, which the host defines.
-fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchError> {
+fn read(resources: &api::LinuxResources) -> Result<RequestedResources> {
     let api::LinuxResources {
         memory: _,
         cpu: _,
@@ -196,10 +191,7 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchErro
     Ok(wanted)
 }
 
-fn read_scalars(
-    resources: &api::LinuxResources,
-    wanted: &mut RequestedResources,
-) -> Result<(), PatchError> {
+fn read_scalars(resources: &api::LinuxResources, wanted: &mut RequestedResources) -> Result<()> {
     let memory = resources.memory.get_or_default();
     // NRI: a limit of zero leaves the engine's value.
     let nonzero = |limit: i64| (limit != 0).then_some(limit);
@@ -275,7 +267,7 @@ fn check_range(scalar: &Scalar, value: &Value) -> Result<(), String> {
 }
 
 /// Runtimes refuse a limit with swap that is lower than the limit without, or that has no such limit next to it.
-fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>, PatchError> {
+fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>> {
     let memory = root.object("linux")?.object("resources")?.object("memory")?;
     let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);
     let (limit, swap) = (number(memory.value("limit")?), number(memory.value("swap")?));
@@ -290,15 +282,11 @@ fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>, PatchError> {
     })
 }
 
-fn patch_hugepages(
-    root: &mut Object<'_>,
-    hugepages: Vec<(String, Value)>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+fn patch_hugepages(patch: &mut Patch<'_, '_>, hugepages: Vec<(String, Value)>) -> Result<()> {
     if hugepages.is_empty() {
         return Ok(());
     }
-    let items = root.object("linux")?.object("resources")?.array("hugepageLimits")?.items();
+    let items = patch.root.object("linux")?.object("resources")?.array("hugepageLimits")?.items();
     let mut by_size: HashMap<String, Vec<usize>> = HashMap::new();
     for (index, item) in items.iter().enumerate() {
         let there = item.open("linux.resources.hugepageLimits[]")?.value("pageSize")?;
@@ -319,7 +307,7 @@ fn patch_hugepages(
         }
         doubles.extend(matching.into_iter().skip(1));
         let field = format!("linux.resources.hugepageLimits[{size}]");
-        changes.note(field, format!("HugepageLimits[{size}]"), before, Some(value));
+        patch.changes.note(field, format!("HugepageLimits[{size}]"), before, Some(value));
     }
     let mut index = 0..;
     items.retain(|_| index.next().is_none_or(|index| !doubles.contains(&index)));

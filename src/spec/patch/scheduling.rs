@@ -5,10 +5,9 @@
 //! of the two is replaced or removed as a whole. Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, except for
 //! BUG-G14; sched(7), ioprio_set(2).
 
-use oci_document::Object;
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, all_known, known, nonzero, object_of};
+use super::{Changes, Patch, Result, all_known, known, nonzero, object_of};
 use crate::plugin::api;
 
 const IO_PRIORITY: &str = "IoPriority";
@@ -16,38 +15,36 @@ const SCHEDULER: &str = "LinuxSched";
 
 /// Sets the I/O priority; the class "none" removes it.
 pub(super) fn patch_io_priority(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     io_priority: Option<&api::LinuxIOPriority>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let Some(io_priority) = io_priority else { return Ok(()) };
     let api::LinuxIOPriority { class, priority, special_fields: _ } = io_priority;
     let (class, name) = known(IO_PRIORITY, "class", *class)?;
     let is_set = class != api::IOPrioClass::IOPRIO_CLASS_NONE;
     if is_set && !(0..=7).contains(priority) {
-        changes.doubt(IO_PRIORITY, Err(format!("priority {priority} is outside 0 to 7")));
+        patch.changes.doubt(IO_PRIORITY, Err(format!("priority {priority} is outside 0 to 7")));
     }
     let value = is_set.then(|| json!({"class": name, "priority": priority}));
     let names = ("process.ioPriority", IO_PRIORITY);
-    Ok(changes.put(root.object("process")?, "ioPriority", value, names)?)
+    Ok(patch.changes.put(patch.root.object("process")?, "ioPriority", value, names)?)
 }
 
 /// Sets the scheduler; the policy "none" removes it.
 pub(super) fn patch_scheduler(
-    root: &mut Object<'_>,
+    patch: &mut Patch<'_, '_>,
     scheduler: Option<&api::LinuxScheduler>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+) -> Result<()> {
     let Some(scheduler) = scheduler else { return Ok(()) };
-    let value = scheduler_value(scheduler, changes)?;
+    let value = scheduler_value(scheduler, &mut patch.changes)?;
     let names = ("process.scheduler", SCHEDULER);
-    Ok(changes.put(root.object("process")?, "scheduler", value, names)?)
+    Ok(patch.changes.put(patch.root.object("process")?, "scheduler", value, names)?)
 }
 
 fn scheduler_value(
     scheduler: &api::LinuxScheduler,
     changes: &mut Changes,
-) -> Result<Option<Value>, PatchError> {
+) -> Result<Option<Value>> {
     let api::LinuxScheduler {
         policy,
         nice,

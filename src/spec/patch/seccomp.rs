@@ -5,11 +5,10 @@
 //! policy is never merged with the engine's and cannot be removed; NRI has no request for either.
 //! Reference: NRI `AdjustSeccompPolicy`, except for BUG-G6; OCI `config-linux.md`, seccomp.
 
-use oci_document::Object;
 use protobuf::MessageField;
 use serde_json::Value;
 
-use super::{Changes, PatchError, nonzero, object_of};
+use super::{Patch, PatchError, Result, nonzero, object_of};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -22,19 +21,20 @@ const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 const LAST_ARGUMENT: u32 = 5;
 
 /// Replaces the policy.
-pub(super) fn patch(
-    root: &mut Object<'_>,
-    policy: Option<&api::LinuxSeccomp>,
-    changes: &mut Changes,
-) -> Result<(), PatchError> {
+pub(super) fn patch(patch: &mut Patch<'_, '_>, policy: Option<&api::LinuxSeccomp>) -> Result<()> {
     let Some(policy) = policy else { return Ok(()) };
     let mut doubts = Vec::new();
     let value = policy_value(policy, &mut doubts);
     let value = value.map_err(|problem| PatchError::invalid(FIELD, problem))?;
     for doubt in doubts {
-        changes.doubt(FIELD, Err(doubt));
+        patch.changes.doubt(FIELD, Err(doubt));
     }
-    Ok(changes.set(root.object("linux")?, "seccomp", value, ("linux.seccomp", FIELD))?)
+    Ok(patch.changes.set(
+        patch.root.object("linux")?,
+        "seccomp",
+        value,
+        ("linux.seccomp", FIELD),
+    )?)
 }
 
 fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<Value, String> {

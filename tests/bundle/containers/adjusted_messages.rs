@@ -4,10 +4,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Device, Resources};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
-use test_support::adjustments::{env, linux, memory_device};
+use test_support::scripted_plugin::json_of;
 use test_support::{Script, TestHost, started, succeeds, wait_until};
 
 use crate::updates::{settled, update};
@@ -19,8 +19,7 @@ fn listens() -> (Script, Heard) {
     let heard = Heard::default();
     let notes = Arc::clone(&heard);
     let hears = move |event: &str, request: &dyn MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        let request: Value = serde_json::from_str(&text).unwrap();
+        let request = json_of(request);
         let one = request.get("container").or_else(|| request["containers"].get(0));
         let Some(Value::Object(mut container)) = one.cloned() else { return };
         for member in ["state", "pid", "createdAt"] {
@@ -42,13 +41,12 @@ fn of(heard: &Heard, event: &str) -> Value {
 }
 
 /// 32 MiB of memory, 512 shares and a device, each of which brings more than it says.
-fn adjusting() -> Script {
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("A", "2")],
-        linux: Some(linux(512, memory_device("/dev/null2", 3))).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+fn adjusting() -> Adjustment {
+    Adjustment::new()
+        .env("A", "2")
+        .device(Device::character("/dev/null2", 1, 3))
+        .resources(Resources::new().cpu_shares(512).memory_limit(32 << 20))
+        .oom_score_adj(950)
 }
 
 fn resources(container: &Value) -> &Value {

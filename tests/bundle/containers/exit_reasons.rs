@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::scripted_plugin::json_of;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::{life, started, succeeds};
@@ -21,8 +22,7 @@ fn listens(events: &'static [&'static str]) -> (Script, Ends) {
     let heard = Arc::clone(&ends);
     let hears = move |event: &str, request: &dyn MessageDyn| {
         if events.contains(&event) {
-            let text = protobuf_json_mapping::print_to_string(request).unwrap();
-            let request: Value = serde_json::from_str(&text).unwrap();
+            let request = json_of(request);
             let member = |name: &str| request["container"][name].clone();
             heard.lock().unwrap().push(json!([
                 member("exitCode"),

@@ -26,7 +26,6 @@ fn configure(host: &TestHost, scope: &str) {
 }
 
 /// The runtime itself, as another handler of the engine calls it.
-#[expect(clippy::disallowed_methods, reason = "the runtime without nri-runc")]
 fn plain(host: &TestHost, words: &[&str]) {
     let root = host.path("root").display().to_string();
     let called = Command::new(host.path("fake/runc")).args(["--root", &root]).args(words).status();

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nri_plugin::{Adjustment, Device, Mount, Update};
 use nri_runc::plugin::api;
 use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
 
@@ -75,15 +76,7 @@ fn one_id_below_two_roots_is_two_containers_to_every_plugin() {
 }
 
 fn pids(id: &str) -> api::ContainerUpdate {
-    let pids = api::LinuxPids { limit: 7, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    api::ContainerUpdate {
-        container_id: id.to_owned(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    }
+    Update::of(id).pids_limit(7).into()
 }
 
 #[test]
@@ -141,29 +134,12 @@ fn ids_that_every_runtime_refuses_reach_it_unchanged() {
 
 /// A plugin that sets thousands of mounts and devices of a container `huge`.
 fn sets_thousands() -> Script {
-    let mount = |i: usize| api::Mount {
-        destination: format!("/d{i}"),
-        source: format!("/s{i}/{}", "x".repeat(200)),
-        options: vec!["rbind".to_owned(), "ro".to_owned()],
-        ..Default::default()
-    };
-    let device = |i: usize| api::LinuxDevice {
-        path: format!("/dev/d{i}"),
-        type_: "c".to_owned(),
-        major: 10,
-        minor: i64::try_from(i).unwrap(),
-        ..Default::default()
-    };
-    let linux = api::LinuxContainerAdjustment {
-        devices: (0..5000).map(device).collect(),
-        ..Default::default()
-    };
-    let adjust = api::ContainerAdjustment {
-        mounts: (0..5000).map(mount).collect(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, only: Some("huge"), ..Script::default() }
+    let script = (0..5000).fold(Adjustment::new(), |adjustment, i| {
+        let mount = Mount::bind(&format!("/s{i}/{}", "x".repeat(200)), &format!("/d{i}"));
+        let device = Device::character(&format!("/dev/d{i}"), 10, i);
+        adjustment.mount(mount.read_only()).device(device)
+    });
+    Script { only: Some("huge"), ..script.into() }
 }
 
 /// Creates the container `huge`, and small ones until that one is created. How long it took, and of

@@ -10,7 +10,6 @@ use test_support::{BUNDLE, TestHost};
 use crate::succeeds;
 
 /// Creates `c1` from a shell that ran `before` first; no daemon runs yet.
-#[expect(clippy::disallowed_methods, reason = "the program under test, below a shell")]
 fn create_after(host: &TestHost, before: &str) -> Output {
     let script = format!(
         "{before} \"$0\" --root '{}' create --bundle '{}' c1",
@@ -109,7 +108,6 @@ fn the_daemon_has_the_ordinary_scheduling_policy() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "ionice tells the class of a process")]
 fn the_daemon_has_no_io_priority_of_the_first_caller() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec ionice -c 3"));

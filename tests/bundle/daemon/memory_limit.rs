@@ -24,7 +24,6 @@ fn memory() -> Option<(PathBuf, &'static str)> {
 struct Limited(PathBuf);
 
 impl Limited {
-    #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
     fn new(host: &TestHost, more: u64) -> Option<Self> {
         let pid = host.daemon_pid();
         let (top, file) = memory()?;

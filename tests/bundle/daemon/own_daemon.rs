@@ -8,9 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use nix::unistd::{Gid, Uid, chown};
-use nri_runc::plugin::api;
-use serde_json::Value;
-use test_support::adjustments::sets;
+use serde_json::{Value, json};
+use test_support::adjustments::{adjusts, sets};
 use test_support::{Script, TestHost, connect, fails, is_synchronized, skip, started, succeeds};
 use test_support::{heard, wait_until};
 
@@ -30,7 +29,6 @@ struct UserHost {
 
 impl UserHost {
     /// `node` are lines of root's configuration. `None` after saying why the test is skipped.
-    #[expect(clippy::disallowed_methods, reason = "the program under test, as another user")]
     fn new(node: &str) -> Option<Self> {
         let node = started(node);
         for folder in ["user/run", "user/config/nri-runc", "root"] {
@@ -131,7 +129,6 @@ fn mode(path: &Path, mode: u32) {
 }
 
 /// Whether the user can make user namespaces here; says so if not.
-#[expect(clippy::disallowed_methods, reason = "the machine is tried")]
 fn has_namespaces(host: &UserHost) -> bool {
     let words = words(&host.node, USER, NAMESPACE);
     let is_so = Command::new(&words[0]).args(&words[1..]).arg("true").status().unwrap().success();
@@ -161,80 +158,31 @@ fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
     assert!(!checked.contains("allowed_uids lets user 65534"), "{checked}");
 }
 
-fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
-    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
-}
-
-fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
-    let resources = Some(resources).into();
-    linux(api::LinuxContainerAdjustment { resources, ..Default::default() })
-}
-
-/// Every field that needs root, by its name, and an answer that sets it.
-fn fields_of_root() -> [(&'static str, api::ContainerAdjustment); 9] {
-    let text = |value: &str| {
-        Some(api::OptionalString { value: value.to_owned(), ..Default::default() }).into()
-    };
-    let rdt = |rdt: api::LinuxRdt| {
-        linux(api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..Default::default() })
-    };
-    let cpu = |cpu: api::LinuxCPU| {
-        resources(api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() })
-    };
-    let pages = api::HugepageLimit { page_size: "2MB".to_owned(), limit: 1, ..Default::default() };
-    let device = api::LinuxNetDevice { name: "eth9".to_owned(), ..Default::default() };
-    let schemata =
-        api::OptionalRepeatedString { value: vec!["L3:0=f".to_owned()], ..Default::default() };
-    let monitoring = api::OptionalBool { value: true, ..Default::default() };
-    let runtime = api::OptionalInt64 { value: 1, ..Default::default() };
-    let period = api::OptionalUInt64 { value: 1, ..Default::default() };
+/// Every field that needs root, by its name, and what of an answer's `linux` sets it.
+fn fields_of_root() -> [(&'static str, Value); 9] {
     [
-        (
-            "BlockioClass",
-            resources(api::LinuxResources { blockio_class: text("gold"), ..Default::default() }),
-        ),
-        (
-            "RdtClass",
-            resources(api::LinuxResources { rdt_class: text("gold"), ..Default::default() }),
-        ),
+        ("BlockioClass", json!({"resources": {"blockioClass": {"value": "gold"}}})),
+        ("RdtClass", json!({"resources": {"rdtClass": {"value": "gold"}}})),
         (
             "HugepageLimits",
-            resources(api::LinuxResources { hugepage_limits: vec![pages], ..Default::default() }),
+            json!({"resources": {"hugepageLimits": [{"pageSize": "2MB", "limit": 1}]}}),
         ),
-        (
-            "CPURealtimeRuntime",
-            cpu(api::LinuxCPU { realtime_runtime: Some(runtime).into(), ..Default::default() }),
-        ),
-        (
-            "CPURealtimePeriod",
-            cpu(api::LinuxCPU { realtime_period: Some(period).into(), ..Default::default() }),
-        ),
-        ("RdtClosID", rdt(api::LinuxRdt { clos_id: text("gold"), ..Default::default() })),
-        (
-            "RdtSchemata",
-            rdt(api::LinuxRdt { schemata: Some(schemata).into(), ..Default::default() }),
-        ),
-        (
-            "RdtEnableMonitoring",
-            rdt(api::LinuxRdt { enable_monitoring: Some(monitoring).into(), ..Default::default() }),
-        ),
-        (
-            "LinuxNetDevices",
-            linux(api::LinuxContainerAdjustment {
-                net_devices: [("eth0".to_owned(), device)].into(),
-                ..Default::default()
-            }),
-        ),
+        ("CPURealtimeRuntime", json!({"resources": {"cpu": {"realtimeRuntime": {"value": 1}}}})),
+        ("CPURealtimePeriod", json!({"resources": {"cpu": {"realtimePeriod": {"value": 1}}}})),
+        ("RdtClosID", json!({"rdt": {"closId": {"value": "gold"}}})),
+        ("RdtSchemata", json!({"rdt": {"schemata": {"value": ["L3:0=f"]}}})),
+        ("RdtEnableMonitoring", json!({"rdt": {"enableMonitoring": {"value": true}}})),
+        ("LinuxNetDevices", json!({"netDevices": {"eth0": {"name": "eth9"}}})),
     ]
 }
 
 #[test]
 fn each_field_that_needs_root_is_refused_by_its_name() {
     let Some(host) = UserHost::new("") else { return };
-    let next = Arc::new(Mutex::new(api::ContainerAdjustment::default()));
+    let next = Arc::default();
     let _told = host.plugin(Script { next: Some(Arc::clone(&next)), ..Script::default() });
-    for (name, adjust) in fields_of_root() {
-        *next.lock().unwrap() = adjust;
+    for (name, linux) in fields_of_root() {
+        *next.lock().unwrap() = adjusts(&json!({ "linux": linux })).adjust;
         let wanted = ["cannot create c1", name, "needs root, and the daemon is a user's"];
         fails(&host.create(USER, &[], "c1"), &wanted);
         assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called: {name}");

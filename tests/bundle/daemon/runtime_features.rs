@@ -2,21 +2,15 @@
 //! The runtime is asked what it can do by the daemon, once, and only where it matters; one that
 //! does not answer holds nobody up for long.
 
-use nri_runc::plugin::api;
+use serde_json::json;
+use test_support::adjustments::adjusts;
 use test_support::{Script, TestHost};
 
 use crate::{refused, sets, started, succeeds};
 
 /// Asks for something that not every runtime honours.
 fn schedules() -> Script {
-    let scheduler = api::LinuxScheduler {
-        policy: api::LinuxSchedulerPolicy::SCHED_BATCH.into(),
-        ..Default::default()
-    };
-    let linux =
-        api::LinuxContainerAdjustment { scheduler: Some(scheduler).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    adjusts(&json!({"linux": {"scheduler": {"policy": "SCHED_BATCH"}}}))
 }
 
 fn times_asked(host: &TestHost) -> usize {

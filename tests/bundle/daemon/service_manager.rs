@@ -16,7 +16,7 @@ use test_support::{BUNDLE, TestHost, wait_until};
 use crate::succeeds;
 
 /// Starts the daemon as systemd does: the socket as descriptor 3, meant for this very process.
-#[expect(unsafe_code, clippy::disallowed_methods, reason = "a descriptor passed by number")]
+#[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn activated(host: &TestHost, listener: &UnixListener) -> Child {
     let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" nri daemon";
     let mut command = Command::new("/bin/sh");

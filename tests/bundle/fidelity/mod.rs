@@ -136,7 +136,6 @@ impl Play {
     }
 
     /// One call, by a process whose command line is the recorded parent's.
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn call(&self, call: &Call) {
         let argv: Vec<String> = call.argv.iter().map(|word| self.moved(word)).collect();
         if let Some(config) = &call.config {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Map, Value};
-use test_support::scripted_plugin::Hears;
+use test_support::scripted_plugin::{Hears, json_of};
 
 /// Everything that was heard, in order of arrival.
 #[derive(Clone, Default)]
@@ -67,8 +67,7 @@ fn difference(then: &Value, now: &Value) -> Value {
 
 /// A message in protobuf's JSON, with sorted keys.
 fn value(message: &dyn MessageDyn) -> Value {
-    let text = protobuf_json_mapping::print_to_string(message).unwrap();
-    let mut value = serde_json::from_str(&text).unwrap();
+    let mut value = json_of(message);
     mask(&mut value);
     value
 }

@@ -4,9 +4,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Device, Mount, Resources, api};
 use serde_json::{Value, json};
-use test_support::adjustments::{env, memory_device};
 use test_support::{Script, TestHost, fails, succeeds, wait_until};
 
 use crate::rules::pod_container;
@@ -23,7 +22,7 @@ struct Area {
     /// Gives the document a value of its own.
     own: fn(&mut Value),
     /// What a plugin answers.
-    theirs: fn() -> api::ContainerAdjustment,
+    theirs: fn() -> Adjustment,
     /// The value in a document.
     read: fn(&Value) -> Value,
     /// The values of the container, the injection and the plugin.
@@ -47,14 +46,6 @@ struct Case<'a> {
     before: Before,
     is_always: bool,
     is_audit: bool,
-}
-
-fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
-    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
-}
-
-fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
-    linux(api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() })
 }
 
 fn variable(document: &Value, name: &str) -> Value {
@@ -84,10 +75,7 @@ fn areas() -> Vec<Area> {
             field: "Env[X]",
             has_absence: true,
             own: |document| push(&mut document["process"]["env"], "X=own".into()),
-            theirs: || api::ContainerAdjustment {
-                env: vec![env("X", "theirs")],
-                ..Default::default()
-            },
+            theirs: || Adjustment::new().env("X", "theirs"),
             read: |document| variable(document, "X"),
             values: [json!("own"), json!("mine"), json!("theirs")],
         },
@@ -100,15 +88,7 @@ fn areas() -> Vec<Area> {
                 let mount = json!({"destination": "/d", "type": "tmpfs", "source": "own"});
                 push(&mut document["mounts"], mount);
             },
-            theirs: || api::ContainerAdjustment {
-                mounts: vec![api::Mount {
-                    destination: "/d".into(),
-                    type_: "tmpfs".into(),
-                    source: "theirs".into(),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            },
+            theirs: || Adjustment::new().mount(Mount::of("tmpfs", "theirs", "/d")),
             read: |document| {
                 let at = |place| entry(&document["mounts"], "destination", place, "source");
                 if at("/d").is_null() { at("/d/") } else { at("/d") }
@@ -124,12 +104,7 @@ fn areas() -> Vec<Area> {
                 let device = json!({"path": "/dev/x", "type": "c", "major": 1, "minor": 3});
                 push(&mut document["linux"]["devices"], device);
             },
-            theirs: || {
-                linux(api::LinuxContainerAdjustment {
-                    devices: vec![memory_device("/dev/x", 7)],
-                    ..Default::default()
-                })
-            },
+            theirs: || Adjustment::new().device(Device::character("/dev/x", 1, 7)),
             read: |document| entry(&document["linux"]["devices"], "path", "/dev/x", "minor"),
             values: [json!(3), json!(5), json!(7)],
         },
@@ -139,13 +114,7 @@ fn areas() -> Vec<Area> {
             field: "CdiDevices[corp.test/gpu=0]",
             has_absence: false,
             own: |document| push(&mut document["process"]["env"], "GPU=own".into()),
-            theirs: || api::ContainerAdjustment {
-                CDI_devices: vec![api::CDIDevice {
-                    name: "corp.test/gpu=0".into(),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            },
+            theirs: || Adjustment::new().cdi_device("corp.test/gpu=0"),
             read: |document| variable(document, "GPU"),
             values: [json!("own"), json!("cdi"), json!("cdi")],
         },
@@ -158,15 +127,7 @@ fn areas() -> Vec<Area> {
                 let limit = json!({"type": "RLIMIT_NOFILE", "soft": 10, "hard": 100});
                 push(&mut document["process"]["rlimits"], limit);
             },
-            theirs: || api::ContainerAdjustment {
-                rlimits: vec![api::POSIXRlimit {
-                    type_: "RLIMIT_NOFILE".into(),
-                    soft: 30,
-                    hard: 300,
-                    ..Default::default()
-                }],
-                ..Default::default()
-            },
+            theirs: || Adjustment::new().rlimit("RLIMIT_NOFILE", 30, 300),
             read: |document| {
                 entry(&document["process"]["rlimits"], "type", "RLIMIT_NOFILE", "soft")
             },
@@ -178,10 +139,7 @@ fn areas() -> Vec<Area> {
             field: "Annotations[corp/x]",
             has_absence: true,
             own: |document| document["annotations"]["corp/x"] = "own".into(),
-            theirs: || api::ContainerAdjustment {
-                annotations: [("corp/x".to_owned(), "theirs".to_owned())].into(),
-                ..Default::default()
-            },
+            theirs: || Adjustment::new().annotation("corp/x", "theirs"),
             read: |document| document["annotations"]["corp/x"].clone(),
             values: [json!("own"), json!("mine"), json!("theirs")],
         },
@@ -191,12 +149,7 @@ fn areas() -> Vec<Area> {
             field: "Sysctl[net.core.somaxconn]",
             has_absence: true,
             own: |document| document["linux"]["sysctl"]["net.core.somaxconn"] = "1".into(),
-            theirs: || {
-                linux(api::LinuxContainerAdjustment {
-                    sysctl: [("net.core.somaxconn".to_owned(), "3".to_owned())].into(),
-                    ..Default::default()
-                })
-            },
+            theirs: || Adjustment::new().sysctl("net.core.somaxconn", "3"),
             read: |document| document["linux"]["sysctl"]["net.core.somaxconn"].clone(),
             values: [json!("1"), json!("2"), json!("3")],
         },
@@ -208,8 +161,7 @@ fn areas() -> Vec<Area> {
             own: |document| document["hooks"]["poststop"] = json!([{"path": "/bin/own"}]),
             theirs: || {
                 let hook = api::Hook { path: "/bin/theirs".into(), ..Default::default() };
-                let hooks = api::Hooks { poststop: vec![hook], ..Default::default() };
-                api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() }
+                Adjustment::new().hooks(api::Hooks { poststop: vec![hook], ..Default::default() })
             },
             read: |document| {
                 let hooks = document["hooks"]["poststop"].as_array();
@@ -225,13 +177,7 @@ fn areas() -> Vec<Area> {
             field: "OomScoreAdj",
             has_absence: true,
             own: |document| document["process"]["oomScoreAdj"] = 1.into(),
-            theirs: || {
-                let score = api::OptionalInt { value: 3, ..Default::default() };
-                linux(api::LinuxContainerAdjustment {
-                    oom_score_adj: Some(score).into(),
-                    ..Default::default()
-                })
-            },
+            theirs: || Adjustment::new().oom_score_adj(3),
             read: |document| document["process"]["oomScoreAdj"].clone(),
             values: [json!(1), json!(2), json!(3)],
         },
@@ -241,10 +187,7 @@ fn areas() -> Vec<Area> {
             field: "PidsLimit",
             has_absence: true,
             own: |document| document["linux"]["resources"]["pids"] = json!({"limit": 10}),
-            theirs: || {
-                let pids = api::LinuxPids { limit: 30, ..Default::default() };
-                resources(api::LinuxResources { pids: Some(pids).into(), ..Default::default() })
-            },
+            theirs: || Adjustment::new().resources(Resources::new().pids_limit(30)),
             read: |document| document["linux"]["resources"]["pids"]["limit"].clone(),
             values: [json!(10), json!(20), json!(30)],
         },
@@ -257,10 +200,7 @@ fn areas() -> Vec<Area> {
                 document["linux"]["resources"]["unified"] = json!({"memory.high": "1000000"});
             },
             theirs: || {
-                resources(api::LinuxResources {
-                    unified: [("memory.high".to_owned(), "3000000".to_owned())].into(),
-                    ..Default::default()
-                })
+                Adjustment::new().resources(Resources::new().unified("memory.high", "3000000"))
             },
             read: |document| document["linux"]["resources"]["unified"]["memory.high"].clone(),
             values: [json!("1000000"), json!("2000000"), json!("3000000")],
@@ -274,13 +214,10 @@ fn areas() -> Vec<Area> {
                 document["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_LOG"});
             },
             theirs: || {
-                let policy = api::LinuxSeccomp {
-                    default_action: "SCMP_ACT_KILL".into(),
-                    ..Default::default()
-                };
-                linux(api::LinuxContainerAdjustment {
-                    seccomp_policy: Some(policy).into(),
-                    ..Default::default()
+                Adjustment::new().edit(|adjust| {
+                    let policy =
+                        adjust.linux.mut_or_insert_default().seccomp_policy.mut_or_insert_default();
+                    policy.default_action = "SCMP_ACT_KILL".to_owned();
                 })
             },
             read: |document| document["linux"]["seccomp"]["defaultAction"].clone(),
@@ -372,8 +309,8 @@ impl Case<'_> {
         host.write(&file, &document.to_string());
         let answers = [Before::EarlierPlugin, Before::LaterPlugin];
         for (plugin, state) in plugins.iter().zip(answers) {
-            let answer = if *before == state { (area.theirs)() } else { Default::default() };
-            *plugin.lock().unwrap() = answer;
+            let answer = if *before == state { (area.theirs)() } else { Adjustment::new() };
+            *plugin.lock().unwrap() = Script::from(answer).adjust;
         }
         let created = host.create_from(&bundle, &id);
         let owner = format!("inject:case-{at}");

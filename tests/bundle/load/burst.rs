@@ -30,7 +30,6 @@ struct Came {
 }
 
 /// Calls the wrapper beside others.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
     let said = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));

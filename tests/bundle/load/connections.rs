@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use async_trait::async_trait;
-use nri_plugin::{Handler, Stub};
-use nri_runc::plugin::Event;
+use nri_plugin::Stub;
 use serde_json::{Value, json};
 use test_support::adjustments::{sets, update_of};
 use test_support::example::example;
+use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{
     Script, Started, TestHost, connect, is_synchronized, started, succeeds, wait_until,
 };
@@ -61,22 +60,16 @@ fn a_plugin_registers_during_a_flood_of_connections() {
     assert!(host.logged(&["connections have not registered yet"]) <= ten_a_minute(since));
 }
 
-struct Nothing;
-
-#[async_trait]
-impl Handler for Nothing {
-    fn events(&self) -> &[Event] {
-        &[Event::RemoveContainer]
-    }
-}
-
 /// Registers under each of these names, one after the other; none may take part.
 fn register(host: &TestHost, ids: impl Iterator<Item = String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         for id in ids {
             let stream = tokio::net::UnixStream::connect(host.path("nri.sock")).await.unwrap();
-            if let Ok(stub) = Stub::serve(stream, &id, "", Arc::new(Nothing)).await {
+            if let Ok(stub) =
+                Stub::serve(stream, &id, "", Arc::new(RespondingPlugin::always(Response::Answer)))
+                    .await
+            {
                 stub.closed().await;
             }
         }

@@ -38,7 +38,6 @@ const FOREVER: Duration = Duration::from_secs(700);
 const LONG: &str = "create_cap = \"10m\"\n";
 
 /// Calls the wrapper for one container, whose files are its own; whether it succeeded.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
     let said = host.path(&format!("{id}.err"));
     let begun = Instant::now();

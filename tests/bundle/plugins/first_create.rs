@@ -14,7 +14,6 @@ use super::policies::row;
 use crate::succeeds;
 
 /// A plugin started by hand, in a process of its own.
-#[expect(clippy::disallowed_methods, reason = "a plugin in a process of its own")]
 fn by_hand(host: &TestHost) -> Child {
     let mut command = Command::new(example("event_logger"));
     command.arg("--socket").arg(host.path("nri.sock"));

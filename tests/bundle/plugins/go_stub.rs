@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 use test_support::{BUNDLE, Started, TestHost, golang, wait_until};
 
 /// Starts the Go plugin, and waits until it is synchronized.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn connect(host: &TestHost, program: &Path) -> Started {
     let mut command = Command::new(program);
     command.arg("-socket").arg(host.path("nri.sock")).arg("-out").arg(host.path("told"));

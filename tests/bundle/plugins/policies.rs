@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nri_plugin::{Context, Handler, Stub, async_trait};
+use nri_plugin::{Context, Handler, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
+use test_support::play::play;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use test_support::{BUNDLE, SILENT, TestHost, wait_until};
 
@@ -15,17 +16,7 @@ use crate::{refused, started, succeeds};
 
 /// Connects a handler as `id`, in a thread of its own.
 pub(crate) fn connect(host: &TestHost, id: &str, handler: Arc<dyn Handler>) {
-    let (socket, id) = (host.path("nri.sock"), id.to_owned());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-            // Where it is refused, the test waits for it in vain and says so.
-            if let Ok(stub) = Stub::serve(stream, &id, "", handler).await {
-                stub.closed().await;
-            }
-        });
-    });
+    play(host.path("nri.sock"), id, handler);
 }
 
 pub(crate) fn row(host: &TestHost, id: &str) -> Option<Value> {
@@ -125,21 +116,6 @@ fn a_pod_that_tolerates_a_missing_plugin_tolerates_its_silence() {
 }
 
 #[test]
-fn a_refused_pod_is_removed_and_nothing_is_created() {
-    let host = started("");
-    let odd = seat(
-        &host,
-        "10-odd",
-        RespondingPlugin::at(Event::RunPodSandbox, Response::Refuse("not here")),
-    );
-    let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
-    refused(&host, &host.create("c1"), &["10-odd refused: not here"]);
-    hears(&odd, "RemovePodSandbox c1");
-    assert_eq!(odd.told(), ["RunPodSandbox c1", "StopPodSandbox c1", "RemovePodSandbox c1"]);
-    assert_eq!(next.told(), [""; 0], "who never heard of it hears of no end either");
-}
-
-#[test]
 fn a_refused_start_starts_nothing_and_allows_the_delete() {
     let host = started("");
     let _odd = seat(
@@ -214,23 +190,6 @@ fn a_denied_field_refuses_the_container_by_name() {
     let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("KEY=1"));
-}
-
-#[test]
-fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
-    for (act, why) in [
-        (Response::Refuse("not signed"), "validator 20-judge rejected the adjustment: not signed"),
-        (Response::Hang, "validator 20-judge did not answer"),
-        (Response::Leave, "validator 20-judge went away"),
-    ] {
-        let host =
-            started(&format!("{SILENT}[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n"));
-        let sets = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
-        let judge = RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
-        let _judge = seat(&host, "20-judge", judge);
-        refused(&host, &host.create("c1"), &["cannot create c1", why]);
-        hears(&sets, "RemoveContainer c1");
-    }
 }
 
 /// Does not get through Synchronize.

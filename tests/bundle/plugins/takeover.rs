@@ -6,11 +6,11 @@
 use std::process::Output;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use nri_plugin::{Context, Handler, RuntimeHandle, async_trait};
+use nri_plugin::{Adjustment, Context, RuntimeHandle};
 use nri_runc::plugin::{Event, api};
 use serde_json::{Value, json};
 use test_support::adjustments::update_of;
-use test_support::{BUNDLE, Script, TestHost, started, wait_until};
+use test_support::{BUNDLE, Script, TestHost, acts_at_every_event, started, wait_until};
 use tokio::sync::Semaphore;
 
 use super::policies::connect;
@@ -45,6 +45,14 @@ const EVENTS: [Event; 8] = [
     Event::StopContainer,
     Event::RemoveContainer,
     Event::RemovePodSandbox,
+];
+
+/// Those that it writes down and plays its part at.
+const HEARD: [Event; 4] = [
+    Event::CreateContainer,
+    Event::PostCreateContainer,
+    Event::StartContainer,
+    Event::RemoveContainer,
 ];
 
 impl Candidate {
@@ -94,7 +102,19 @@ impl Candidate {
         wait_until(&format!("{} hears {line}", self.name), || self.count(line) > 0);
     }
 
-    async fn act(&self, method: &'static str, subject: &str) -> nri_plugin::Result<()> {
+    async fn act(
+        &self,
+        _: &Context,
+        event: Event,
+        name: &str,
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
+        if HEARD.contains(&event) {
+            self.play(event.name(), name).await?;
+        }
+        Ok(Adjustment::new().env("FROM", self.name).into())
+    }
+
+    async fn play(&self, method: &'static str, subject: &str) -> nri_plugin::Result<()> {
         self.told.lock().unwrap().push(format!("{method} {subject}").trim_end().to_owned());
         let does = self.does.iter().find(|(at, _)| *at == method).map(|(_, does)| does);
         let Some(does) = does else { return Ok(()) };
@@ -111,8 +131,7 @@ impl Candidate {
     }
 }
 
-#[async_trait]
-impl Handler for Candidate {
+acts_at_every_event! { Candidate {
     fn events(&self) -> &[Event] {
         &EVENTS
     }
@@ -123,7 +142,7 @@ impl Handler for Candidate {
         _: api::ConfigureRequest,
     ) -> nri_plugin::Result<()> {
         let _once = self.runtime.set(context.runtime().clone());
-        self.act("Configure", "").await
+        self.play("Configure", "").await
     }
 
     async fn synchronize(
@@ -135,7 +154,7 @@ impl Handler for Candidate {
         for container in &containers {
             self.told.lock().unwrap().push(format!("Synchronized {}", container.name));
         }
-        self.act("Synchronize", "").await?;
+        self.play("Synchronize", "").await?;
         Ok(self.wants.clone())
     }
 
@@ -143,40 +162,7 @@ impl Handler for Candidate {
         self.told.lock().unwrap().push("Shutdown".to_owned());
     }
 
-    async fn create_container(
-        &self,
-        _: &Context,
-        request: api::CreateContainerRequest,
-    ) -> nri_plugin::Result<api::CreateContainerResponse> {
-        self.act("CreateContainer", &request.container.name).await?;
-        let env = vec![("FROM", self.name).into()];
-        Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
-    }
-
-    async fn post_create_container(
-        &self,
-        _: &Context,
-        request: api::PostCreateContainerRequest,
-    ) -> nri_plugin::Result<()> {
-        self.act("PostCreateContainer", &request.container.name).await
-    }
-
-    async fn start_container(
-        &self,
-        _: &Context,
-        request: api::StartContainerRequest,
-    ) -> nri_plugin::Result<()> {
-        self.act("StartContainer", &request.container.name).await
-    }
-
-    async fn remove_container(
-        &self,
-        _: &Context,
-        request: api::RemoveContainerRequest,
-    ) -> nri_plugin::Result<()> {
-        self.act("RemoveContainer", &request.container.name).await
-    }
-}
+} }
 
 /// A candidate that works.
 pub(super) fn works(name: &'static str) -> Candidate {

@@ -17,7 +17,6 @@ const ID: &str = "10-foo";
 
 /// Starts a process of the plugin, which limits each container's processes to `limit`; in this
 /// cgroup, if there is one.
-#[expect(clippy::disallowed_methods, reason = "a plugin that the test starts by hand")]
 fn process(host: &TestHost, limit: u32, cgroup: Option<&PathBuf>, more: &[&str]) -> Started {
     let config = host.path(&format!("limit-{limit}.json"));
     host.write(&format!("limit-{limit}.json"), &format!("{{\"pids\":{{\"limit\":{limit}}}}}"));

@@ -11,7 +11,6 @@ use crate::{started, succeeds};
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// Creates a container by a caller with these variables; what a plugin was told of its trace.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn told(
     host: &TestHost,
     told: &Arc<Mutex<Vec<String>>>,

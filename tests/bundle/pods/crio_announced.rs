@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::scripted_plugin::json_of;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::succeeds;
@@ -64,7 +65,6 @@ fn member(pod: &str, name: &str) -> Value {
 }
 
 /// As CRI-O writes it: a file is made, then it is written.
-#[expect(clippy::disallowed_methods, reason = "whoever reads it may be too early")]
 fn write(host: &TestHost, name: &str, text: &str) {
     std::fs::write(host.path(name), text).unwrap();
 }
@@ -143,8 +143,7 @@ fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
     let heard = Arc::clone(&seen);
     let hears = move |event: &str, request: &dyn MessageDyn| {
         if event == "RunPodSandbox" {
-            let text = protobuf_json_mapping::print_to_string(request).unwrap();
-            heard.lock().unwrap().push(serde_json::from_str(&text).unwrap());
+            heard.lock().unwrap().push(json_of(request));
         }
     };
     let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::scripted_plugin::json_of;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::succeeds;
@@ -64,8 +65,7 @@ fn annotations_that_only_a_member_has_are_its_pods() {
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
     let heard = Arc::clone(&seen);
     let hears = move |event: &str, request: &dyn MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        let request: Value = serde_json::from_str(&text).unwrap();
+        let request = json_of(request);
         let pin = request["pod"]["annotations"]["cpu.example/pin"].clone();
         heard.lock().unwrap().push(json!([event, pin]));
     };

@@ -35,7 +35,6 @@ fn cgroup(host: &TestHost, parent: &str) -> PathBuf {
     host.path("host").join(at.strip_prefix("/").unwrap()).join(parent.trim_start_matches('/'))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn limit(folder: &Path, value: &str) {
     std::fs::create_dir_all(folder).unwrap();
     std::fs::write(folder.join(memory_limit().1), value).unwrap();
@@ -131,7 +130,6 @@ fn a_shared_or_removed_cgroup_is_no_resize_of_a_pod() {
 }
 
 /// A process that writes the limit and lives on, as an agent of the node does.
-#[expect(clippy::disallowed_methods, reason = "another process than kubelet")]
 fn agent(folder: &Path, value: &str) -> std::process::Child {
     let file = folder.join(memory_limit().1);
     let mut agent = std::process::Command::new("sh");

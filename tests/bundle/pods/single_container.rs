@@ -2,27 +2,14 @@
 //! A container that is its own pod, on engines without pods (D47): the namespace that plugins are
 //! told, which exempts nobody, and the pod's process and addresses from the moment when it has any.
 
-use std::sync::{Arc, Mutex};
-
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
 use test_support::real_runtime::RealRuntime;
+use test_support::scripted_plugin::{Heard, listening};
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::{started, succeeds};
-
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
-
-fn listening(mut script: Script) -> (Script, Heard) {
-    let heard = Heard::default();
-    let ear = Arc::clone(&heard);
-    script.hears = Some(Arc::new(move |event, request| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-    }));
-    (script, heard)
-}
 
 /// The pod as the event about it said it.
 fn pod_at(heard: &Heard, event: &str) -> Value {
@@ -176,8 +163,8 @@ impl Place {
 fn a_pods_addresses_come_from_its_own_network_namespace() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
-    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
-    let (script, heard) = listening(Script { adjust, only: Some("own"), ..Script::default() });
+    let adjust = Adjustment::new().hooks(hooks);
+    let (script, heard) = listening(Script { only: Some("own"), ..adjust.into() });
     let _told = place.host.plugin("10", "network", script);
     place.runs("own", true);
     for event in ["RunPodSandbox", "CreateContainer"] {

@@ -375,7 +375,6 @@ impl Follower {
     }
 
     /// The same, on the journal that a program in this folder prints.
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn on_journal(host: &TestHost, folder: &str) -> Self {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = std::process::Command::new(test_support::program::nri_runc());

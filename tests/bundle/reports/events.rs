@@ -329,7 +329,6 @@ fn of_page(language: &str) -> String {
 }
 
 /// Runs it, compiled by `build` if that is given; `None` after saying why it is skipped.
-#[expect(clippy::disallowed_methods, reason = "a program of the page")]
 fn client(host: &TestHost, language: &str, file: &str, build: &[&str]) -> Option<Started> {
     host.write(file, &of_page(language));
     let (source, program) = (host.path(file), host.path("client"));

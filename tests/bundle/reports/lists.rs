@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use nri_runc::testing::admin::{EXIT_CODES, EXIT_CODES_OF_VERBS};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Value, json};
-use test_support::adjustments::{open_files, sets};
+use test_support::adjustments::sets;
 use test_support::{BUNDLE, SILENT, Script, TestHost, started, succeeds, wait_until};
 
 use super::terminal::{ends, signal};
@@ -331,9 +331,7 @@ fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
 
 /// Starts a container with a limit that the runtime of the tests does not apply.
 fn start_drifting(host: &TestHost) -> impl Sized {
-    let rlimits = vec![open_files()];
-    let adjust = api::ContainerAdjustment { rlimits, ..Default::default() };
-    let limits = host.plugin("10", "limits", Script { adjust, ..Script::default() });
+    let limits = host.plugin("10", "limits", Adjustment::new().rlimit("RLIMIT_NOFILE", 123, 321));
     succeeds(&host.create("drifts"));
     succeeds(&host.verb(&["start", "drifts"]));
     limits

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
-use test_support::adjustments::{env, open_files, sets, update_of};
+use test_support::adjustments::{sets, update_of};
 use test_support::schema::{Schema, wrong_forms};
 use test_support::{Script, TestHost, fails, is_synchronized, succeeds, wait_until};
 
@@ -66,15 +66,11 @@ fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let empty = ["status", "plugins", "pods"].map(|verb| (verb, host.admin(&[verb])));
     outputs.extend(empty);
 
-    let adjust = api::ContainerAdjustment {
-        annotations: [("example.org/a".to_owned(), "b".to_owned())].into(),
-        env: vec![env("A", "1"), env("PATH", "/bin")],
-        // The runtime of the tests applies none.
-        rlimits: vec![open_files()],
-        ..Default::default()
-    };
+    // The runtime of the tests applies no limits.
+    let adjust = Adjustment::new().annotation("example.org/a", "b").env("A", "1");
+    let adjust = adjust.env("PATH", "/bin").rlimit("RLIMIT_NOFILE", 123, 321);
     let updates = vec![update_of("c2", &json!({"cpu": {"shares": 512}}))];
-    let _first = host.plugin("10", "a", Script { adjust, updates, ..Script::default() });
+    let _first = host.plugin("10", "a", Script { updates, ..adjust.into() });
     for (namespace, id) in [("shop", "c1"), ("shop", "c2"), ("stage", "d1")] {
         let bundle = pod_container(host, namespace, id);
         succeeds(&host.create_from(&bundle, id));

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Resources};
 use serde_json::{Value, json};
 use test_support::{BUNDLE, SILENT, Script, TestHost, skip, wait_until};
 
-use crate::{env, sets, started, succeeds};
+use crate::{sets, started, succeeds};
 
 /// Title of the terminal, clear screen, a second line, the other direction, nothing visible, C1.
 const HOSTILE: &str =
@@ -34,14 +34,8 @@ fn hostile_bundle() -> String {
     BUNDLE.replacen('{', &format!("{{{annotations}"), 1)
 }
 
-fn hostile_plugin() -> Script {
-    let annotations = [(HOSTILE.to_owned(), format!("{HOSTILE}2"))].into();
-    let adjust = api::ContainerAdjustment {
-        annotations,
-        env: vec![env(HOSTILE, HOSTILE)],
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+fn hostile_plugin() -> Adjustment {
+    Adjustment::new().annotation(HOSTILE, &format!("{HOSTILE}2")).env(HOSTILE, HOSTILE)
 }
 
 #[test]
@@ -365,13 +359,7 @@ fn an_unknown_name_fails_without_the_daemon() {
 fn changes_are_listed_with_times_in_plugin_order() {
     let host = started("");
     let _second = host.plugin("20", "second", sets("AAA", "2"));
-    let mut first = sets("ZZZ", "1");
-    let shares = api::OptionalUInt64 { value: 1024, ..Default::default() };
-    let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    first.adjust.linux = Some(linux).into();
+    let first = Adjustment::new().env("ZZZ", "1").resources(Resources::new().cpu_shares(1024));
     let _first = host.plugin("10", "first", first);
     succeeds(&host.create("c1"));
     let explained = host.admin(&["explain", "c1"]);
@@ -507,7 +495,6 @@ fn ids_of_engines_are_short_and_wide_ones_are_whole() {
 
 /// Each verb says one thing to a user who may not: nothing that it could not see is judged.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the program under test, as another user")]
 fn without_root_each_verb_fails_in_one_line() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;

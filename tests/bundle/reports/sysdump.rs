@@ -5,9 +5,9 @@
 use std::io::Read;
 use std::path::Path;
 
+use nri_plugin::Adjustment;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::adjustments::env;
 use test_support::{Script, TestHost, fails, succeeds, wait_until};
 
 /// The files that support relies on.
@@ -121,14 +121,9 @@ fn connect_plugin(host: &TestHost) {
         ..Default::default()
     };
     let hooks = api::Hooks { poststop: vec![hook], ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        annotations: [("x.org/secret".to_owned(), s(35))].into(),
-        env: vec![env("A", &s(36))],
-        args: vec!["sleep".to_owned(), "1".to_owned(), s(37)],
-        hooks: Some(hooks).into(),
-        ..Default::default()
-    };
-    let _sets = host.plugin("20", "sets", Script { adjust, ..Script::default() });
+    let adjust = Adjustment::new().annotation("x.org/secret", &s(35)).env("A", &s(36));
+    let adjust = adjust.args(["sleep", "1", &s(37)]).hooks(hooks);
+    let _sets = host.plugin("20", "sets", adjust);
 }
 
 /// A host on which all of them were seen.

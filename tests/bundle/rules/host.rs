@@ -2,6 +2,7 @@
 //! What rules do to a node: creates, updates of others and evictions are refused or noted, operators
 //! see which rule it was, and a mistyped rule closes what it was meant to protect.
 
+use nri_plugin::Adjustment;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::{sets, update_of};
@@ -235,10 +236,8 @@ fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
     succeeds(&host.create_from(&bundle, "free"));
 }
 
-fn annotates(key: &str) -> Script {
-    let annotations = [(key.to_owned(), "x".to_owned())].into();
-    let adjust = api::ContainerAdjustment { annotations, ..Default::default() };
-    Script { adjust, ..Script::default() }
+fn annotates(key: &str) -> Adjustment {
+    Adjustment::new().annotation(key, "x")
 }
 
 #[test]

@@ -9,7 +9,6 @@ use serde_json::Value;
 use test_support::example::example;
 use test_support::{Script, Started, TestHost, is_synchronized, skip, started, wait_until};
 
-#[expect(clippy::disallowed_methods, reason = "the plugins under test")]
 fn command(program: &str) -> Command {
     Command::new(program)
 }
@@ -102,7 +101,6 @@ struct Made(std::path::PathBuf);
 impl Made {
     /// Makes `path` below a folder of the test's own, and moves the process there; none where the machine
     /// does not let it.
-    #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
     fn with(path: &str, pid: u32) -> Option<Self> {
         let (top, _limit) = test_support::cgroup::memory_limit();
         let own = top.join(format!("nri-runc-origin-{}", std::process::id()));

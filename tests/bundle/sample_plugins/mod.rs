@@ -46,7 +46,6 @@ fn with_misc() -> TestHost {
     host
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn by_hand(host: &TestHost, name: &str, more: &[&str]) -> Command {
     let file = |name: &str| {
         let mut options = std::fs::OpenOptions::new();

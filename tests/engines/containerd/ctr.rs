@@ -2,10 +2,10 @@
 //! A container of `ctr run`, which has no pod and no namespace of Kubernetes: what containerd's own
 //! records say of it, and what its process shows once there is one.
 
-use std::sync::{Arc, Mutex};
-
-use serde_json::{Value, json};
-use test_support::{Script, adjustments::gives_address};
+use nri_plugin::Adjustment;
+use serde_json::json;
+use test_support::adjustments::gives_address;
+use test_support::scripted_plugin::listening;
 
 use super::host::{self, Engine};
 
@@ -34,14 +34,7 @@ async fn a_ctr_container_has_its_image_exec_and_addresses() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let _daemon = engine.start_daemon();
-    let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-    let ear = Arc::clone(&heard);
-    let mut script = Script::default();
-    script.adjust.hooks = Some(hooks).into();
-    script.hears = Some(Arc::new(move |event, request| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-    }));
+    let (script, heard) = listening(Adjustment::new().hooks(hooks));
     let _told =
         test_support::scripted_plugin::connect(engine.path("nri.sock"), "10", "network", script);
     engine.wait_until("the plugin is synchronized", || {

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
-use nri_runc::plugin::api;
+use serde_json::json;
+use test_support::adjustments::adjusts;
 use test_support::cri::{self, container, pods};
 use test_support::{Script, skip, tools};
 
@@ -31,7 +32,6 @@ echo end
 exec sleep 1000
 "#;
 
-#[expect(clippy::disallowed_methods, reason = "the node's network")]
 fn ip(words: &str) -> bool {
     let output = Command::new("ip").args(words.split(' ')).output();
     output.is_ok_and(|output| output.status.success())
@@ -51,43 +51,14 @@ fn has_network_of_its_own() -> bool {
 }
 
 fn adjusting() -> Script {
-    let scheduler = api::LinuxScheduler {
-        policy: api::LinuxSchedulerPolicy::SCHED_BATCH.into(),
-        nice: 5,
-        ..Default::default()
-    };
-    let io_priority = api::LinuxIOPriority {
-        class: api::IOPrioClass::IOPRIO_CLASS_BE.into(),
-        priority: 6,
-        ..Default::default()
-    };
-    let memory_policy = api::LinuxMemoryPolicy {
-        mode: api::MpolMode::MPOL_INTERLEAVE.into(),
-        nodes: "0".to_owned(),
-        ..Default::default()
-    };
     // ENOSYS: neither containerd's own profile nor a missing right would say that.
-    let errno = api::OptionalUInt32 { value: 38, ..Default::default() };
-    let call = api::LinuxSyscall {
-        names: ["mkdir", "mkdirat"].map(ToOwned::to_owned).into(),
-        action: "SCMP_ACT_ERRNO".to_owned(),
-        errno_ret: Some(errno).into(),
-        ..Default::default()
-    };
-    let seccomp_policy = api::LinuxSeccomp {
-        default_action: "SCMP_ACT_ALLOW".to_owned(),
-        syscalls: vec![call],
-        ..Default::default()
-    };
-    let linux = api::LinuxContainerAdjustment {
-        scheduler: Some(scheduler).into(),
-        io_priority: Some(io_priority).into(),
-        memory_policy: Some(memory_policy).into(),
-        seccomp_policy: Some(seccomp_policy).into(),
-        ..Default::default()
-    };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    let call = json!({"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": {"value": 38}});
+    adjusts(&json!({"linux": {
+        "scheduler": {"policy": "SCHED_BATCH", "nice": 5},
+        "ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 6},
+        "memoryPolicy": {"mode": "MPOL_INTERLEAVE", "nodes": "0"},
+        "seccompPolicy": {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [call]},
+    }}))
 }
 
 /// A pod with a network of its own, and a container that looks around.

@@ -26,7 +26,6 @@ fn connect(engine: &Engine, program: &std::path::Path) -> Plugin {
 
 /// Starts a process of the plugin, and waits until it takes part. It writes what it hears to the
 /// file `told`, and gives each container's variable this value.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn process(engine: &Engine, program: &std::path::Path, told: &str, value: &str) -> Plugin {
     let mut command = Command::new(program);
     command.arg("-socket").arg(engine.path("nri.sock"));

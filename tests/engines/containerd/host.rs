@@ -187,7 +187,6 @@ fn cgroup_of(temp: &tempfile::TempDir) -> String {
     test_support::cgroup::of_engine(&name.to_string_lossy())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn command(program: &Path) -> Command {
     Command::new(program)
 }

@@ -6,10 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use protobuf::MessageDyn;
-use serde_json::Value;
-use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, env, just_so_many_files};
+use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, just_so_many_files};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container, end_container, end_pod, pods, start};
 use test_support::{Script, scripted_plugin, tools};
@@ -32,21 +31,11 @@ fn connected(engine: &Engine, script: Script) -> Arc<Mutex<Vec<String>>> {
 
 /// Sets a variable, changes one, removes one; limits and the score.
 fn changing() -> Script {
-    let score = api::OptionalInt { value: 950, ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { oom_score_adj: Some(score).into(), ..Default::default() };
-    let gone = api::KeyValue { key: "-GONE".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("FROM", "plugin"), gone],
-        rlimits: vec![just_so_many_files()],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    let adjustment = Adjustment::new().env("HELLO", "there").env("FROM", "plugin");
+    just_so_many_files(adjustment.remove_env("GONE").oom_score_adj(950)).into()
 }
 
 /// The same through `ctr tasks exec` with a terminal of its own.
-#[expect(clippy::disallowed_methods, reason = "the engine's own client")]
 fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
     let ctr = format!(
         "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
@@ -125,15 +114,13 @@ async fn a_cdi_device_keeps_its_mode_and_an_exec_has_its_group() {
 
 /// The network namespace that a request names.
 fn network(request: &dyn MessageDyn) -> Option<String> {
-    let request = protobuf_json_mapping::print_to_string(request).ok()?;
-    let request: Value = serde_json::from_str(&request).ok()?;
+    let request = scripted_plugin::json_of(request);
     let namespaces = request["pod"]["linux"]["namespaces"].as_array()?;
     let network = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
     network["path"].as_str().map(str::to_owned)
 }
 
 /// Whether the network namespace at this path can be entered, and has its own loopback device.
-#[expect(clippy::disallowed_methods, reason = "what plugins that move devices do")]
 fn can_be_entered(path: &str) -> bool {
     let mut entered = Command::new("nsenter");
     entered.arg(format!("--net={path}")).args(["cat", "/proc/self/net/dev"]);

@@ -31,8 +31,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use host::Engine;
-use nri_runc::plugin::api;
-use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
+use test_support::adjustments::{bind_mount, every_kind};
 use test_support::cri::generated as messages;
 use test_support::cri::{self, Cri, container, end_container, end_pod, start};
 use test_support::{Script, heard};
@@ -60,16 +59,7 @@ async fn pid_of(cri: &mut Cri, id: &str) -> u64 {
 }
 
 fn adjusting(engine: &Engine) -> Script {
-    let mount = bind_mount(&engine.path("data"), "/data");
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there")],
-        mounts: vec![mount],
-        rlimits: vec![open_files()],
-        annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
-        linux: Some(linux(512, memory_device("/dev/nri-null", 3))).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    every_kind(512, "/dev/nri-null", 3).mount(bind_mount(&engine.path("data"), "/data")).into()
 }
 
 fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> String {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Resources};
 use serde_json::{Value, json};
-use test_support::adjustments::env;
+use test_support::scripted_plugin::{Heard, listening};
 use test_support::{LIFE, Script, heard};
 
 use super::host::{self, Engine, Parts};
@@ -49,7 +49,6 @@ impl Nerdctl {
         self.engine.path(name).display().to_string()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the engine under test")]
     fn call(&self, words: &[&str]) -> Output {
         let mut command = Command::new(&self.program);
         command
@@ -87,13 +86,8 @@ impl Nerdctl {
     }
 
     /// Connects a plugin; its events, and each with its request.
-    fn plugin(&self, mut script: Script) -> (Arc<Mutex<Vec<String>>>, Requests) {
-        let requests = Requests::default();
-        let ear = Arc::clone(&requests);
-        script.hears = Some(Arc::new(move |event, request| {
-            let text = protobuf_json_mapping::print_to_string(request).unwrap();
-            ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-        }));
+    fn plugin(&self, script: Script) -> (Arc<Mutex<Vec<String>>>, Heard) {
+        let (script, requests) = listening(script);
         let socket = self.engine.path("nri.sock");
         let told = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
         self.engine.wait_until("the plugin is synchronized", || {
@@ -119,26 +113,15 @@ impl Drop for Nerdctl {
     }
 }
 
-type Requests = Arc<Mutex<Vec<(String, Value)>>>;
-
 /// The request of an event's first time.
-fn first(requests: &Requests, event: &str) -> Value {
+fn first(requests: &Heard, event: &str) -> Value {
     let requests = requests.lock().unwrap();
     requests.iter().find(|(name, _)| name == event).unwrap().1.clone()
 }
 
 /// A plugin that sets a variable and owns the number of processes.
 fn adjusting() -> Script {
-    let pids = api::LinuxPids { limit: 77, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there")],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().env("HELLO", "there").resources(Resources::new().pids_limit(77)).into()
 }
 
 #[test]
@@ -176,7 +159,7 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     assert_eq!(*told.lock().unwrap(), wanted);
 }
 
-fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Requests) {
+fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Heard) {
     let create = first(requests, "CreateContainer");
     let (pod, container) = (&create["pod"], &create["container"]);
     let id = &inspect["Id"];

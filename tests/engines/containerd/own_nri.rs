@@ -58,7 +58,6 @@ impl Drop for SocketFolder {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the engine and a plugin under test")]
 fn command(program: &Path) -> Command {
     Command::new(program)
 }

@@ -15,7 +15,6 @@ use test_support::program::put_with;
 use super::host::{self, Engine};
 use super::{create, end_pod, pid_of, start};
 
-#[expect(clippy::disallowed_methods, reason = "the plugins under test")]
 fn command(program: &Path) -> Command {
     Command::new(program)
 }

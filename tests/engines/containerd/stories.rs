@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nri_runc::plugin::api;
-use test_support::adjustments::env;
+use test_support::adjustments::sets;
 use test_support::cri::generated as messages;
 use test_support::cri::{self, Cri, container, end_container, end_pod};
-use test_support::{Script, scripted_plugin};
+use test_support::scripted_plugin;
 
 use super::host::{self, Daemon, Engine};
 
@@ -106,10 +105,7 @@ async fn version(cri: &mut Cri, id: &str) -> Option<String> {
 
 /// Sets `VERSION` in every container.
 fn plugin(engine: &Engine, version: &str) -> Arc<std::sync::Mutex<Vec<String>>> {
-    let adjust =
-        api::ContainerAdjustment { env: vec![env("VERSION", version)], ..Default::default() };
-    let script = Script { adjust, ..Script::default() };
-    scripted_plugin::connect(engine.path("nri.sock"), "10", "versions", script)
+    scripted_plugin::connect(engine.path("nri.sock"), "10", "versions", sets("VERSION", version))
 }
 
 fn begin(tools: &std::path::Path) -> (Arc<Engine>, Daemon) {

@@ -51,7 +51,6 @@ impl Node for Served {
 }
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the plugin under test")]
 async fn the_template_adjusts_pods_on_containerds_own_nri_and_on_ours() {
     let Some(program) = template::plugin() else { return };
     let Some(tools) = host::tools() else { return };

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use nri_plugin::{Context, Handler, Stub, async_trait};
+use nri_plugin::{Context, Handler, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::{Value, json};
 use test_support::compare::{self, Meant, Told};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container};
+use test_support::play::play;
 use test_support::recorder::Recorder;
 use test_support::tools;
 
@@ -155,15 +156,7 @@ fn connect_adjusting(engine: &Engine, socket: &str) {
         (name, protobuf_json_mapping::parse_from_str(&adjust.to_string()).unwrap())
     });
     let handler = Arc::new(Adjusting(adjustments.collect()));
-    let socket = engine.path(socket);
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.unwrap().block_on(async {
-            let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-            let stub = Stub::serve(stream, "10-adjusting", "", handler).await.unwrap();
-            stub.closed().await;
-        });
-    });
+    play(engine.path(socket), "10-adjusting", handler);
 }
 
 /// A device whose node only root may open on the host.

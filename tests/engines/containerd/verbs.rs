@@ -42,7 +42,6 @@ impl Node {
     }
 
     /// Runs the client with this input.
-    #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
     fn run(&self, words: &[&str], input: &str) -> Output {
         let mut command = Command::new(&self.client);
         command.arg(self.engine.path("containerd.sock")).args(words);

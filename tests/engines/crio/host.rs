@@ -289,7 +289,7 @@ impl CrioHost {
         &self,
         index: &str,
         name: &str,
-        script: Script,
+        script: impl Into<Script>,
     ) -> Arc<Mutex<Vec<String>>> {
         let socket = self.seen("/run/nri/nri.sock");
         let told = scripted_plugin::connect(socket, index, name, script);
@@ -368,7 +368,6 @@ fn lay_out(dir: &Path, tools: &Path) {
     node::write_devices(&dir.join("cdi"));
 }
 
-#[expect(clippy::disallowed_methods, reason = "the engine under test")]
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");

@@ -2,8 +2,7 @@
 //! Pods and containers that plugins adjust, refuse and follow: looked at from inside and in the
 //! cgroups, through restarts of CRI-O and of the daemon.
 
-use nri_runc::plugin::api;
-use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
+use test_support::adjustments::{bind_mount, every_kind};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, Cri, container, pods};
 use test_support::{Script, heard};
@@ -13,14 +12,7 @@ use super::messages::LinuxContainerResources;
 use super::{HANDLER, pod, register, registered, run};
 
 fn adjusting(host: &CrioHost) -> Script {
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there")],
-        mounts: vec![bind_mount(&host.path("data"), "/data")],
-        rlimits: vec![open_files()],
-        linux: Some(linux(512, memory_device("/dev/nri-null", 3))).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    every_kind(512, "/dev/nri-null", 3).mount(bind_mount(&host.path("data"), "/data")).into()
 }
 
 fn look_inside(host: &CrioHost, id: &str, pid: u64) {

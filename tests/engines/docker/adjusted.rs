@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A container of Docker that a plugin changes, looked at from inside and from Docker's side.
 
-use nri_runc::plugin::api;
 use serde_json::json;
-use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
+use test_support::adjustments::{bind_mount, every_kind};
 use test_support::{Script, wait_until};
 
 use super::engine::{Docker, IMAGE};
@@ -12,15 +11,7 @@ use super::{LIFE, events, heard_of};
 fn adjusts(docker: &Docker) -> Script {
     docker.host.write("bundle/hello", "mounted by a plugin\n");
     let mount = bind_mount(&docker.host.path("bundle"), "/plugged");
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("-FROM", "")],
-        mounts: vec![mount],
-        rlimits: vec![open_files()],
-        annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
-        linux: Some(linux(300, memory_device("/dev/nri-zero", 5))).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    every_kind(300, "/dev/nri-zero", 5).remove_env("FROM").mount(mount).into()
 }
 
 /// What the container finds out about itself.

@@ -213,7 +213,6 @@ impl Docker {
         assert!(output.status.success(), "{}", text(&output));
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the engine under test")]
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.tools.join(program));
         command

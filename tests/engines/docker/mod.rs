@@ -14,25 +14,11 @@ mod registration;
 mod told;
 mod updates;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use nri_runc::plugin::api;
 use serde_json::Value;
-use test_support::{LIFE, Script};
-
-/// Every event that a plugin heard, with its request.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
-
-/// Has a plugin write down what it hears in full.
-fn listening(mut script: Script) -> (Script, Heard) {
-    let heard = Heard::default();
-    let list = Arc::clone(&heard);
-    script.hears = Some(Arc::new(move |event, request| {
-        let request = protobuf_json_mapping::print_to_string(request).unwrap();
-        list.lock().unwrap().push((event.to_owned(), serde_json::from_str(&request).unwrap()));
-    }));
-    (script, heard)
-}
+use test_support::LIFE;
+use test_support::scripted_plugin::{Heard, listening};
 
 /// The requests of one event, in order.
 fn requests(heard: &Heard, event: &str) -> Vec<Value> {
@@ -49,8 +35,4 @@ fn events(told: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
 
 fn heard_of(told: &Mutex<Vec<String>>, what: &str) -> bool {
     told.lock().unwrap().iter().any(|event| event == what)
-}
-
-fn number(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
-    Some(api::OptionalUInt64 { value, ..Default::default() }).into()
 }

@@ -28,7 +28,6 @@ fn plugin_in(docker: &Docker, name: &str, id: &str) {
 }
 
 /// The same beside the engine.
-#[expect(clippy::disallowed_methods, reason = "the plugin under test")]
 fn plugin_on_host(docker: &Docker, id: &str) -> Started {
     let mut command = std::process::Command::new(example("event_logger"));
     command.args(["--id", id, "--socket"]).arg(docker.host.path("nri.sock"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What plugins are told of Docker's containers, against what `docker inspect` says of them.
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
 use test_support::{Script, cgroup, wait_until};
@@ -337,8 +337,8 @@ fn our_labels_join_two_services_in_one_pod() {
 fn a_docker_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(docker) = Docker::new() else { return };
-    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
-    let (script, heard) = listening(Script { adjust, only: Some("web"), ..Script::default() });
+    let adjust = Adjustment::new().hooks(hooks);
+    let (script, heard) = listening(Script { only: Some("web"), ..adjust.into() });
     docker.host.plugin("10", "network", script);
     docker.runs("web", &["--network=none"]);
     docker.runs("open", &["--network=host"]);

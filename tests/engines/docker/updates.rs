@@ -1,32 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `docker update` and `docker restart` beside a plugin that owns half of the fields.
 
+use nri_plugin::{Adjustment, Resources, Update};
 use serde_json::{Value, json};
 
-use nri_runc::plugin::api;
 use test_support::{Script, wait_until};
 
 use super::engine::{Docker, Limits, reason, text};
-use super::{events, heard_of, listening, number, requests};
+use super::{events, heard_of, listening, requests};
 
 const MIB: i64 = 1 << 20;
 
-fn shares(value: u64) -> api::LinuxCPU {
-    api::LinuxCPU { shares: number(value), ..Default::default() }
-}
-
 /// A plugin that owns CPU shares and the number of processes.
 fn owns_half() -> Script {
-    let pids = api::LinuxPids { limit: 77, ..Default::default() };
-    let resources = api::LinuxResources {
-        cpu: Some(shares(300)).into(),
-        pids: Some(pids).into(),
-        ..Default::default()
-    };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().resources(Resources::new().cpu_shares(300).pids_limit(77)).into()
 }
 
 /// A container of which Docker limits more than the plugin owns.
@@ -144,16 +131,8 @@ fn a_docker_restart_lets_the_plugin_set_its_values_again() {
 fn a_plugin_that_answers_an_update_of_docker_has_the_last_word() {
     let Some(docker) = Docker::new() else { return };
     let id = limited(&docker);
-    let resources = api::LinuxResources { cpu: Some(shares(333)).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    let update = api::ContainerUpdate {
-        container_id: id.clone(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    let _told =
-        docker.host.plugin("20", "answers", Script { updates: vec![update], ..Script::default() });
+    let updates = vec![Update::of(&id).cpu_shares(333).into()];
+    let _told = docker.host.plugin("20", "answers", Script { updates, ..Script::default() });
     docker.says(&["update", "--cpu-shares=700", "--memory=48m", "web"]);
     says(&docker, &id, 333, -1, 48, 50);
     let explained = docker.host.admin(&["explain", "web"]);

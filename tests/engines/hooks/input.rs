@@ -11,7 +11,6 @@ use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
 
 use super::{fails, life, life_without, succeeds};
 
-#[expect(clippy::disallowed_methods, reason = "the program under test, as a runtime calls it")]
 fn hook(host: &TestHost, stage: &str) -> Child {
     Command::new(env!("CARGO_BIN_EXE_nri-runc"))
         .args(["nri", "hook", stage])
@@ -162,7 +161,6 @@ fn scripted(more: &str) -> TestHost {
     host
 }
 
-#[expect(clippy::disallowed_methods, reason = "a runtime that calls hooks")]
 fn runtime(host: &TestHost, verb: &str) -> Output {
     Command::new(host.path("fake/hooking"))
         .arg("--root")

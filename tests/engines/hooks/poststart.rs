@@ -29,7 +29,6 @@ struct Seen {
     refuses: bool,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the runtime alone")]
 fn seen(runtime: &Path) -> Option<Seen> {
     let host = TestHost::new("");
     let real = RealRuntime::new(&host.path(""))?;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The real runc runs bundles that carry our hooks, and nobody stands before it.
 
-use nri_runc::plugin::api;
 use serde_json::json;
-use test_support::adjustments::sets;
+use test_support::adjustments::{limits_processes, sets};
 use test_support::{Script, wait_until};
 
 use super::{Hooked, fails, heard, life, life_without, succeeds};
@@ -99,12 +98,7 @@ fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
 #[test]
 fn what_a_cgroup_takes_is_set_and_explained() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let pids = api::LinuxPids { limit: 77, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = hooked.host.plugin("10", "limit", Script { adjust, ..Script::default() });
+    let _told = hooked.host.plugin("10", "limit", limits_processes(77));
     succeeds(&hooked.create());
     let name = hooked.real.cgroup("c1");
     let files =

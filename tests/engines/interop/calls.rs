@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nri_plugin::Resources;
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use nri_runc::testing::plugin::{Outcome, Plugin, Settings, handshake};
 use protobuf::MessageDyn;
@@ -58,9 +59,7 @@ fn container(id: &str) -> api::Container {
 }
 
 fn shares(value: u64) -> api::LinuxResources {
-    let shares = api::OptionalUInt64 { value, ..Default::default() };
-    let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
-    api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() }
+    Resources::new().cpu_shares(value).into()
 }
 
 fn validation() -> api::ValidateContainerAdjustmentRequest {

@@ -13,7 +13,6 @@ fn mixin() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/mixin")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn promtool(program: &Path, folder: &Path, words: &[&str]) -> Output {
     Command::new(program).current_dir(folder).args(words).output().unwrap()
 }

@@ -19,7 +19,6 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 /// Starts the plugin of a version, which connects to `socket`, writes to `told` and sets `fields`.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn by_hand(program: &Path, socket: &Path, told: &Path, fields: &str) -> Started {
     let mut command = Command::new(program);
     command.arg("-socket").arg(socket).arg("-out").arg(told).args(["-set", fields]);

@@ -11,7 +11,6 @@ use serde_json::Value;
 use test_support::golang;
 
 /// What the program writes about these lines.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn go(program: &Path, flags: &[&str], lines: &str) -> String {
     let mut command = Command::new(program);
     command.args(flags).stdin(Stdio::piped()).stdout(Stdio::piped());

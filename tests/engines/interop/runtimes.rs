@@ -100,7 +100,6 @@ fn life(minor: u32) -> Vec<&'static str> {
 }
 
 /// The runtime, from its start to its end; what it printed.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 fn run(program: &Path, dir: &Path, runtime: (&str, &str), words: &[&str]) -> Value {
     let mut command = Command::new(program);
     command.arg("-socket").arg(dir.join("nri.sock")).arg("-plugins").arg(dir.join("plugins"));

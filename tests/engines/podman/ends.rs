@@ -5,11 +5,12 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
+use test_support::adjustments::sets;
 use test_support::exits::{self, Exit, Received};
 use test_support::podman::PodmanHost;
 use test_support::{LIFE, Script, life};
 
-use super::{hearing, inspect, installed, request_of, run, run_words, sets_env};
+use super::{hearing, inspect, installed, request_of, run, run_words};
 
 fn killed(pid: i64) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
@@ -123,8 +124,7 @@ fn a_foreground_run_returns_its_exit_code_and_leaves_nothing() {
 #[test]
 fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     let Some(host) = installed("") else { return };
-    let adjust = sets_env("HELLO", "there");
-    let told = host.plugin("10", "changes", Script { adjust, ..Script::default() });
+    let told = host.plugin("10", "changes", sets("HELLO", "there"));
     let id = run(&host, "web", &[], &[]);
     host.good(&["restart", "--time", "0", "web"]);
     assert_eq!(inspect(&host, "web")["Id"], id);

@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podman exec` in a container whose process a plugin changed.
 
-use nri_runc::plugin::api;
-use test_support::Script;
-use test_support::adjustments::{env, just_so_many_files};
+use nri_plugin::Adjustment;
+use test_support::adjustments::just_so_many_files;
 
 use super::{installed, run};
 
 /// Says what a plugin can set, in one line.
 const LOOK: &str = "echo hello=$HELLO own=$OWN from=$FROM_IMAGE files=$(ulimit -Sn)/$(ulimit -Hn)";
 
-fn changing() -> Script {
-    let gone = api::KeyValue { key: "-FROM_IMAGE".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("OWN", "changed"), gone],
-        rlimits: vec![just_so_many_files()],
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+fn changing() -> Adjustment {
+    let adjustment = Adjustment::new().env("HELLO", "there").env("OWN", "changed");
+    just_so_many_files(adjustment.remove_env("FROM_IMAGE"))
 }
 
 #[test]

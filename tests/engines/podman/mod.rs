@@ -19,15 +19,13 @@ mod updates;
 
 use std::sync::{Arc, Mutex};
 
-use nri_runc::plugin::api;
+use nri_plugin::Resources;
 use serde_json::Value;
 use test_support::podman::{IMAGE, PodmanHost};
+use test_support::scripted_plugin::{Heard, listening as hearing};
 use test_support::{Script, cgroup};
 
 type Told = Arc<Mutex<Vec<String>>>;
-
-/// Every event with its whole request, in JSON.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A host where nri-runc is registered and the daemon runs.
 fn installed(more: &str) -> Option<PodmanHost> {
@@ -74,18 +72,6 @@ fn inspect(host: &PodmanHost, name: &str) -> Value {
     serde_json::from_str::<Value>(&said).unwrap()[0].clone()
 }
 
-/// Takes down every event in full, besides what it does.
-fn hearing(script: Script) -> (Script, Heard) {
-    let heard = Heard::default();
-    let notes = Arc::clone(&heard);
-    let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        let request = serde_json::from_str(&text).unwrap();
-        notes.lock().unwrap().push((event.to_owned(), request));
-    };
-    (Script { hears: Some(Arc::new(hears)), ..script }, heard)
-}
-
 /// The first request of `event` about the container or pod `name`.
 #[track_caller]
 fn request_of(heard: &Heard, event: &str, name: &str) -> Value {
@@ -106,29 +92,15 @@ fn events_of(told: &Told, name: &str) -> Vec<String> {
 }
 
 /// Resources of a plugin's: memory in MiB, shares, pids.
-fn resources(mebibytes: i64, shares: u64, pids: i64) -> api::LinuxResources {
-    let limit = Some(api::OptionalInt64 { value: mebibytes << 20, ..Default::default() });
-    let memory = api::LinuxMemory { limit: limit.into(), ..Default::default() };
-    let value = api::OptionalUInt64 { value: shares, ..Default::default() };
-    let cpu = api::LinuxCPU { shares: Some(value).into(), ..Default::default() };
-    let pids = api::LinuxPids { limit: pids, ..Default::default() };
-    api::LinuxResources {
-        memory: Some(memory).filter(|_| mebibytes > 0).into(),
-        cpu: Some(cpu).filter(|_| shares > 0).into(),
-        pids: Some(pids).filter(|limit| limit.limit > 0).into(),
-        ..Default::default()
+fn resources(mebibytes: i64, shares: u64, pids: i64) -> Resources {
+    let mut resources = Resources::new();
+    if mebibytes > 0 {
+        resources = resources.memory_limit(mebibytes << 20);
     }
-}
-
-fn adjusting(resources: api::LinuxResources) -> api::ContainerAdjustment {
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
-}
-
-fn sets_env(key: &str, value: &str) -> api::ContainerAdjustment {
-    let pair = api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() };
-    api::ContainerAdjustment { env: vec![pair], ..Default::default() }
+    if shares > 0 {
+        resources = resources.cpu_shares(shares);
+    }
+    if pids > 0 { resources.pids_limit(pids) } else { resources }
 }
 
 /// What the cgroup of a container says, whatever kind of cgroups this machine has.

@@ -1,32 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plain container: what plugins set is in it, and what they are told is what Podman says.
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
-use test_support::adjustments::{bind_mount, gives_address, memory_device, open_files};
+use test_support::adjustments::{self, bind_mount, gives_address};
 use test_support::{Script, cgroup, life};
 
-use super::{
-    PodmanHost, adjusting, bytes, hearing, inspect, installed, limit, request_of, resources, run,
-    sets_env,
-};
+use super::{PodmanHost, bytes, hearing, inspect, installed, limit, request_of, resources, run};
 
-fn every_kind(host: &PodmanHost) -> api::ContainerAdjustment {
-    host.write("data/hello", "mounted by a plugin\n");
-    let mut adjust = adjusting(resources(32, 300, 77));
-    adjust.linux.mut_or_insert_default().devices = vec![memory_device("/dev/nri-null", 3)];
-    adjust.env = sets_env("HELLO", "there").env;
-    adjust.mounts = vec![bind_mount(&host.path("data"), "/tmp/data")];
-    adjust.rlimits = vec![open_files()];
-    adjust.annotations = [("example.org/seen".to_owned(), "yes".to_owned())].into();
-    adjust
+fn every_kind(host: &PodmanHost) -> Adjustment {
+    host.write(
+        "data/hello",
+        "mounted by a plugin
+",
+    );
+    adjustments::every_kind(300, "/dev/nri-null", 3)
+        .resources(resources(32, 300, 77))
+        .mount(bind_mount(&host.path("data"), "/tmp/data"))
 }
 
 #[test]
 fn an_adjustment_is_in_the_container_and_events_come_once() {
     let Some(host) = installed("") else { return };
-    let script = Script { adjust: every_kind(&host), ..Script::default() };
-    let told = host.plugin("10", "changes", script);
+    let told = host.plugin("10", "changes", every_kind(&host));
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512", "--env", "A=1"], &[]);
     let inside = |script: &str| host.good(&["exec", "web", "sh", "-c", script]);
     let environ = inside("cat /proc/1/environ");
@@ -174,8 +170,7 @@ fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
 fn a_podman_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(host) = installed("") else { return };
-    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
-    let (script, heard) = hearing(Script { adjust, ..Script::default() });
+    let (script, heard) = hearing(Adjustment::new().hooks(hooks));
     host.plugin("10", "network", script);
     run(&host, "web", &[], &[]);
     let pod = |event: &str| request_of(&heard, event, "web")["pod"].clone();

@@ -2,13 +2,11 @@
 //! `podman update` beside a plugin that owns half of the fields (decision D21 and
 //! `docs/compatibility.md`, "Who wins").
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Update};
 use serde_json::json;
 use test_support::{Script, cgroup};
 
-use super::{
-    PodmanHost, Told, adjusting, bytes, hearing, installed, limit, request_of, resources, run,
-};
+use super::{PodmanHost, Told, bytes, hearing, installed, limit, request_of, resources, run};
 
 /// Memory, shares and pids as the cgroup has them.
 fn limits(host: &PodmanHost, id: &str) -> [String; 3] {
@@ -26,7 +24,7 @@ fn heard(told: &Told, event: &str) -> usize {
 /// The engine sets memory and shares; a plugin wants other shares, and a pids limit.
 fn owned(script: Script) -> Option<(PodmanHost, Told, String)> {
     let host = installed("")?;
-    let adjust = adjusting(resources(0, 300, 77));
+    let adjust = Script::from(Adjustment::new().resources(resources(0, 300, 77))).adjust;
     let told = host.plugin("10", "owner", Script { adjust, ..script });
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
     assert_eq!(limits(&host, &id), says(64, 300, "77"));
@@ -62,15 +60,8 @@ fn what_an_engine_changes_on_purpose_is_its_own_from_then_on() {
 
 #[test]
 fn what_a_plugin_answers_is_what_the_runtime_gets() {
-    let linux = api::LinuxContainerUpdate {
-        resources: Some(resources(48, 0, 55)).into(),
-        ..Default::default()
-    };
     // It knows the id of one container only.
-    let answers = |id: &str| {
-        let (container_id, linux) = (id.to_owned(), Some(linux.clone()).into());
-        api::ContainerUpdate { container_id, linux, ..Default::default() }
-    };
+    let answers = |id: &str| Update::of(id).resources(resources(48, 0, 55)).into();
     let Some(host) = installed("") else { return };
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
     let script = Script { updates: vec![answers(&id)], ..Script::default() };
@@ -113,15 +104,8 @@ fn values_of_plugins_are_there_again_when_the_container_is() {
 fn a_plugins_own_update_outlives_the_engines_next_one() {
     let Some(host) = installed("") else { return };
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
-    let update = |id: &str| {
-        let linux = api::LinuxContainerUpdate {
-            resources: Some(resources(0, 300, 44)).into(),
-            ..Default::default()
-        };
-        let (container_id, linux) = (id.to_owned(), Some(linux).into());
-        api::ContainerUpdate { container_id, linux, ..Default::default() }
-    };
-    let script = Script { wants: vec![update(&id)], ..Script::default() };
+    let wants = vec![Update::of(&id).resources(resources(0, 300, 44)).into()];
+    let script = Script { wants, ..Script::default() };
     let _told = host.plugin("10", "late", script);
     host.wait_until("it is carried out", || limits(&host, &id) == says(64, 300, "44"));
     host.good(&["update", "--memory", "96m", "web"]);

@@ -177,7 +177,6 @@ impl Place {
     }
 
     /// What the runtime says of a container; empty if it knows none.
-    #[expect(clippy::disallowed_methods, reason = "the real runtime itself")]
     fn runtimes_state(&self, id: &str) -> Value {
         let mut command = std::process::Command::new(self.real.runc());
         command.arg("--root").arg(self.host.path("root")).args(["state", id]);

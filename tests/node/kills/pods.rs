@@ -54,7 +54,6 @@ impl Cluster {
         self.views.push(self.host.plugin("10", "listener", script));
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
     fn limit(&self, value: &str) {
         let (mount, file) = memory_limit();
         let folder = self.host.path("").join(mount.strip_prefix("/").unwrap()).join(LIMIT);

@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Output};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nri_plugin::{Adjustment, Resources, Update};
 use nri_runc::plugin::api;
 use serde_json::Value;
 use test_support::{BUNDLE, ORDER, Script, TestHost, wait_until};
@@ -26,26 +27,12 @@ pub(super) struct World {
 pub(super) const PINS: [&str; 2] = ["0", "1"];
 
 pub(super) fn pinned(id: &str, cpus: &str) -> api::ContainerUpdate {
-    let cpu = api::LinuxCPU { cpus: cpus.to_owned(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    let container_id = id.to_owned();
-    api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }
+    Update::of(id).cpus(cpus).into()
 }
 
 fn script(others: bool) -> Script {
-    let cpu = api::LinuxCPU { cpus: PINS[0].to_owned(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    let mut script = Script { adjust, updates: vec![pinned("c1", PINS[1])], ..Script::default() };
+    let adjust = Adjustment::new().env("HELLO", "there").resources(Resources::new().cpus(PINS[0]));
+    let mut script = Script { updates: vec![pinned("c1", PINS[1])], ..adjust.into() };
     if others {
         script.updates.push(pinned("other", PINS[1]));
         let evicted = api::ContainerEviction {

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use nri_plugin::{Context, Handler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
-use test_support::{BUSY, TestHost, wait_until};
+use test_support::play::{on_a_thread, play_registered};
+use test_support::responding_plugin::{RespondingPlugin, Response};
+use test_support::{BUSY, TestHost, acts_at_every_event, wait_until};
 use tokio::sync::Semaphore;
 
 use super::super::reexec::Installed;
@@ -26,8 +28,19 @@ struct Thinker {
 
 const HEARS: [Event; 2] = [Event::PostCreateContainer, Event::RemoveContainer];
 
-#[async_trait]
-impl Handler for Thinker {
+impl Thinker {
+    async fn act(
+        &self,
+        _: &Context,
+        event: Event,
+        name: &str,
+    ) -> Result<api::CreateContainerResponse> {
+        self.told.lock().unwrap().push(format!("{} {name}", event.name()));
+        Ok(api::CreateContainerResponse::new())
+    }
+}
+
+acts_at_every_event! { Thinker {
     fn events(&self) -> &[Event] {
         &HEARS
     }
@@ -43,38 +56,11 @@ impl Handler for Thinker {
         Ok(Vec::new())
     }
 
-    async fn post_create_container(
-        &self,
-        _: &Context,
-        request: api::PostCreateContainerRequest,
-    ) -> Result<()> {
-        self.told.lock().unwrap().push(format!("PostCreate {}", request.container.id));
-        Ok(())
-    }
-
-    async fn remove_container(
-        &self,
-        _: &Context,
-        request: api::RemoveContainerRequest,
-    ) -> Result<()> {
-        self.told.lock().unwrap().push(format!("Remove {}", request.container.id));
-        Ok(())
-    }
-}
+} }
 
 /// Plays a plugin on a thread of its own, for as long as the test lasts.
-fn plays(host: &TestHost, id: &'static str, handler: Arc<dyn Handler>) -> RuntimeHandle {
-    let (socket, (sender, receiver)) = (host.path("nri.sock"), std::sync::mpsc::channel());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-            let stub = Stub::serve(stream, id, "", handler).await.unwrap();
-            sender.send(stub.runtime()).unwrap();
-            stub.closed().await;
-        });
-    });
-    receiver.recv().unwrap()
+fn plays(host: &TestHost, id: &str, handler: Arc<dyn Handler>) -> RuntimeHandle {
+    play_registered(host.path("nri.sock"), id, handler)
 }
 
 fn lives(host: &TestHost, id: &str) {
@@ -114,19 +100,15 @@ fn a_slow_new_plugin_delays_no_create_and_receives_it_later() {
     assert_eq!(*thinker.told.lock().unwrap(), Vec::<String>::new());
     thinker.may_answer.add_permits(1);
     wait_until("it is synchronized", || state(&host, "thinker") == "synchronized");
-    let life = |round| [format!("PostCreate n{round}"), format!("Remove n{round}")];
+    let life =
+        |round| [format!("PostCreateContainer n{round}"), format!("RemoveContainer n{round}")];
     let wanted: Vec<String> = (0..3).flat_map(life).collect();
     assert_eq!(*thinker.told.lock().unwrap(), wanted, "each once and in order");
 }
 
 /// Hears of nothing that matters; it asks.
-struct Flooder;
-
-#[async_trait]
-impl Handler for Flooder {
-    fn events(&self) -> &[Event] {
-        &HEARS
-    }
+fn flooder() -> Arc<RespondingPlugin> {
+    Arc::new(RespondingPlugin::always(Response::Answer))
 }
 
 /// A hundred requests at once, each for a container that nobody knows, until it is told to end.
@@ -139,16 +121,12 @@ struct Flood {
 impl Flood {
     fn begin(self: &Arc<Self>, asks: RuntimeHandle) -> JoinHandle<()> {
         let flood = Arc::clone(self);
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = { runtime }.enable_all().build().unwrap();
+        on_a_thread(async move || {
             let ask = |_number| tokio::spawn(Arc::clone(&flood).ask(asks.clone()));
-            runtime.block_on(async {
-                let asked: Vec<_> = (0..100).map(ask).collect();
-                for ask in asked {
-                    ask.await.unwrap();
-                }
-            });
+            let asked: Vec<_> = (0..100).map(ask).collect();
+            for ask in asked {
+                ask.await.unwrap();
+            }
         })
     }
 
@@ -168,7 +146,7 @@ impl Flood {
 fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
     let mut host = with_a_record(BUSY);
     host.start_daemon();
-    let asks = plays(&host, "10-flooder", Arc::new(Flooder));
+    let asks = plays(&host, "10-flooder", flooder());
     wait_until("it is synchronized", || state(&host, "flooder") == "synchronized");
     let flood = Arc::new(Flood::default());
     let thread = flood.begin(asks);
@@ -194,7 +172,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
 fn a_flood_of_updates_keeps_no_program_from_taking_over() {
     let installed = Installed::new(BUSY);
     let host = &installed.host;
-    let asks = plays(host, "10-flooder", Arc::new(Flooder));
+    let asks = plays(host, "10-flooder", flooder());
     wait_until("it is synchronized", || state(host, "flooder") == "synchronized");
     let flood = Arc::new(Flood::default());
     let thread = flood.begin(asks);
@@ -233,17 +211,13 @@ impl Handler for Staller {
 
 /// Connects again and again as a plugin that is not synchronized when it leaves.
 fn stalls(socket: PathBuf, id: String, is_over: Arc<AtomicBool>) -> JoinHandle<()> {
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            while !is_over.load(Ordering::SeqCst) {
-                let Ok(stream) = tokio::net::UnixStream::connect(&socket).await else { continue };
-                if let Ok(stub) = Stub::serve(stream, &id, "", Arc::new(Staller)).await {
-                    let _left =
-                        tokio::time::timeout(Duration::from_millis(1200), stub.closed()).await;
-                }
+    on_a_thread(async move || {
+        while !is_over.load(Ordering::SeqCst) {
+            let Ok(stream) = tokio::net::UnixStream::connect(&socket).await else { continue };
+            if let Ok(stub) = Stub::serve(stream, &id, "", Arc::new(Staller)).await {
+                let _left = tokio::time::timeout(Duration::from_millis(1200), stub.closed()).await;
             }
-        });
+        }
     })
 }
 
@@ -270,7 +244,7 @@ fn plugins_that_are_never_synchronized_keep_no_program_away() {
 fn a_plugins_long_request_delays_no_create_during_a_reexec() {
     let installed = Installed::new(BUSY);
     let host = &installed.host;
-    let asks = plays(host, "10-flooder", Arc::new(Flooder));
+    let asks = plays(host, "10-flooder", flooder());
     wait_until("it is synchronized", || state(host, "flooder") == "synchronized");
     assert!(host.create("c1").status.success());
     let update = api::ContainerUpdate { container_id: "c1".into(), ..Default::default() };

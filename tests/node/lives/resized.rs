@@ -12,6 +12,7 @@ use protobuf::MessageDyn;
 use serde_json::{Value, json};
 use test_support::cgroup::{memory_limit, test_is_kubelet};
 use test_support::scripted_plugin::WITH_RESIZES;
+use test_support::scripted_plugin::json_of;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{Dice, Stage, WORKERS, say};
@@ -38,7 +39,6 @@ struct PodFate {
 
 const HOMES: &str = "io.containerd.grpc.v1.cri";
 
-#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn limit(host: &TestHost, pod: &str, bytes: u64) {
     let (at, file) = memory_limit();
     let folder = host.path(at.strip_prefix("/").unwrap().to_str().unwrap());
@@ -125,8 +125,7 @@ impl Stage {
         let heard: Arc<Mutex<Vec<(String, String, u64)>>> = Arc::default();
         let ear = Arc::clone(&heard);
         let hears = move |event: &str, request: &dyn MessageDyn| {
-            let text = protobuf_json_mapping::print_to_string(request).unwrap();
-            let request: Value = serde_json::from_str(&text).unwrap();
+            let request = json_of(request);
             let said = |part: &Value| {
                 let limit = part["memory"]["limit"]["value"].as_str();
                 limit.and_then(|limit| limit.parse().ok()).unwrap_or(0)

@@ -60,7 +60,6 @@ fn write(path: &Path, record: &Value) {
     nri_runc::testing::files::replace(path, record.to_string().as_bytes()).unwrap();
 }
 
-#[expect(clippy::disallowed_methods, reason = "a container's process")]
 pub(super) fn sleeper() -> Child {
     Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap()
 }

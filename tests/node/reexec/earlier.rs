@@ -25,7 +25,6 @@ fn install_file(host: &TestHost, program: &Path) {
 }
 
 /// A runtime verb by the program that is installed, as engines call it.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn installed_verb(installed: &Installed, words: &[&str]) -> Output {
     let host = &installed.host;
     let mut command = Command::new(super::program(host));

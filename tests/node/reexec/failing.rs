@@ -130,7 +130,6 @@ fn without_a_daemon_there_is_nothing_to_replace() {
 }
 
 /// A daemon that is given this file as the state of the program before.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn with_state(host: &TestHost, name: &str) -> std::process::Child {
     let script = format!(
         "exec 9<'{}' && exec '{}' nri daemon --state-fd {}",

@@ -15,7 +15,6 @@ fn program(host: &TestHost, name: &str, more: Option<&[u8]>) {
     test_support::program::put(&host.path(name), &bytes);
 }
 
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn install(host: &TestHost, binary: &str) -> Output {
     // Commands such as awk may be links to /etc/alternatives.
     let private = "mount --bind /etc/alternatives \"$1/alternatives\" && \
@@ -29,7 +28,6 @@ fn install(host: &TestHost, binary: &str) -> Output {
     command.output().unwrap()
 }
 
-#[expect(clippy::disallowed_methods, reason = "whether there are mount namespaces")]
 fn has_namespaces() -> bool {
     let tried = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
     let has = tried.is_ok_and(|status| status.success());
@@ -40,7 +38,6 @@ fn has_namespaces() -> bool {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn install_sh_makes_the_daemon_execute_the_new_program() {
     if !has_namespaces() {
         return;

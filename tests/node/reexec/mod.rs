@@ -105,7 +105,6 @@ pub(crate) fn put(host: &TestHost, bytes: &[u8]) {
     test_support::program::put(&program(host), bytes);
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn start(host: &TestHost, variables: &[(&str, &Path)]) -> Child {
     let mut options = std::fs::OpenOptions::new();
     let log = options.append(true).create(true).open(host.path("daemon.err")).unwrap();

@@ -5,9 +5,8 @@
 
 use std::process::Command;
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Mount, Resources};
 use serde_json::json;
-use test_support::adjustments::bind_mount;
 use test_support::{Script, fails, skip, succeeds, wait_until};
 
 use super::{Place, anywhere, v2};
@@ -17,7 +16,6 @@ const COUNTS: &str = "exec </dev/null >/dev/null 2>&1; i=0; \
                       while true; do i=$((i+1)); echo $i >/data/count; sleep 0.1; done";
 
 /// What this machine's CRIU lacks.
-#[expect(clippy::disallowed_methods, reason = "the doctor of a program that runc calls")]
 fn lacks() -> Option<String> {
     let output = match Command::new("criu").arg("check").output() {
         Ok(output) if output.status.success() => return None,
@@ -43,18 +41,9 @@ fn place() -> Option<Place> {
 /// A plugin that brings the mount and a limit of processes.
 fn bringing(place: &Place) -> Script {
     std::fs::create_dir_all(place.host.path("data")).unwrap();
-    let mut mount = bind_mount(&place.host.path("data"), "/data");
-    mount.options = vec!["bind".to_owned(), "rw".to_owned()];
-    let pids = api::LinuxPids { limit: 77, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        mounts: vec![mount],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    let data = place.host.path("data").display().to_string();
+    let mount = Mount::of("bind", &data, "/data").option("bind").option("rw");
+    Adjustment::new().mount(mount).resources(Resources::new().pids_limit(77)).into()
 }
 
 impl Place {

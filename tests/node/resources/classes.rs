@@ -2,6 +2,7 @@
 //! Block I/O and RDT classes of containers that run: the first on this kernel's own files, the
 //! second in a folder that stands for resctrl, which is rarely there.
 
+use nri_plugin::{Adjustment, Resources, Update};
 use nri_runc::plugin::api;
 use serde_json::json;
 
@@ -22,23 +23,16 @@ fn disk() -> Option<(String, String)> {
     })
 }
 
-fn text(name: &str) -> Option<api::OptionalString> {
-    Some(api::OptionalString { value: name.to_owned(), ..Default::default() })
-}
-
-fn update(resources: api::LinuxResources) -> api::ContainerUpdate {
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    let (container_id, linux) = ("c1".to_owned(), Some(linux).into());
-    api::ContainerUpdate { container_id, linux, ..Default::default() }
+fn update(resources: Resources) -> api::ContainerUpdate {
+    Update::of("c1").resources(resources).into()
 }
 
 fn blockio(class: &str) -> api::ContainerUpdate {
-    update(api::LinuxResources { blockio_class: text(class).into(), ..Default::default() })
+    update(Resources::new().blockio_class(class))
 }
 
-fn rdt(class: &str) -> api::LinuxResources {
-    api::LinuxResources { rdt_class: text(class).into(), ..Default::default() }
+fn rdt(class: &str) -> Resources {
+    Resources::new().rdt_class(class)
 }
 
 fn is_done(asking: &Asking, update: api::ContainerUpdate) -> bool {
@@ -87,12 +81,8 @@ fn a_block_io_class_sets_all_limits_and_survives_an_update() {
 #[test]
 fn a_limit_of_the_creation_does_not_return_with_an_update() {
     let Some((place, disk, _classes)) = classed() else { return };
-    let resources =
-        api::LinuxResources { blockio_class: text("slow").into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = place.host.plugin("20", "classes", Script { adjust, ..Script::default() });
+    let adjust = Adjustment::new().resources(Resources::new().blockio_class("slow"));
+    let _told = place.host.plugin("20", "classes", adjust);
     place.run("c1", &json!({}));
     assert_eq!(place.file("c1", "blkio", READ), format!("{disk} 60000000"));
     let asking = place.asker();
@@ -137,18 +127,13 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
     let pid = place.file("c1", "pids", "cgroup.procs");
     assert_eq!(tasks("gold").trim(), pid);
     // The group has no file to write to: nothing of the whole update is done.
-    let cpu = api::LinuxCPU { shares: share(300), ..Default::default() };
-    let both = api::LinuxResources { cpu: Some(cpu).into(), ..rdt("silver") };
-    assert!(!is_done(&asking, update(both)));
+    assert!(!is_done(&asking, update(rdt("silver").cpu_shares(300))));
     assert_ne!(place.file("c1", "cpu", "cpu.shares"), "300");
     for unknown in ["lead", "../gold", "info"] {
         assert!(!is_done(&asking, update(rdt(unknown))), "{unknown}");
     }
     // A quota that the kernel does not take: it is back in the group where it was.
-    let quota = api::OptionalInt64 { value: 9_000_000_000_000_000_000, ..Default::default() };
-    let cpu = api::LinuxCPU { quota: Some(quota).into(), ..Default::default() };
-    let both = api::LinuxResources { cpu: Some(cpu).into(), ..rdt("") };
-    assert!(!is_done(&asking, update(both)));
+    assert!(!is_done(&asking, update(rdt("").cpu_quota(9_000_000_000_000_000_000, 100_000))));
     assert_eq!(tasks("").trim(), pid);
     assert!(tasks("gold").lines().count() >= 2, "{}", tasks("gold"));
     assert!(is_done(&asking, update(rdt(""))));
@@ -195,8 +180,4 @@ fn an_rdt_class_of_the_engines_file_is_its_group() {
     assert_eq!(tasks("foreign").unwrap(), "");
     assert!(is_done(&asking, update(rdt("system/default"))), "{}", place.host.read("daemon.err"));
     assert_eq!(tasks("").unwrap().trim(), pid);
-}
-
-fn share(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
-    Some(api::OptionalUInt64 { value, ..Default::default() }).into()
 }

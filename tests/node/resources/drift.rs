@@ -5,9 +5,9 @@
 
 use std::path::PathBuf;
 
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Resources};
 use serde_json::{Value, json};
-use test_support::adjustments::{open_files, owns};
+use test_support::adjustments::just_so_many_files;
 
 use super::{Place, anywhere, is_done, succeeds, wait_until};
 
@@ -24,7 +24,6 @@ fn path(place: &Place, controller: &str, file: &str) -> PathBuf {
 fn write(place: &Place, controller: &str, file: &str, value: &str) {
     let path = path(place, controller, file).display().to_string();
     let words = ["-c", &format!("echo {value} > {path}")];
-    #[expect(clippy::disallowed_methods, reason = "a program of the machine")]
     let output = std::process::Command::new("sh").args(words).output().unwrap();
     assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -50,11 +49,9 @@ fn drift(place: &Place, words: &[&str]) -> (Option<i32>, Value, String) {
 /// number of files itself.
 fn pinned(more: &str) -> Option<Place> {
     let place = anywhere("runc", more)?;
-    let mut script = owns(&json!({
-        "cpu": {"cpus": "0", "mems": "0"}, "memory": {"limit": 256 << 20}, "pids": {"limit": 77},
-    }));
-    script.adjust.rlimits = vec![api::POSIXRlimit { soft: 321, ..open_files() }];
-    let _told = place.host.plugin("10", "pins", script);
+    let resources = Resources::new().cpus("0").mems("0").memory_limit(256 << 20).pids_limit(77);
+    let adjust = just_so_many_files(Adjustment::new().resources(resources));
+    let _told = place.host.plugin("10", "pins", adjust);
     place.prepare("c1", &json!({"pids": {"limit": 100}}));
     let file = place.host.path("c1/config.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();

@@ -2,24 +2,11 @@
 //! What plugins are told of a container after an `update` that its runtime failed, and of one that
 //! is paused: what is really so, by the container's cgroup.
 
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
+use test_support::scripted_plugin::{Heard, listening};
 use test_support::{Script, succeeds, wait_until};
 
 use super::{Place, is_done, place};
-
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
-
-fn listening(mut script: Script) -> (Script, Heard) {
-    let heard = Heard::default();
-    let ear = Arc::clone(&heard);
-    script.hears = Some(Arc::new(move |event, request| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-    }));
-    (script, heard)
-}
 
 fn last(heard: &Heard, event: &str) -> Option<Value> {
     let heard = heard.lock().unwrap();

@@ -22,7 +22,6 @@ const FORGED: &str = "{\"version\":1,\"action\":\"applied\",\"reason\":\"forged\
 /// Any user of a machine.
 const NOBODY: u32 = 65534;
 
-#[expect(clippy::disallowed_methods, reason = "the journal's own word")]
 fn journalctl(words: &[&str]) -> String {
     let mut command = Command::new("journalctl");
     let output: Output = command.args(["--quiet", "--output=cat"]).args(words).output().unwrap();
@@ -72,7 +71,6 @@ fn refusals_are_found_in_the_journal_by_field_and_by_priority() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "somebody else's line")]
 fn another_users_journal_entry_is_not_an_audit_line() {
     let Some(scopes) = journaled() else { return };
     let _told = scopes.place.host.plugin("20", "env", sets("GREETING", "hello"));

@@ -2,8 +2,8 @@
 //! What plugins own stays theirs: when the container is made anew under its id, when the daemon
 //! dies, is away, or is killed between any two of its steps.
 
-use nri_runc::plugin::api;
 use serde_json::{Value, json};
+use test_support::adjustments::limits_processes;
 
 use super::{Place, Script, is_done, place, request, succeeds, update_of, wait_until};
 
@@ -70,12 +70,7 @@ fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
     };
     delete();
     // The engine has changed its mind about one of them, and a plugin answers another.
-    let pids = api::LinuxPids { limit: 44, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = place.host.plugin("20", "counts", Script { adjust, ..Script::default() });
+    let _told = place.host.plugin("20", "counts", limits_processes(44));
     let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100},
         "memory": {"reservation": 4_194_304}});
     place.run("c1", &resources);

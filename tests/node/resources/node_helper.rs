@@ -45,7 +45,6 @@ impl Unit {
         Some(unit)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn helper(&self, socket: &str, words: &[&str]) -> Output {
         Command::new(&self.helper).args(["systemd", socket]).args(words).output().unwrap()
     }
@@ -64,7 +63,6 @@ impl Unit {
 }
 
 impl Drop for Unit {
-    #[expect(clippy::disallowed_methods, reason = "a failed test stops it too")]
     fn drop(&mut self) {
         let _stopped = Command::new(self.scopes.program()).args(["stop", &self.name]).output();
         let _removed = std::fs::remove_file(&self.file);

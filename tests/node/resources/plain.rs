@@ -26,7 +26,6 @@ fn whole_node(runtime: &str) -> Option<Place> {
 }
 
 /// The runtime itself.
-#[expect(clippy::disallowed_methods, reason = "the runtime without nri-runc")]
 fn plain(place: &Place, words: &[&str]) {
     let root = place.host.path("root").display().to_string();
     let mut called = Command::new(place.real.runc());

@@ -4,8 +4,9 @@
 //! thread where it was not before.
 
 use nix::errno::Errno;
-use nri_runc::plugin::api;
+use nri_plugin::{Adjustment, Resources, Update};
 use serde_json::{Value, json};
+use test_support::adjustments::adjusts;
 use test_support::resctrl::{Command, Resctrl, runtime_for_it};
 use test_support::tools;
 
@@ -40,24 +41,13 @@ fn divided() -> Option<Divided> {
     Some(divided)
 }
 
-fn text(name: &str) -> Option<api::OptionalString> {
-    Some(api::OptionalString { value: name.to_owned(), ..Default::default() })
-}
-
 /// A plugin that sets a group, its schemata and whether it is monitored.
 fn sets(group: &str, schemata: &[&str], is_monitored: bool) -> Script {
-    let value = schemata.iter().map(|line| (*line).to_owned()).collect();
-    let schemata = api::OptionalRepeatedString { value, ..Default::default() };
-    let monitoring = api::OptionalBool { value: is_monitored, ..Default::default() };
-    let rdt = api::LinuxRdt {
-        clos_id: text(group).into(),
-        schemata: Some(schemata).into(),
-        enable_monitoring: Some(monitoring).into(),
-        ..Default::default()
-    };
-    let linux = api::LinuxContainerAdjustment { rdt: Some(rdt).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    adjusts(&json!({"linux": {"rdt": {
+        "closId": {"value": group},
+        "schemata": {"value": schemata},
+        "enableMonitoring": {"value": is_monitored},
+    }}}))
 }
 
 impl Divided {
@@ -97,11 +87,7 @@ impl Divided {
 
     /// Moves a running container into a class; whether that was done.
     fn moves(&self, asking: &super::Asking, id: &str, class: &str) -> bool {
-        let resources = api::LinuxResources { rdt_class: text(class).into(), ..Default::default() };
-        let linux =
-            api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-        let (container_id, linux) = (id.to_owned(), Some(linux).into());
-        let update = api::ContainerUpdate { container_id, linux, ..Default::default() };
+        let update = Update::of(id).rdt_class(class).into();
         asking.ask(request(vec![update])).unwrap().failed.is_empty()
     }
 }
@@ -191,11 +177,8 @@ fn a_group_for_which_there_is_no_class_id_refuses_the_container() {
 #[test]
 fn a_container_kept_out_of_its_class_by_the_kernel_is_refused() {
     let Some(host) = divided() else { return };
-    let resources = api::LinuxResources { rdt_class: text("gold").into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = host.place.host.plugin("10", "class", Script { adjust, ..Script::default() });
+    let adjust = Adjustment::new().resources(Resources::new().rdt_class("gold"));
+    let _told = host.place.host.plugin("10", "class", adjust);
     let said = host.refuses("c1");
     assert!(said.contains("there is no class \"gold\" in /sys/fs/resctrl"), "{said}");
     host.resctrl.kernel().group("gold");

@@ -3,12 +3,11 @@
 //! hear of it once, with the values that are in force. The cgroups are this machine's.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 
-use protobuf::MessageDyn;
 use serde_json::{Value, json};
 use test_support::cgroup::test_is_kubelet;
 use test_support::scripted_plugin::WITH_RESIZES;
+use test_support::scripted_plugin::{Heard, listening};
 
 use super::{Place, Script, anywhere, skip, succeeds, wait_until};
 
@@ -24,8 +23,6 @@ struct ResizedPod {
     place: Place,
     is_v2: bool,
 }
-
-pub(super) type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 impl ResizedPod {
     /// Makes the cgroup with its first limits, as kubelet does before it asks for a sandbox.
@@ -116,19 +113,11 @@ pub(super) fn sandbox(id: &str, uid: &str) -> Value {
 
 /// Connects a plugin that writes down every request.
 pub(super) fn listen(place: &Place, name: &str) -> Heard {
-    let heard = Heard::default();
-    let ear = Arc::clone(&heard);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-    };
-    let script =
-        Script { events: Some(WITH_RESIZES), hears: Some(Arc::new(hears)), ..Script::default() };
+    let (script, heard) = listening(Script { events: Some(WITH_RESIZES), ..Script::default() });
     let _names_only = place.host.plugin("10", name, script);
     heard
 }
 
-#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn write(path: PathBuf, text: &str) {
     std::fs::write(path, text).unwrap();
 }

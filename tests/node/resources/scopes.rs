@@ -5,10 +5,10 @@
 
 use std::process::{Command, Output};
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 
-use super::{Place, Script, is_done, skip, succeeds, unstarted_place, wait_until};
+use super::{Place, is_done, skip, succeeds, unstarted_place, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
 const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
@@ -121,7 +121,6 @@ impl Scopes {
         &self.systemctl
     }
 
-    #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
     pub(super) fn systemctl(&self, words: &[&str]) -> String {
         let output = Command::new(&self.systemctl).args(words).output().unwrap();
         succeeds(&output);
@@ -310,12 +309,8 @@ fn refusals(runtime: &'static str) {
 fn moved(runtime: &'static str) {
     let Some(scopes) = scopes(runtime) else { return };
     let (prefix, slice) = (scopes.prefix(), format!("{}.slice", scopes.prefix()));
-    let linux = api::LinuxContainerAdjustment {
-        cgroups_path: format!("{slice}:{prefix}:c1"),
-        ..Default::default()
-    };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    let _told = scopes.place.host.plugin("20", "mover", Script { adjust, ..Script::default() });
+    let adjust = Adjustment::new().cgroups_path(&format!("{slice}:{prefix}:c1"));
+    let _told = scopes.place.host.plugin("20", "mover", adjust);
     scopes.run("c1", &first());
     assert_eq!(scopes.property("c1", "Slice"), slice);
     assert_eq!(scopes.systemctl(&["is-active", &scopes.unit("c1")]), "active");
@@ -371,15 +366,11 @@ fn values_that_runc_does_not_apply_stay_in_the_scope() {
     scopes.run("c1", &made);
     scopes.all_say("c1", &[("hugetlb.2MB.max", "8388608"), ("io.max", "")], &[]);
     let asking = scopes.place.asker();
-    let class = api::LinuxResources {
-        blockio_class: Some(api::OptionalString { value: "slow".to_owned(), ..Default::default() })
-            .into(),
-        ..Default::default()
-    };
     let with_class = |resources: &Value| {
         let mut update = test_support::adjustments::update_of("c1", resources);
         let linux = update.linux.mut_or_insert_default();
-        linux.resources.mut_or_insert_default().blockio_class = class.blockio_class.clone();
+        linux.resources.mut_or_insert_default().blockio_class =
+            Some("slow".to_owned().into()).into();
         update
     };
     // Together with something that the runtime applies, all of it.
@@ -490,7 +481,6 @@ fn a_frozen_scope_differs_from_an_ended_one_with_crun() {
 /// kubelet with the systemd driver resizes a pod by its slice: systemd writes the cgroup, and then kubelet
 /// the same. systemd alone resizes nothing.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
 fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
     let kubelet = format!("{PATIENT}\n{}", test_support::cgroup::test_is_kubelet());
     let Some(scopes) = scopes_with("runc", &kubelet) else { return };

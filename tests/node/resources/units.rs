@@ -63,7 +63,6 @@ impl UnitOfDaemon {
         self.scopes.systemctl(&["show", "--value", "--property", property, &self.name])
     }
 
-    #[expect(clippy::disallowed_methods, reason = "systemd's own word")]
     fn can_reload(&self) -> bool {
         let mut command = Command::new(self.scopes.program());
         command.args(["reload", &self.name]).output().unwrap().status.success()
@@ -71,7 +70,6 @@ impl UnitOfDaemon {
 }
 
 impl Drop for UnitOfDaemon {
-    #[expect(clippy::disallowed_methods, reason = "whatever the test came to")]
     fn drop(&mut self) {
         let _stopped = Command::new(self.scopes.program()).args(["stop", &self.name]).output();
         let _removed = std::fs::remove_file(&self.file);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
+use nri_plugin::{Adjustment, Resources};
 use nri_runc::plugin::api;
 use test_support::{Script, TestHost, wait_until};
 
@@ -134,22 +135,12 @@ fn names_what_is_not_there(place: &mut Place) {
     let next: Arc<Mutex<api::ContainerAdjustment>> = Arc::default();
     let script = Script { next: Some(Arc::clone(&next)), ..Script::default() };
     let _told = place.host.plugin("10", "names", script);
-    let device = api::CDIDevice { name: "v.com/d=x".to_owned(), ..Default::default() };
-    let class =
-        || Some(api::OptionalString { value: "slow".to_owned(), ..Default::default() }).into();
-    let resources = |resources| {
-        let linux = api::LinuxContainerAdjustment {
-            resources: Some(resources).into(),
-            ..Default::default()
-        };
-        api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
-    };
     for wanted in [
-        api::ContainerAdjustment { CDI_devices: vec![device], ..Default::default() },
-        resources(api::LinuxResources { blockio_class: class(), ..Default::default() }),
-        resources(api::LinuxResources { rdt_class: class(), ..Default::default() }),
+        Adjustment::new().cdi_device("v.com/d=x"),
+        Adjustment::new().resources(Resources::new().blockio_class("slow")),
+        Adjustment::new().resources(Resources::new().rdt_class("slow")),
     ] {
-        *next.lock().unwrap() = wanted;
+        *next.lock().unwrap() = Script::from(wanted).adjust;
         let output = place.host.create("c1");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("nri-runc: "), "{said}");

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nri_plugin::Adjustment;
 use serde_json::json;
-use test_support::adjustments::{bind_mount, sets, update_of};
+use test_support::adjustments::{bind_mount, update_of};
 use test_support::{Script, TestHost};
 
 use super::{Place, Row};
@@ -40,12 +41,10 @@ fn never_answers(strace: &Path) -> Option<Place> {
     assert!(place.host.create("c1").status.success());
     place.host.verb(&["start", "c1"]);
     // The runtime has to know the mount's options, and is the one that can update the other container.
-    let mut adjust = sets("HELLO", "there").adjust;
-    let mut mount = bind_mount(&place.host.path("bundle"), "/mnt");
-    mount.options.push("rro".to_owned());
-    adjust.mounts.push(mount);
+    let mount = bind_mount(&place.host.path("bundle"), "/mnt").option("rro");
+    let adjust = Adjustment::new().env("HELLO", "there").mount(mount);
     let limit = json!({"memory": {"limit": 1 << 30}});
-    let script = Script { adjust, update: vec![update_of("c1", &limit)], ..Script::default() };
+    let script = Script { update: vec![update_of("c1", &limit)], ..adjust.into() };
     let _told = place.host.plugin("10", "a", script);
     let mut create = place.host.spawn(&["create", "--bundle", "BUNDLE", "c2"]);
     let mut updates = 0;

@@ -98,7 +98,6 @@ fn root(strace: &Path) -> Option<Place> {
 }
 
 /// The process sees a file of its own where the daemon sees the file server, and connects.
-#[expect(clippy::disallowed_methods, reason = "the plugin under test")]
 fn program(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
@@ -205,7 +204,6 @@ const STOPPED: &str = "kill -STOP $$; exec \"$0\" nri daemon";
 
 /// A daemon that starts where an earlier one has left containers, one of which is being created; or
 /// where its run directory is gone.
-#[expect(clippy::disallowed_methods, reason = "the daemon under test, traced from its beginning")]
 fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;

@@ -2,36 +2,12 @@
 //! What happened while the daemon was away is told in order once plugins are back: first what is,
 //! as Synchronize, then what has ended.
 
-use std::sync::{Arc, Mutex};
-
-use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::adjustments::pins;
+use test_support::scripted_plugin::listening;
 use test_support::{Script, TestHost, wait_until};
 
-use super::{api, bundle, run, started, state, succeeds};
-
-/// What a plugin heard, each with its whole request.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
-
-fn listener(mut script: Script) -> (Script, Heard) {
-    let heard = Heard::default();
-    let into = Arc::clone(&heard);
-    script.hears = Some(Arc::new(move |event: &str, request: &dyn MessageDyn| {
-        let text = protobuf_json_mapping::print_to_string(request).unwrap();
-        into.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
-    }));
-    (script, heard)
-}
-
-/// A plugin that owns the cpus of every container.
-fn pins() -> Script {
-    let cpu = api::LinuxCPU { cpus: "0".to_owned(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
-}
+use super::{bundle, run, started, state, succeeds};
 
 fn update(host: &TestHost, id: &str, resources: &Value) {
     let root = host.path("root").display().to_string();
@@ -43,7 +19,7 @@ fn update(host: &TestHost, id: &str, resources: &Value) {
 fn changes_without_the_daemon_are_sent_in_order() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
-    let _told = host.plugin("10", "pin", pins());
+    let _told = host.plugin("10", "pin", pins("0"));
     for id in ["ends", "goes", "stays", "waits"] {
         bundle(&host, id);
         succeeds(&host.create_from(id, id));
@@ -60,7 +36,7 @@ fn changes_without_the_daemon_are_sent_in_order() {
     update(&host, "stays", &json!({"cpu": {"shares": 77, "cpus": ""}}));
     run(&host, "comes");
     host.start_daemon();
-    let (script, heard) = listener(pins());
+    let (script, heard) = listening(pins("0"));
     let told = host.plugin("10", "pin", script);
     let ends = ["StopContainer ends", "StopContainer goes", "RemoveContainer goes"];
     wait_until("the ends are told", || {

@@ -11,7 +11,6 @@ mod lost;
 mod records;
 mod wiped;
 
-use nri_runc::plugin::api;
 use serde_json::Value;
 use test_support::{Script, TestHost, fails, started, succeeds};
 

@@ -104,7 +104,6 @@ fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
     // Somebody uses the runtime itself: none of our business.
     let root = host.path("root").display().to_string();
     let bundle = host.path("bundle").display().to_string();
-    #[expect(clippy::disallowed_methods, reason = "the runtime without us")]
     let mut runtime = std::process::Command::new(host.path("fake/runc"));
     let made = runtime.args(["--root", &root, "create", "--bundle", &bundle, "theirs"]).status();
     assert!(made.unwrap().success());

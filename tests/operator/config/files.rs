@@ -10,7 +10,6 @@ use test_support::{TestHost, wait_until};
 use super::{fails, started, succeeds};
 
 /// Calls a program as conmon does: without any environment.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn call(program: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.env_clear().args(words).stdin(Stdio::null()).output().unwrap()
@@ -29,7 +28,6 @@ fn the_file_beside_the_program_is_used_without_an_environment() {
     let words =
         ["--root", root.to_str().unwrap(), "create", "--bundle", bundle.to_str().unwrap(), "c1"];
     // The link's own folder holds no file: the executable's does.
-    #[expect(clippy::disallowed_methods, reason = "the runtime's children keep a pipe open")]
     let status = Command::new(&link)
         .env_clear()
         .args(words)

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nri_runc::plugin::api;
 use serde_json::{Value, json};
+use test_support::adjustments::sets;
 use test_support::{Script, TestHost, heard, is_synchronized, wait_until};
 
 use super::{fails, started, succeeds};
@@ -49,9 +49,7 @@ fn hang_up(host: &TestHost) {
 }
 
 fn with_env() -> Script {
-    let env = api::KeyValue { key: "HELLO".into(), value: "there".into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
-    Script { adjust, ..Script::default() }
+    sets("HELLO", "there")
 }
 
 #[test]

@@ -193,7 +193,6 @@ fn a_daemon_that_systemd_runs_is_left_to_systemd() {
     daemon.wait().unwrap();
 }
 
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn daemon(host: &TestHost, program: &Path, notify: Option<&Path>) -> std::process::Child {
     let mut command = std::process::Command::new(program);
     command.env("NRI_RUNC_CONFIG", host.path("config.toml")).args(["nri", "daemon"]);
@@ -273,7 +272,6 @@ esac
 "#;
 
 /// An admin verb where systemd runs the daemon.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 fn with_systemctl(host: &TestHost, main: u32, words: &[&str]) -> (bool, Value) {
     std::fs::create_dir_all(host.path("systemd")).unwrap();
     host.put_program("systemd/systemctl", SYSTEMCTL);

@@ -33,7 +33,6 @@ impl Programs {
         nri_runc::testing::files::replace(&self.path(name), bytes).unwrap();
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the script under test")]
     fn shell(script: &str, here: &Path, words: &[&str]) -> Output {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", script, "sh"]).args(words).current_dir(here);

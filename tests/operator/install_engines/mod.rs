@@ -96,7 +96,6 @@ impl Place {
         std::fs::read_to_string(self.path(path)).unwrap()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn command(&self, config: &Path) -> std::process::Command {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nri-runc"));
         command.args(["nri", "--config"]).arg(config);

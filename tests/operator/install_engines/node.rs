@@ -49,7 +49,6 @@ esac
 "#;
 
 /// The program under test without what only a debugger reads: it is copied and compared many times.
-#[expect(clippy::disallowed_methods, reason = "a tool of the compiler's")]
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -119,7 +118,6 @@ impl DockerNode {
         text.lines().map(|line| line.replace(&root, "")).collect()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     pub(super) fn command(&self, words: &str) -> std::process::Command {
         let mut command = std::process::Command::new(program());
         command.args(["nri", "node", "docker", "--take-over-nri", "--root"]).arg(self.root());
@@ -518,7 +516,6 @@ fn a_running_daemon_becomes_the_new_program_and_ends_with_it() {
         run_dir.display()
     );
     node.write("daemon.toml", &config);
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nri-runc"));
     command.args(["nri", "--config"]).arg(node.path("daemon.toml")).arg("daemon");
     let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

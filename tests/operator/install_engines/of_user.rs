@@ -12,7 +12,6 @@ use super::{PROGRAM, Place, tree};
 const USER: &str = "65534";
 
 /// Calls `nri-runc nri` as the user of a home with a daemon's configuration, or as root.
-#[expect(clippy::disallowed_methods, reason = "the program under test, as another user")]
 fn call(home: &Path, words: &[&str], is_root: bool) -> Output {
     let mut command = Command::new("setpriv");
     let user = if is_root { "0" } else { USER };
@@ -23,7 +22,6 @@ fn call(home: &Path, words: &[&str], is_root: bool) -> Output {
 }
 
 /// A home of the user; `None` after saying why the test is skipped.
-#[expect(clippy::disallowed_methods, reason = "the folders of another user")]
 fn home() -> Option<Place> {
     let place = Place::new();
     place.write("home/.config/nri-runc/config.toml", "");

@@ -150,8 +150,7 @@ fn play(name: &str) -> Came {
 }
 
 fn value(message: &dyn protobuf::MessageDyn) -> Value {
-    let text = protobuf_json_mapping::print_to_string(message).unwrap();
-    let mut value: Value = serde_json::from_str(&text).unwrap();
+    let mut value = test_support::scripted_plugin::json_of(message);
     value.sort_all_objects();
     value
 }

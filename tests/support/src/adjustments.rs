@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use nri_plugin::{Adjustment, Device, Mount, Resources, Update};
 use nri_runc::plugin::api;
 use serde_json::Value;
 
@@ -10,100 +11,59 @@ use crate::Script;
 
 /// An environment variable.
 pub fn env(key: &str, value: &str) -> api::KeyValue {
-    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
+    (key, value).into()
 }
 
 /// A plugin that sets one environment variable, so that every document is patched.
 pub fn sets(key: &str, value: &str) -> Script {
-    let adjust = api::ContainerAdjustment { env: vec![env(key, value)], ..Default::default() };
+    Adjustment::new().env(key, value).into()
+}
+
+/// A plugin that makes this adjustment, which is written as NRI's JSON.
+pub fn adjusts(adjustment: &Value) -> Script {
+    let adjust = protobuf_json_mapping::parse_from_str(&adjustment.to_string()).unwrap();
     Script { adjust, ..Script::default() }
 }
 
 /// A plugin that owns the number of processes.
 pub fn limits_processes(limit: i64) -> Script {
-    let pids = api::LinuxPids { limit, ..Default::default() };
-    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().resources(Resources::new().pids_limit(limit)).into()
 }
 
 /// A plugin that pins containers to CPUs.
 pub fn pins(cpus: &str) -> Script {
-    let cpu = api::LinuxCPU { cpus: cpus.to_owned(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().resources(Resources::new().cpus(cpus)).into()
+}
+
+fn resources_of(resources: &Value) -> api::LinuxResources {
+    nri_runc::testing::describe::resources_from_json(resources.as_object().unwrap())
 }
 
 /// A plugin that sets these resources, in OCI's words, when a container is created.
 pub fn owns(resources: &Value) -> Script {
-    let resources = resources.as_object().cloned().unwrap();
-    let resources = nri_runc::testing::describe::resources_from_json(&resources);
-    let linux =
-        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().resources(resources_of(resources)).into()
 }
 
 /// A read-only bind mount.
-pub fn bind_mount(source: &Path, destination: &str) -> api::Mount {
-    api::Mount {
-        destination: destination.to_owned(),
-        type_: "bind".to_owned(),
-        source: source.display().to_string(),
-        options: ["bind", "ro"].map(ToOwned::to_owned).into(),
-        ..Default::default()
-    }
-}
-
-/// One of the kernel's own devices (major 1) under another name.
-pub fn memory_device(path: &str, minor: i64) -> api::LinuxDevice {
-    api::LinuxDevice {
-        path: path.to_owned(),
-        type_: "c".to_owned(),
-        major: 1,
-        minor,
-        ..Default::default()
-    }
-}
-
-/// At most 123 open files, 321 on request.
-pub fn open_files() -> api::POSIXRlimit {
-    api::POSIXRlimit {
-        type_: "RLIMIT_NOFILE".to_owned(),
-        hard: 321,
-        soft: 123,
-        ..Default::default()
-    }
+pub fn bind_mount(source: &Path, destination: &str) -> Mount {
+    Mount::of("bind", &source.display().to_string(), destination).option("bind").read_only()
 }
 
 /// 321 open files, no fewer: runc 1.1 may give a later process the hard limit as the soft one too.
-pub fn just_so_many_files() -> api::POSIXRlimit {
-    api::POSIXRlimit { soft: 321, ..open_files() }
+pub fn just_so_many_files(adjustment: Adjustment) -> Adjustment {
+    adjustment.rlimit("RLIMIT_NOFILE", 321, 321)
 }
 
-/// CPU shares, 32 MiB of memory, a device and the out-of-memory score 950.
-pub fn linux(shares: u64, device: api::LinuxDevice) -> api::LinuxContainerAdjustment {
-    let shares = api::OptionalUInt64 { value: shares, ..Default::default() };
-    let cpu = api::LinuxCPU { shares: Some(shares).into(), ..Default::default() };
-    let limit = api::OptionalInt64 { value: 32 << 20, ..Default::default() };
-    let memory = api::LinuxMemory { limit: Some(limit).into(), ..Default::default() };
-    let score = api::OptionalInt { value: 950, ..Default::default() };
-    let resources = api::LinuxResources {
-        cpu: Some(cpu).into(),
-        memory: Some(memory).into(),
-        ..Default::default()
-    };
-    api::LinuxContainerAdjustment {
-        resources: Some(resources).into(),
-        devices: vec![device],
-        oom_score_adj: Some(score).into(),
-        ..Default::default()
-    }
+/// An adjustment of every kind: a variable, 123 open files (321 on request), an annotation, CPU shares, 32 MiB of
+/// memory, the out-of-memory score 950, and one of the kernel's own devices (major 1) under another name.
+pub fn every_kind(shares: u64, device: &str, minor: i64) -> Adjustment {
+    Adjustment::new()
+        .env("HELLO", "there")
+        .rlimit("RLIMIT_NOFILE", 123, 321)
+        .annotation("example.org/seen", "yes")
+        .resources(Resources::new().cpu_shares(shares).memory_limit(32 << 20))
+        .oom_score_adj(950)
+        .device(Device::character(device, 1, minor))
 }
 
 /// What a later process says of [`closed_device`]: mode, type and numbers of its node, and groups.
@@ -124,22 +84,12 @@ pub fn closed_device(dir: &Path) -> Script {
     }}]});
     let file = dir.join("cdi/closed.json");
     nri_runc::testing::files::replace(&file, spec.to_string().as_bytes()).unwrap();
-    let device = api::CDIDevice { name: "example.org/closed=one".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment { CDI_devices: vec![device], ..Default::default() };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().cdi_device("example.org/closed=one").into()
 }
 
 /// An update of `container`, from resources in OCI's words.
 pub fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
-    let resources = resources.as_object().cloned().unwrap();
-    let resources = nri_runc::testing::describe::resources_from_json(&resources);
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    api::ContainerUpdate {
-        container_id: container.to_owned(),
-        linux: Some(linux).into(),
-        ..Default::default()
-    }
+    Update::of(container).resources(resources_of(resources)).into()
 }
 
 /// An OCI hook that gives the container an address while its runtime creates it, as a network

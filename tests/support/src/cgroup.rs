@@ -103,7 +103,6 @@ fn shares_of(weight: &str) -> String {
 }
 
 /// Whether it is Debian's, with the formula of before.
-#[expect(clippy::disallowed_methods, reason = "a runtime of the tests")]
 fn runc_is_older() -> bool {
     let tools = crate::tools::find(&["runc"]).expect("a container was run");
     let said = std::process::Command::new(tools.join("runc")).arg("--version").output().unwrap();

@@ -202,7 +202,6 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     )
 }
 
-#[expect(clippy::disallowed_methods, reason = "the engine under test")]
 fn command(program: &Path) -> Command {
     Command::new(program)
 }

@@ -38,7 +38,6 @@ pub struct Engine<'a> {
 }
 
 /// Runs the cases; `dir` takes its files, of which `report.json` has the reason of each failure.
-#[expect(clippy::disallowed_methods, reason = "the suite")]
 pub fn run(program: &Path, engine: &Engine<'_>, dir: &Path) -> Results {
     let images = dir.join("images.yaml");
     let image = engine.image;

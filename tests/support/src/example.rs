@@ -29,7 +29,6 @@ pub(crate) fn built() -> &'static Built {
 }
 
 /// Builds them beside the binary under test, with its profile.
-#[expect(clippy::disallowed_methods, reason = "cargo is the build tool of this project")]
 fn build() -> Built {
     let binary = crate::program::nri_runc();
     let (folder, target) = (binary.parent().unwrap(), binary.ancestors().nth(2).unwrap());

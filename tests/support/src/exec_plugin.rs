@@ -16,6 +16,8 @@ use nri_plugin::{
     async_trait,
 };
 
+use crate::play::on_a_thread;
+
 /// What a plugin does with an exec.
 #[derive(Clone)]
 pub enum ExecAnswer {
@@ -97,16 +99,12 @@ impl ExecPlugin {
         let handle = plugin.handle();
         let (send, ready) = std::sync::mpsc::channel();
         let waits = handle.clone();
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                tokio::spawn(async move {
-                    waits.ready().await;
-                    let _nobody_waits = send.send(());
-                });
-                plugin.run().await.unwrap();
+        on_a_thread(async move || {
+            tokio::spawn(async move {
+                waits.ready().await;
+                let _nobody_waits = send.send(());
             });
+            plugin.run().await.unwrap();
         });
         ready.recv_timeout(Duration::from_secs(60)).unwrap();
         handle

@@ -4,8 +4,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use serde_json::Value;
-
 use crate::Script;
 
 /// The last event of a container, by which its code has to be known.
@@ -68,8 +66,7 @@ impl Received {
     pub fn script(&self) -> Script {
         let list = Arc::clone(&self.0);
         let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
-            let request = protobuf_json_mapping::print_to_string(request).unwrap();
-            let request: Value = serde_json::from_str(&request).unwrap();
+            let request = crate::scripted_plugin::json_of(request);
             let container = &request["container"];
             if let Some(name) = container["name"].as_str() {
                 let code = container["exitCode"].as_u64().unwrap_or_default();

@@ -12,7 +12,6 @@ use crate::skip;
 /// engine's CRI, `promtool` and `prometheus` of the version in `tests/mixin/go.mod`, `stub-vX.Y.Z` for the plugin in
 /// `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`. Without a Go of at least 1.24, and where the Go packages
 /// cannot be fetched, the test is skipped; under CI it fails.
-#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 pub fn program(name: &str) -> Option<PathBuf> {
     // One at a time: two tests may want the same file.
     static BUILDING: Mutex<()> = Mutex::new(());

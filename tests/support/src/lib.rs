@@ -3,6 +3,7 @@
 //! and runtimes, and how a test is skipped. It has no test of its own and is never published.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 #![expect(missing_debug_implementations, reason = "nobody prints a test's arrangements")]
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub mod golang;
 pub mod injected;
 pub mod leftovers;
 mod outcome;
+pub mod play;
 pub mod podman;
 pub mod program;
 pub mod real_runtime;

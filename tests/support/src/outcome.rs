@@ -31,7 +31,6 @@ impl Started {
     }
 
     /// The same, started by another program, whose words come first.
-    #[expect(clippy::disallowed_methods, reason = "the plugins under test")]
     pub fn plugin_under(host: &TestHost, wrapped: &[&str], id: &str) -> Self {
         let program = example("event_logger").display().to_string();
         let socket = host.path("nri.sock").display().to_string();

@@ -251,7 +251,12 @@ impl PodmanHost {
     }
 
     /// Connects a plugin and waits until it is synchronized.
-    pub fn plugin(&self, index: &str, name: &str, script: Script) -> Arc<Mutex<Vec<String>>> {
+    pub fn plugin(
+        &self,
+        index: &str,
+        name: &str,
+        script: impl Into<Script>,
+    ) -> Arc<Mutex<Vec<String>>> {
         let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         self.wait_until("the plugin is synchronized", || {
             is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))
@@ -333,7 +338,6 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     );
 }
 
-#[expect(clippy::disallowed_methods, reason = "the engine under test")]
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");

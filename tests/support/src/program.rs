@@ -30,7 +30,6 @@ pub fn put(path: &Path, bytes: impl AsRef<[u8]>) {
 }
 
 /// The same with another mode, and with its folder.
-#[expect(clippy::disallowed_methods, reason = "no file of this process")]
 pub fn put_with(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     // Hidden until it is whole: the folder may be one whose programs are launched.

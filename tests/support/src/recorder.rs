@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_plugin::{Handler, Stub};
+use nri_plugin::Handler;
 use nri_runc::plugin::{ALL_EVENTS, Event};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::PrintOptions;
 use serde_json::Value;
 
 use crate::compare::{self, Meant, Told};
+use crate::play::play;
 
 /// The events of a pod's life, each with its whole request.
 pub type Life = Vec<(String, Value)>;
@@ -47,15 +48,7 @@ impl Recorder {
     /// Connects with that index and name, and waits until it is synchronized.
     pub fn connect_as(socket: PathBuf, id: &'static str) -> Self {
         let recorder = Self::default();
-        let handler = Arc::new(recorder.clone());
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-                let stub = Stub::serve(stream, id, "", handler).await.unwrap();
-                stub.closed().await;
-            });
-        });
+        play(socket, id, Arc::new(recorder.clone()));
         recorder.wait_for("Synchronize");
         recorder
     }

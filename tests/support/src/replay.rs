@@ -9,10 +9,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_plugin::{Context, Handler, Stub, async_trait};
+use nri_plugin::{Adjustment, Context, Update};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+
+use crate::acts_at_every_event;
+use crate::play::play;
 
 /// Longer than anything here takes on a machine that is busy.
 const STEP_WAIT: Duration = crate::PATIENCE;
@@ -41,7 +44,6 @@ pub fn prepared(more: &str) -> tempfile::TempDir {
 }
 
 /// `nri-runc nri VERB …` with the configuration of `temp`.
-#[expect(clippy::disallowed_methods, reason = "the program under test")]
 pub fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
     let mut command = Command::new(crate::program::nri_runc());
     command.args(["nri", "--config"]).arg(temp.path().join("config.toml")).args(words);
@@ -260,23 +262,7 @@ impl ReplayPlugin {
             ALL_EVENTS.iter().copied().filter(|event| *event != validating).collect()
         });
         let acting = Acting { plugin: self, events, heard: Arc::clone(&heard) };
-        let id = id.to_owned();
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let deadline = Instant::now() + STEP_WAIT;
-                let stream = loop {
-                    match tokio::net::UnixStream::connect(&socket).await {
-                        Ok(stream) => break stream,
-                        Err(error) => assert!(Instant::now() < deadline, "{error}"),
-                    }
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                };
-                if let Ok(stub) = Stub::serve(stream, &id, "", Arc::new(acting)).await {
-                    stub.closed().await;
-                }
-            });
-        });
+        play(socket, id, Arc::new(acting));
         heard
     }
 }
@@ -293,8 +279,17 @@ impl Acting {
         found.map(|(_, does)| does.clone()).unwrap_or_default()
     }
 
-    /// Its part at an event: the adjustment, updates and evictions.
     async fn act(
+        &self,
+        context: &Context,
+        event: Event,
+        _name: &str,
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
+        self.answer(context, Some(event)).await
+    }
+
+    /// Its part at an event: the adjustment, updates and evictions.
+    async fn answer(
         &self,
         context: &Context,
         event: Option<Event>,
@@ -330,97 +325,36 @@ impl Acting {
     }
 }
 
-/// Handlers that answer with yes or no.
-macro_rules! yes_or_no {
-    ($($method:ident($request:ident) => $event:ident;)*) => {
-        #[async_trait]
-        impl Handler for Acting {
-            fn events(&self) -> &[Event] {
-                &self.events
-            }
+acts_at_every_event! { Acting {
+    fn events(&self) -> &[Event] {
+        &self.events
+    }
 
-            fn failure_policy(&self) -> Option<api::FailurePolicy> {
-                self.plugin.policy.clone()
-            }
+    fn failure_policy(&self) -> Option<api::FailurePolicy> {
+        self.plugin.policy.clone()
+    }
 
-            fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
-                self.heard.0.lock().unwrap().push((method.to_owned(), message.to_string()));
-            }
+    fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
+        self.heard.0.lock().unwrap().push((method.to_owned(), message.to_string()));
+    }
 
-            async fn synchronize(
-                &self,
-                context: &Context,
-                _: Vec<api::PodSandbox>,
-                _: Vec<api::Container>,
-            ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
-                Ok(self.act(context, None).await?.update)
-            }
-
-            async fn create_container(
-                &self,
-                context: &Context,
-                _: api::CreateContainerRequest,
-            ) -> nri_plugin::Result<api::CreateContainerResponse> {
-                self.act(context, Some(Event::CreateContainer)).await
-            }
-
-            async fn update_container(
-                &self,
-                context: &Context,
-                _: api::UpdateContainerRequest,
-            ) -> nri_plugin::Result<api::UpdateContainerResponse> {
-                let answer = self.act(context, Some(Event::UpdateContainer)).await?;
-                let (update, evict) = (answer.update, answer.evict);
-                Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
-            }
-
-            async fn stop_container(
-                &self,
-                context: &Context,
-                _: api::StopContainerRequest,
-            ) -> nri_plugin::Result<api::StopContainerResponse> {
-                let update = self.act(context, Some(Event::StopContainer)).await?.update;
-                Ok(api::StopContainerResponse { update, ..Default::default() })
-            }
-
-            $(async fn $method(
-                &self,
-                context: &Context,
-                _: api::$request,
-            ) -> nri_plugin::Result<()> {
-                self.act(context, Some(Event::$event)).await.map(|_| ())
-            })*
-        }
-    };
-}
-
-yes_or_no! {
-    run_pod_sandbox(RunPodSandboxRequest) => RunPodSandbox;
-    update_pod_sandbox(UpdatePodSandboxRequest) => UpdatePodSandbox;
-    post_update_pod_sandbox(PostUpdatePodSandboxRequest) => PostUpdatePodSandbox;
-    stop_pod_sandbox(StopPodSandboxRequest) => StopPodSandbox;
-    remove_pod_sandbox(RemovePodSandboxRequest) => RemovePodSandbox;
-    post_create_container(PostCreateContainerRequest) => PostCreateContainer;
-    start_container(StartContainerRequest) => StartContainer;
-    post_start_container(PostStartContainerRequest) => PostStartContainer;
-    post_update_container(PostUpdateContainerRequest) => PostUpdateContainer;
-    remove_container(RemoveContainerRequest) => RemoveContainer;
-    validate_container_adjustment(ValidateContainerAdjustmentRequest) => ValidateContainerAdjustment;
-}
+    async fn synchronize(
+        &self,
+        context: &Context,
+        _: Vec<api::PodSandbox>,
+        _: Vec<api::Container>,
+    ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
+        Ok(self.answer(context, None).await?.update)
+    }
+} }
 
 /// An adjustment that sets one variable.
 pub fn setting(name: &str, value: &str) -> Action {
-    let env = vec![(name, value).into()];
-    Action::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
+    let answer = api::CreateContainerResponse::from(Adjustment::new().env(name, value));
+    Action::Adjust(Box::new(answer.adjust.unwrap_or_default()))
 }
 
 /// An update of another container's cpu shares.
 pub fn shares(container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
-    let value = Some(api::OptionalUInt64 { value: shares, ..Default::default() });
-    let cpu = api::LinuxCPU { shares: value.into(), ..Default::default() };
-    let resources = api::LinuxResources { cpu: Some(cpu).into(), ..Default::default() };
-    let linux =
-        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
-    let container_id = container.to_owned();
-    vec![api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }]
+    vec![Update::of(container).cpu_shares(shares).into()]
 }

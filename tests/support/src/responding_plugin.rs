@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nri_plugin::{Context, Handler, async_trait};
+use nri_plugin::{Adjustment, Context};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use tokio::sync::Semaphore;
+
+use crate::acts_at_every_event;
 
 /// What it does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,17 +90,23 @@ impl RespondingPlugin {
 
     async fn act(
         &self,
+        context: &Context,
         event: Event,
         name: &str,
-        context: &Context,
-    ) -> nri_plugin::Result<Response> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         self.told.lock().unwrap().push(format!("{} {name}", event.name()));
         let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         let act = (self.script)(event, name);
         let done = self.perform(act, context).await;
         self.in_hand.fetch_sub(1, Ordering::SeqCst);
-        done.map(|()| act)
+        done?;
+        Ok(match act {
+            Response::Set(key) | Response::WaitAndSet(key) | Response::SleepAndSet(_, key) => {
+                Adjustment::new().env(key, "1").into()
+            }
+            _ => api::CreateContainerResponse::new(),
+        })
     }
 
     async fn perform(&self, act: Response, context: &Context) -> nri_plugin::Result<()> {
@@ -115,8 +123,8 @@ impl RespondingPlugin {
                 tokio::time::sleep(Duration::from_secs(600)).await;
             }
             Response::CallBack => {
-                let container_id = "other".to_owned();
-                let update = api::ContainerUpdate { container_id, ..Default::default() };
+                let update =
+                    api::ContainerUpdate { container_id: "other".into(), ..Default::default() };
                 let request =
                     api::UpdateContainersRequest { update: vec![update], ..Default::default() };
                 context.runtime().update_containers(&request).await?;
@@ -126,87 +134,19 @@ impl RespondingPlugin {
     }
 }
 
-/// The handlers that only say yes or no; what they are about is `$subject` of the request.
-macro_rules! handlers {
-    ($($method:ident $event:ident $request:ident $subject:ident;)*) => {
-        #[async_trait]
-        impl Handler for RespondingPlugin {
-            fn events(&self) -> &[Event] {
-                &self.events
-            }
+acts_at_every_event! { RespondingPlugin {
+    fn events(&self) -> &[Event] {
+        &self.events
+    }
 
-            fn failure_policy(&self) -> Option<api::FailurePolicy> {
-                self.declares.clone()
-            }
+    fn failure_policy(&self) -> Option<api::FailurePolicy> {
+        self.declares.clone()
+    }
 
-            async fn shutdown(&self) {
-                self.told.lock().unwrap().push("Shutdown".to_owned());
-            }
-
-            $(async fn $method(
-                &self,
-                context: &Context,
-                request: api::$request,
-            ) -> nri_plugin::Result<()> {
-                self.act(Event::$event, &request.$subject.name, context).await.map(|_| ())
-            })*
-
-            async fn create_container(
-                &self,
-                context: &Context,
-                request: api::CreateContainerRequest,
-            ) -> nri_plugin::Result<api::CreateContainerResponse> {
-                let name = &request.container.name;
-                let act = self.act(Event::CreateContainer, name, context).await?;
-                let env = match act {
-                    Response::Set(key)
-                    | Response::WaitAndSet(key)
-                    | Response::SleepAndSet(_, key) => vec![(key, "1").into()],
-                    _ => Vec::new(),
-                };
-                Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
-            }
-
-            async fn update_container(
-                &self,
-                context: &Context,
-                request: api::UpdateContainerRequest,
-            ) -> nri_plugin::Result<api::UpdateContainerResponse> {
-                self.act(Event::UpdateContainer, &request.container.name, context).await?;
-                Ok(api::UpdateContainerResponse::new())
-            }
-
-            async fn stop_container(
-                &self,
-                context: &Context,
-                request: api::StopContainerRequest,
-            ) -> nri_plugin::Result<api::StopContainerResponse> {
-                self.act(Event::StopContainer, &request.container.name, context).await?;
-                Ok(api::StopContainerResponse::new())
-            }
-
-            async fn validate_container_adjustment(
-                &self,
-                context: &Context,
-                request: api::ValidateContainerAdjustmentRequest,
-            ) -> nri_plugin::Result<()> {
-                let event = Event::ValidateContainerAdjustment;
-                self.act(event, &request.container.name, context).await.map(|_| ())
-            }
-        }
-    };
-}
-
-handlers! {
-    run_pod_sandbox RunPodSandbox RunPodSandboxRequest pod;
-    stop_pod_sandbox StopPodSandbox StopPodSandboxRequest pod;
-    remove_pod_sandbox RemovePodSandbox RemovePodSandboxRequest pod;
-    post_create_container PostCreateContainer PostCreateContainerRequest container;
-    start_container StartContainer StartContainerRequest container;
-    post_start_container PostStartContainer PostStartContainerRequest container;
-    post_update_container PostUpdateContainer PostUpdateContainerRequest container;
-    remove_container RemoveContainer RemoveContainerRequest container;
-}
+    async fn shutdown(&self) {
+        self.told.lock().unwrap().push("Shutdown".to_owned());
+    }
+} }
 
 /// Shares a plugin between its connection and the test.
 pub type SharedPlugin = Arc<RespondingPlugin>;

@@ -2,21 +2,42 @@
 //! A plugin in the test's own process: adjusts, refuses, hangs or leaves as it is told, and
 //! writes down what it hears.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_api::identity::PluginIdentity;
-use nri_plugin::{RuntimeHandle, Stub};
+use nri_plugin::{Adjustment, RuntimeHandle, Stub};
 use nri_runc::plugin::api;
 use nri_transport::Upcalls;
 use protobuf::MessageDyn;
+use serde_json::Value;
 use ttrpc::r#async::TtrpcContext;
+
+use crate::play::{on_a_thread, reach};
 
 /// Takes an event with its whole request.
 pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
+
+/// Every event that a plugin heard, with its request as JSON.
+pub type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// Has a plugin write down every event in full, besides what it does.
+pub fn listening(script: impl Into<Script>) -> (Script, Heard) {
+    let heard = Heard::default();
+    let notes = Arc::clone(&heard);
+    let hears = move |event: &str, request: &dyn MessageDyn| {
+        notes.lock().unwrap().push((event.to_owned(), json_of(request)));
+    };
+    (Script { hears: Some(Arc::new(hears)), ..script.into() }, heard)
+}
+
+/// A message as JSON.
+pub fn json_of(message: &dyn MessageDyn) -> Value {
+    serde_json::from_str(&protobuf_json_mapping::print_to_string(message).unwrap()).unwrap()
+}
 
 /// Every event up to PostUpdatePodSandbox.
 pub const WITH_RESIZES: i32 = 0x1fff;
@@ -58,6 +79,13 @@ pub struct Script {
     pub inside: Option<api::UpdateContainersRequest>,
     /// What it asks for unasked.
     pub asks: Option<Asks>,
+}
+
+impl From<Adjustment> for Script {
+    fn from(adjustment: Adjustment) -> Self {
+        let answer = api::CreateContainerResponse::from(adjustment);
+        Self { adjust: answer.adjust.unwrap_or_default(), update: answer.update, ..Self::default() }
+    }
 }
 
 /// A request that a plugin is to make, and where its outcome goes.
@@ -116,8 +144,26 @@ impl ScriptedPlugin {
     }
 }
 
-#[async_trait]
-impl api::Plugin for ScriptedPlugin {
+/// The service: events that are only heard from the table, the other methods as given.
+macro_rules! service {
+    ({ $($rest:tt)* } $($method:ident $event:literal $request:ident $response:ident $subject:ident;)*) => {
+        #[async_trait]
+        impl api::Plugin for ScriptedPlugin {
+            $($rest)*
+
+            $(async fn $method(
+                &self,
+                _: &TtrpcContext,
+                request: api::$request,
+            ) -> ttrpc::Result<api::$response> {
+                self.hear($event, &request.$subject.name, &request).await?;
+                Ok(Default::default())
+            })*
+        }
+    };
+}
+
+service! { {
     async fn configure(
         &self,
         _: &TtrpcContext,
@@ -166,78 +212,6 @@ impl api::Plugin for ScriptedPlugin {
         Ok(api::CreateContainerResponse { adjust, update, ..Default::default() })
     }
 
-    async fn run_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::RunPodSandboxRequest,
-    ) -> ttrpc::Result<api::RunPodSandboxResponse> {
-        self.hear("RunPodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn update_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::UpdatePodSandboxRequest,
-    ) -> ttrpc::Result<api::UpdatePodSandboxResponse> {
-        self.hear("UpdatePodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn post_update_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostUpdatePodSandboxRequest,
-    ) -> ttrpc::Result<api::PostUpdatePodSandboxResponse> {
-        self.hear("PostUpdatePodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn stop_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::StopPodSandboxRequest,
-    ) -> ttrpc::Result<api::StopPodSandboxResponse> {
-        self.hear("StopPodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn remove_pod_sandbox(
-        &self,
-        _: &TtrpcContext,
-        request: api::RemovePodSandboxRequest,
-    ) -> ttrpc::Result<api::RemovePodSandboxResponse> {
-        self.hear("RemovePodSandbox", &request.pod.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn post_create_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostCreateContainerRequest,
-    ) -> ttrpc::Result<api::PostCreateContainerResponse> {
-        self.hear("PostCreateContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn start_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::StartContainerRequest,
-    ) -> ttrpc::Result<api::StartContainerResponse> {
-        self.hear("StartContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
-    async fn post_start_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostStartContainerRequest,
-    ) -> ttrpc::Result<api::PostStartContainerResponse> {
-        self.hear("PostStartContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
     async fn update_container(
         &self,
         _: &TtrpcContext,
@@ -248,15 +222,6 @@ impl api::Plugin for ScriptedPlugin {
         Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
     }
 
-    async fn post_update_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::PostUpdateContainerRequest,
-    ) -> ttrpc::Result<api::PostUpdateContainerResponse> {
-        self.hear("PostUpdateContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
-    }
-
     async fn stop_container(
         &self,
         _: &TtrpcContext,
@@ -265,15 +230,6 @@ impl api::Plugin for ScriptedPlugin {
         self.hear("StopContainer", &request.container.name, &request).await?;
         let update = self.script.leaves_room.clone();
         Ok(api::StopContainerResponse { update, ..Default::default() })
-    }
-
-    async fn remove_container(
-        &self,
-        _: &TtrpcContext,
-        request: api::RemoveContainerRequest,
-    ) -> ttrpc::Result<api::RemoveContainerResponse> {
-        self.hear("RemoveContainer", &request.container.name, &request).await?;
-        Ok(Default::default())
     }
 
     async fn validate_container_adjustment(
@@ -291,36 +247,44 @@ impl api::Plugin for ScriptedPlugin {
         })
     }
 }
+    run_pod_sandbox "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse pod;
+    update_pod_sandbox "UpdatePodSandbox" UpdatePodSandboxRequest UpdatePodSandboxResponse pod;
+    post_update_pod_sandbox "PostUpdatePodSandbox" PostUpdatePodSandboxRequest PostUpdatePodSandboxResponse pod;
+    stop_pod_sandbox "StopPodSandbox" StopPodSandboxRequest StopPodSandboxResponse pod;
+    remove_pod_sandbox "RemovePodSandbox" RemovePodSandboxRequest RemovePodSandboxResponse pod;
+    post_create_container "PostCreateContainer" PostCreateContainerRequest PostCreateContainerResponse container;
+    start_container "StartContainer" StartContainerRequest StartContainerResponse container;
+    post_start_container "PostStartContainer" PostStartContainerRequest PostStartContainerResponse container;
+    post_update_container "PostUpdateContainer" PostUpdateContainerRequest PostUpdateContainerResponse container;
+    remove_container "RemoveContainer" RemoveContainerRequest RemoveContainerResponse container;
+}
 
 /// Connects a plugin; what it hears is written to the list that is returned.
 pub fn connect(
     socket: PathBuf,
     index: &str,
     name: &str,
-    script: Script,
+    script: impl Into<Script>,
 ) -> Arc<Mutex<Vec<String>>> {
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let (script, told) = (script.into(), Arc::new(Mutex::new(Vec::new())));
     let (leave, mut left) = tokio::sync::mpsc::channel(1);
     let (registered, asks) = (Arc::new(OnceLock::new()), script.asks.clone());
     let runtime = Arc::clone(&registered);
     let player = Arc::new(ScriptedPlugin { script, told: Arc::clone(&told), leave, runtime });
     let (index, name) = (index.to_owned(), name.to_owned());
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let stream = reach(&socket).await;
-            let stub = Stub::register(stream, &index, &name, player).await.unwrap();
-            let _first = registered.set(stub.runtime());
-            if let Some(asks) = asks {
-                tokio::spawn(serve(stub.runtime(), asks));
-            }
-            tokio::select! {
-                _ = stub.closed() => {}
-                _ = left.recv() => stub.close(),
-            }
-            // Lets the closing reach the other side.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        });
+    on_a_thread(async move || {
+        let stream = reach(&socket).await;
+        let stub = Stub::register(stream, &index, &name, player).await.unwrap();
+        let _first = registered.set(stub.runtime());
+        if let Some(asks) = asks {
+            tokio::spawn(serve(stub.runtime(), asks));
+        }
+        tokio::select! {
+            _ = stub.closed() => {}
+            _ = left.recv() => stub.close(),
+        }
+        // Lets the closing reach the other side.
+        tokio::time::sleep(Duration::from_millis(50)).await;
     });
     told
 }
@@ -334,17 +298,6 @@ async fn serve(runtime: RuntimeHandle, asks: Asks) {
             let _nobody_waits = sender.send(answer.map_err(|error| error.to_string()));
         });
     }
-}
-
-/// Connects; a daemon that has just started opens its plugin socket last.
-async fn reach(socket: &Path) -> tokio::net::UnixStream {
-    for _attempt in 0..500 {
-        if let Ok(stream) = tokio::net::UnixStream::connect(socket).await {
-            return stream;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tokio::net::UnixStream::connect(socket).await.unwrap()
 }
 
 /// Whether the plugin was sent this: an event and the name of its container or pod.

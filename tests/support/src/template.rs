@@ -43,7 +43,6 @@ pub fn registrations(log: &Path) -> usize {
 
 /// Compiles its source as `cargo generate` fills it in; cargo would compile all of its crates anew for the features that
 /// it has alone.
-#[expect(clippy::disallowed_methods, reason = "the compiler of this project")]
 fn build(nri_plugin: &Path) -> PathBuf {
     let source = program::project().join("contrib/plugin-template/src/main.rs");
     let (index, name) = ID.split_once('-').unwrap();

@@ -75,7 +75,6 @@ impl TestHost {
 
     /// The same for a configuration that cannot be read, with which all paths are the defaults: they
     /// are not the machine's. `None` after saying why the test is skipped.
-    #[expect(clippy::disallowed_methods, reason = "a mount namespace of the test's own")]
     #[track_caller]
     pub fn with_default_paths(more: &str) -> Option<Self> {
         let mut host = Self::new(more);
@@ -136,7 +135,6 @@ impl TestHost {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn command(&self) -> Command {
         let program = crate::program::nri_runc();
         let mut command = match &self.holder {
@@ -214,7 +212,6 @@ impl TestHost {
     }
 
     /// The same by another program, a tracer for instance, whose words come first.
-    #[expect(clippy::disallowed_methods, reason = "the program under test, traced")]
     pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
         // It has no name: several calls may run at once.
         let mut input = tempfile::tempfile_in(self.temp.path()).unwrap();
@@ -325,7 +322,12 @@ impl TestHost {
     }
 
     /// Connects a plugin and waits until it is synchronized.
-    pub fn plugin(&self, index: &str, name: &str, script: Script) -> Arc<Mutex<Vec<String>>> {
+    pub fn plugin(
+        &self,
+        index: &str,
+        name: &str,
+        script: impl Into<Script>,
+    ) -> Arc<Mutex<Vec<String>>> {
         let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         wait_until("the plugin is synchronized", || {
             is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))

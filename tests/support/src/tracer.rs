@@ -109,7 +109,6 @@ impl Attached {
         Self::with(pid, strace, log, ["-y", "-s", "64"].map(str::to_owned))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a tracer")]
     fn with(pid: i32, strace: &Path, log: &Path, more: impl IntoIterator<Item = String>) -> Self {
         let mut command = Command::new(strace);
         command.args(["-f", "-qq", "-o"]).arg(log).args(["-p", &pid.to_string()]).args(more);

@@ -123,7 +123,6 @@ fn another_spelling_of_an_address_is_found() {
 }
 
 /// What `scripts/address.sh` prints.
-#[expect(clippy::disallowed_methods, reason = "the script under test")]
 fn printed(word: &str, repository: Option<&str>) -> (String, Option<i32>) {
     let mut script = std::process::Command::new("sh");
     script.arg(root().join("scripts/address.sh")).arg(word);

@@ -51,7 +51,6 @@ fn pictures(edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, Strin
 }
 
 /// Runs a script that draws pictures in a copy of their folder; what it printed.
-#[expect(clippy::disallowed_methods, reason = "a script of the repository")]
 fn drawn_by(script: &str, edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, String)> {
     let copy = tempfile::tempdir().unwrap();
     let at = |path: &str| copy.path().join(path);

@@ -276,7 +276,6 @@ const LINTS: [&[&str]; 2] = [
 ];
 
 /// What such a program prints about a page; None without the program.
-#[expect(clippy::disallowed_methods, reason = "the program shows what a reader would see")]
 fn lint(words: &[&str], file: &Path) -> Option<String> {
     let output = std::process::Command::new(words[0]).args(&words[1..]).arg(file).output().ok()?;
     let said = [output.stdout, output.stderr].concat();
@@ -325,7 +324,6 @@ fn completions_know_every_verb_in_every_shell() {
 }
 
 /// What bash offers after these words; the last one is being typed.
-#[expect(clippy::disallowed_methods, reason = "bash runs the script")]
 fn offered(words: &[&str]) -> Vec<String> {
     let script = format!(
         "{}\nCOMP_WORDS=({}); COMP_CWORD={}\n_nri__runc nri-runc \"${{COMP_WORDS[COMP_CWORD]}}\" \

@@ -22,7 +22,6 @@ struct Resolution {
     program: String,
 }
 
-#[expect(clippy::disallowed_methods, reason = "cargo knows the crates")]
 fn resolve(folder: &Path, target: &str) -> Resolution {
     let mut cargo = std::process::Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target]);

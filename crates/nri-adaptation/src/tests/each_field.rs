@@ -5,72 +5,40 @@ use std::collections::BTreeSet;
 
 use super::*;
 
+/// Each field that is no resource, and an adjustment that sets exactly it.
+const OTHERS: [(NriField, &str); 20] = [
+    (NriField::Annotations, r#"{"annotations": {"k": "v"}}"#),
+    (NriField::Mounts, r#"{"mounts": [{"destination": "/d", "source": "/s", "type": "bind"}]}"#),
+    (NriField::OciHooks, r#"{"hooks": {"poststop": [{"path": "/h"}]}}"#),
+    (NriField::CdiDevices, r#"{"CDIDevices": [{"name": "v/c=d"}]}"#),
+    (NriField::Env, r#"{"env": [{"key": "k", "value": "v"}]}"#),
+    (NriField::Args, r#"{"args": ["sh"]}"#),
+    (NriField::Rlimits, r#"{"rlimits": [{"type": "RLIMIT_CORE", "hard": 9, "soft": 1}]}"#),
+    (NriField::Devices, r#"{"linux": {"devices": [{"path": "/dev/x", "type": "c", "major": 1}]}}"#),
+    (NriField::CgroupsPath, r#"{"linux": {"cgroupsPath": "/cg"}}"#),
+    (NriField::OomScoreAdj, r#"{"linux": {"oomScoreAdj": {"value": 0}}}"#),
+    (NriField::IoPriority, r#"{"linux": {"ioPriority": {}}}"#),
+    (NriField::SeccompPolicy, r#"{"linux": {"seccompPolicy": {}}}"#),
+    (NriField::Namespace, r#"{"linux": {"namespaces": [{"type": "pid", "path": "/ns"}]}}"#),
+    (NriField::Sysctl, r#"{"linux": {"sysctl": {"k": "v"}}}"#),
+    (NriField::LinuxNetDevices, r#"{"linux": {"netDevices": {"k": {"name": "eth0"}}}}"#),
+    (NriField::LinuxSched, r#"{"linux": {"scheduler": {}}}"#),
+    (NriField::RdtClosID, r#"{"linux": {"rdt": {"closId": {"value": "c"}}}}"#),
+    (NriField::RdtSchemata, r#"{"linux": {"rdt": {"schemata": {}}}}"#),
+    (
+        NriField::RdtEnableMonitoring,
+        r#"{"linux": {"rdt": {"enableMonitoring": {"value": false}}}}"#,
+    ),
+    (NriField::MemoryPolicy, r#"{"linux": {"memoryPolicy": {}}}"#),
+];
+
 /// An adjustment that sets exactly this field; compound ones under the key that [`key`] returns.
 fn setting(field: NriField) -> api::ContainerAdjustment {
-    let resources =
-        NriField::ALL.into_iter().filter_map(|f| Some((f, of_resources(resources_setting(f)?))));
-    let mut all = resources.chain(general_settings()).chain(linux_settings());
-    all.find(|(one, _)| *one == field).map(|(_, adjust)| adjust).expect("one for each field")
-}
-
-fn general_settings() -> Vec<(NriField, api::ContainerAdjustment)> {
-    let cdi_device = api::CDIDevice { name: "v/c=d".to_owned(), ..Default::default() };
-    let hooks = some(api::Hooks { poststop: vec![hook("/h")], ..Default::default() });
-    let (annotations, mounts) = (map(&[("k", "v")]), vec![mount("/d", "/s")]);
-    let (args, rlimits) = (vec!["sh".to_owned()], vec![rlimit("RLIMIT_CORE", 1)]);
-    vec![
-        (NriField::Annotations, api::ContainerAdjustment { annotations, ..Default::default() }),
-        (NriField::Mounts, api::ContainerAdjustment { mounts, ..Default::default() }),
-        (NriField::OciHooks, api::ContainerAdjustment { hooks, ..Default::default() }),
-        (
-            NriField::CdiDevices,
-            api::ContainerAdjustment { CDI_devices: vec![cdi_device], ..Default::default() },
-        ),
-        (NriField::Env, of_env(&[("k", "v")])),
-        (NriField::Args, api::ContainerAdjustment { args, ..Default::default() }),
-        (NriField::Rlimits, api::ContainerAdjustment { rlimits, ..Default::default() }),
-    ]
-}
-
-fn linux_settings() -> Vec<(NriField, api::ContainerAdjustment)> {
-    type Linux = api::LinuxContainerAdjustment;
-    let rdt = |rdt| Linux { rdt: some(rdt), ..Default::default() };
-    let schemata = some(api::OptionalRepeatedString::new());
-    let enable_monitoring = boolean(false);
-    let oom_score_adj = some(api::OptionalInt { value: 0, ..Default::default() });
-    let net_devices = HashMap::from([("k".to_owned(), net_device("eth0"))]);
-    let namespaces = vec![namespace("pid", "/ns")];
-    let all = [
-        (NriField::Devices, Linux { devices: vec![device("/dev/x", 1)], ..Default::default() }),
-        (NriField::CgroupsPath, Linux { cgroups_path: "/cg".to_owned(), ..Default::default() }),
-        (NriField::OomScoreAdj, Linux { oom_score_adj, ..Default::default() }),
-        (
-            NriField::IoPriority,
-            Linux { io_priority: some(api::LinuxIOPriority::new()), ..Default::default() },
-        ),
-        (
-            NriField::SeccompPolicy,
-            Linux { seccomp_policy: some(api::LinuxSeccomp::new()), ..Default::default() },
-        ),
-        (NriField::Namespace, Linux { namespaces, ..Default::default() }),
-        (NriField::Sysctl, Linux { sysctl: map(&[("k", "v")]), ..Default::default() }),
-        (NriField::LinuxNetDevices, Linux { net_devices, ..Default::default() }),
-        (
-            NriField::LinuxSched,
-            Linux { scheduler: some(api::LinuxScheduler::new()), ..Default::default() },
-        ),
-        (NriField::RdtClosID, rdt(api::LinuxRdt { clos_id: string("c"), ..Default::default() })),
-        (NriField::RdtSchemata, rdt(api::LinuxRdt { schemata, ..Default::default() })),
-        (
-            NriField::RdtEnableMonitoring,
-            rdt(api::LinuxRdt { enable_monitoring, ..Default::default() }),
-        ),
-        (
-            NriField::MemoryPolicy,
-            Linux { memory_policy: some(api::LinuxMemoryPolicy::new()), ..Default::default() },
-        ),
-    ];
-    all.into_iter().map(|(field, linux)| (field, of_linux(linux))).collect()
+    if let Some(resources) = resources_setting(field) {
+        return of_resources(resources);
+    }
+    let found = OTHERS.into_iter().find(|(one, _)| *one == field);
+    read(found.expect("one for each field").1)
 }
 
 /// The key under which [`setting`] sets a compound field.

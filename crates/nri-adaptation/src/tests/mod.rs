@@ -138,69 +138,36 @@ fn pids(limit: i64) -> api::LinuxResources {
     api::LinuxResources { pids, ..Default::default() }
 }
 
+/// A message that is written as this JSON.
+fn read<M: protobuf::MessageFull>(json: &str) -> M {
+    nri_api::json::read(&serde_json::from_str(json).unwrap()).unwrap()
+}
+
+/// Each resource, and resources that set exactly it.
+const RESOURCES: [(NriField, &str); 20] = [
+    (NriField::MemLimit, r#"{"memory": {"limit": {"value": 1}}}"#),
+    (NriField::MemReservation, r#"{"memory": {"reservation": {"value": 1}}}"#),
+    (NriField::MemSwapLimit, r#"{"memory": {"swap": {"value": 1}}}"#),
+    (NriField::MemKernelLimit, r#"{"memory": {"kernel": {"value": 1}}}"#),
+    (NriField::MemTCPLimit, r#"{"memory": {"kernelTcp": {"value": 1}}}"#),
+    (NriField::MemSwappiness, r#"{"memory": {"swappiness": {"value": 0}}}"#),
+    (NriField::MemDisableOomKiller, r#"{"memory": {"disableOomKiller": {"value": false}}}"#),
+    (NriField::MemUseHierarchy, r#"{"memory": {"useHierarchy": {"value": true}}}"#),
+    (NriField::CPUShares, r#"{"cpu": {"shares": {"value": 1}}}"#),
+    (NriField::CPUQuota, r#"{"cpu": {"quota": {"value": 0}}}"#),
+    (NriField::CPUPeriod, r#"{"cpu": {"period": {"value": 1}}}"#),
+    (NriField::CPURealtimeRuntime, r#"{"cpu": {"realtimeRuntime": {"value": 1}}}"#),
+    (NriField::CPURealtimePeriod, r#"{"cpu": {"realtimePeriod": {"value": 1}}}"#),
+    (NriField::CPUSetCPUs, r#"{"cpu": {"cpus": "0-1"}}"#),
+    (NriField::CPUSetMems, r#"{"cpu": {"mems": "0"}}"#),
+    (NriField::PidsLimit, r#"{"pids": {"limit": 0}}"#),
+    (NriField::HugepageLimits, r#"{"hugepageLimits": [{"pageSize": "2MB", "limit": 1}]}"#),
+    (NriField::BlockioClass, r#"{"blockioClass": {"value": ""}}"#),
+    (NriField::RdtClass, r#"{"rdtClass": {"value": "gold"}}"#),
+    (NriField::CgroupsUnified, r#"{"unified": {"k": "v"}}"#),
+];
+
 /// Resources that set exactly this field, if it is a resource.
 fn resources_setting(field: NriField) -> Option<api::LinuxResources> {
-    let all = memory_settings().into_iter().chain(cpu_settings()).chain(other_settings());
-    all.into_iter().find(|(one, _)| *one == field).map(|(_, resources)| resources)
-}
-
-fn memory_settings() -> Vec<(NriField, api::LinuxResources)> {
-    let of = of_memory;
-    vec![
-        (NriField::MemLimit, of(api::LinuxMemory { limit: int64(1), ..Default::default() })),
-        (
-            NriField::MemReservation,
-            of(api::LinuxMemory { reservation: int64(1), ..Default::default() }),
-        ),
-        (NriField::MemSwapLimit, of(api::LinuxMemory { swap: int64(1), ..Default::default() })),
-        (NriField::MemKernelLimit, of(api::LinuxMemory { kernel: int64(1), ..Default::default() })),
-        (
-            NriField::MemTCPLimit,
-            of(api::LinuxMemory { kernel_tcp: int64(1), ..Default::default() }),
-        ),
-        (
-            NriField::MemSwappiness,
-            of(api::LinuxMemory { swappiness: uint64(0), ..Default::default() }),
-        ),
-        (
-            NriField::MemDisableOomKiller,
-            of(api::LinuxMemory { disable_oom_killer: boolean(false), ..Default::default() }),
-        ),
-        (
-            NriField::MemUseHierarchy,
-            of(api::LinuxMemory { use_hierarchy: boolean(true), ..Default::default() }),
-        ),
-    ]
-}
-
-fn cpu_settings() -> Vec<(NriField, api::LinuxResources)> {
-    let of = of_cpu;
-    vec![
-        (NriField::CPUShares, shares(1)),
-        (NriField::CPUQuota, quota(0)),
-        (NriField::CPUPeriod, of(api::LinuxCPU { period: uint64(1), ..Default::default() })),
-        (
-            NriField::CPURealtimeRuntime,
-            of(api::LinuxCPU { realtime_runtime: int64(1), ..Default::default() }),
-        ),
-        (
-            NriField::CPURealtimePeriod,
-            of(api::LinuxCPU { realtime_period: uint64(1), ..Default::default() }),
-        ),
-        (NriField::CPUSetCPUs, of(api::LinuxCPU { cpus: "0-1".to_owned(), ..Default::default() })),
-        (NriField::CPUSetMems, of(api::LinuxCPU { mems: "0".to_owned(), ..Default::default() })),
-    ]
-}
-
-fn other_settings() -> Vec<(NriField, api::LinuxResources)> {
-    let hugepage_limits = vec![hugepage("2MB", 1)];
-    let unified = map(&[("k", "v")]);
-    let (blockio_class, rdt_class) = (string(""), string("gold"));
-    vec![
-        (NriField::PidsLimit, pids(0)),
-        (NriField::HugepageLimits, api::LinuxResources { hugepage_limits, ..Default::default() }),
-        (NriField::BlockioClass, api::LinuxResources { blockio_class, ..Default::default() }),
-        (NriField::RdtClass, api::LinuxResources { rdt_class, ..Default::default() }),
-        (NriField::CgroupsUnified, api::LinuxResources { unified, ..Default::default() }),
-    ]
+    RESOURCES.into_iter().find(|(one, _)| *one == field).map(|(_, json)| read(json))
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of adjusted documents: helpers to create adjustments.
 
-use protobuf::MessageField;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{HostFacts, PatchError, PatchedSpec, SpecChange};
+use super::{HostFacts, PatchError, PatchedSpec, Result, SpecChange};
 use crate::error::RESERVED_PHRASES;
 use crate::plugin::api;
 
@@ -17,7 +16,7 @@ mod whole;
 
 type Adjustment = api::ContainerAdjustment;
 
-fn patch(document: &[u8], adjustment: &Adjustment) -> Result<PatchedSpec, PatchError> {
+fn patch(document: &[u8], adjustment: &Adjustment) -> Result<PatchedSpec> {
     super::patch_on(document, adjustment, &HostFacts::default())
 }
 
@@ -45,14 +44,32 @@ fn invalid_field(adjustment: &Adjustment) -> String {
     }
 }
 
-fn some<T>(value: T) -> MessageField<T> {
-    MessageField::some(value)
+/// The adjustment that a plugin writes as this JSON.
+fn asks(adjustment: &Value) -> Adjustment {
+    crate::plugin::json::read(adjustment).unwrap()
 }
 
-fn uint64(value: u64) -> MessageField<api::OptionalUInt64> {
-    some(api::OptionalUInt64 { value, ..Default::default() })
+fn linux(linux: &Value) -> Adjustment {
+    asks(&json!({ "linux": linux }))
 }
 
-fn linux(linux: api::LinuxContainerAdjustment) -> Adjustment {
-    Adjustment { linux: some(linux), ..Default::default() }
+fn resources(resources: &Value) -> Adjustment {
+    linux(&json!({ "resources": resources }))
+}
+
+fn cpu(cpu: &Value) -> Adjustment {
+    resources(&json!({ "cpu": cpu }))
+}
+
+fn annotations(entries: &[(&str, &str)]) -> Adjustment {
+    asks(&json!({"annotations": object(entries.iter().copied())}))
+}
+
+fn net_devices(devices: &[(&str, &str)]) -> Adjustment {
+    let named = devices.iter().map(|(host, name)| (*host, json!({ "name": name })));
+    linux(&json!({"netDevices": object(named)}))
+}
+
+fn object<V: Into<Value>>(entries: impl Iterator<Item = (impl ToString, V)>) -> Value {
+    Value::Object(entries.map(|(key, value)| (key.to_string(), value.into())).collect())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mounts that propagate, and the host's conditions for them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::{
     CdiDevice, HostFacts, HostMounts, PatchError, Resolved, patch_on, propagating_sources,
@@ -10,13 +10,10 @@ use super::{Adjustment, adjusted};
 use crate::plugin::api;
 
 fn mount(destination: &str, options: &[&str]) -> api::Mount {
-    api::Mount {
-        destination: destination.to_owned(),
-        type_: "bind".to_owned(),
-        source: "/src".to_owned(),
-        options: options.iter().map(|option| (*option).to_owned()).collect(),
-        ..Default::default()
-    }
+    let (kind, source) = ("bind", "/src");
+    let mount =
+        json!({"destination": destination, "type": kind, "source": source, "options": options});
+    crate::plugin::json::read(&mount).unwrap()
 }
 
 fn mounts(mounts: Vec<api::Mount>) -> Adjustment {

@@ -2,61 +2,35 @@
 //! Refused values: those that lead out of the container, mean something else, or that no kernel
 //! accepts; and similar values that are fine.
 
-use protobuf::MessageField;
 use serde_json::{Value, json};
 
-use super::{Adjustment, adjusted, invalid_field, linux, refused, some, uint64};
-use crate::plugin::api;
-use crate::plugin::api::LinuxContainerAdjustment as Linux;
+use super::{
+    Adjustment, adjusted, annotations, asks, cpu, invalid_field, linux, net_devices, refused,
+    resources,
+};
 use crate::spec::patch::{HostFacts, patch_on};
 
-fn int64(value: i64) -> MessageField<api::OptionalInt64> {
-    some(api::OptionalInt64 { value, ..Default::default() })
-}
-
-fn resources(resources: api::LinuxResources) -> Adjustment {
-    linux(Linux { resources: some(resources), ..Default::default() })
-}
-
-fn cpu(cpu: api::LinuxCPU) -> Adjustment {
-    resources(api::LinuxResources { cpu: some(cpu), ..Default::default() })
-}
-
 fn device(path: &str, kind: &str, (major, minor): (i64, i64), mode: u32) -> Adjustment {
-    let device = api::LinuxDevice {
-        path: path.to_owned(),
-        type_: kind.to_owned(),
-        major,
-        minor,
-        file_mode: some(api::OptionalFileMode { value: mode, ..Default::default() }),
-        ..Default::default()
-    };
-    linux(Linux { devices: vec![device], ..Default::default() })
+    let mode = json!({ "value": mode });
+    let device =
+        json!({"path": path, "type": kind, "major": major, "minor": minor, "fileMode": mode});
+    linux(&json!({"devices": [device]}))
 }
 
 fn cgroups_path(path: &str) -> Adjustment {
-    linux(Linux { cgroups_path: path.to_owned(), ..Default::default() })
+    linux(&json!({ "cgroupsPath": path }))
 }
 
 fn sysctl(key: &str) -> Adjustment {
-    let sysctl = [(key.to_owned(), "1".to_owned())].into();
-    linux(Linux { sysctl, ..Default::default() })
+    linux(&json!({"sysctl": {key: "1"}}))
 }
 
 fn hugepage(page_size: &str) -> Adjustment {
-    let limit =
-        api::HugepageLimit { page_size: page_size.to_owned(), limit: 1, ..Default::default() };
-    resources(api::LinuxResources { hugepage_limits: vec![limit], ..Default::default() })
+    resources(&json!({"hugepageLimits": [{"pageSize": page_size, "limit": 1}]}))
 }
 
 fn mount(destination: &str, source: &str, option: &str) -> Adjustment {
-    let mount = api::Mount {
-        destination: destination.to_owned(),
-        source: source.to_owned(),
-        options: vec![option.to_owned()],
-        ..Default::default()
-    };
-    Adjustment { mounts: vec![mount], ..Default::default() }
+    asks(&json!({"mounts": [{"destination": destination, "source": source, "options": [option]}]}))
 }
 
 fn spec(text: &str) -> Value {
@@ -137,9 +111,7 @@ fn an_invalid_sysctl_name_is_refused() {
     {
         assert!(invalid_field(&sysctl(key)).starts_with("Sysctl["), "{key:?}");
     }
-    let marker =
-        linux(Linux { sysctl: [("-".into(), String::new())].into(), ..Default::default() });
-    assert_eq!(invalid_field(&marker), "Sysctl[]");
+    assert_eq!(invalid_field(&linux(&json!({"sysctl": {"-": ""}}))), "Sysctl[]");
 }
 
 #[test]
@@ -165,23 +137,16 @@ fn a_sysctl_needs_a_namespace_of_the_containers_own() {
 
 #[test]
 fn a_sysctl_goes_with_the_namespace_that_a_plugin_takes_away() {
-    let mut both = sysctl("net.a");
-    let namespace = api::LinuxNamespace { type_: "-network".to_owned(), ..Default::default() };
-    both.linux.mut_or_insert_default().namespaces.push(namespace);
+    let both = linux(&json!({"sysctl": {"net.a": "1"}, "namespaces": [{"type": "-network"}]}));
     assert_eq!(refused(OWN, &both).field(), Some("Sysctl[net.a]"));
-    let removal = [("-kernel.core_pattern".to_owned(), String::new())].into();
-    let removal = linux(Linux { sysctl: removal, ..Default::default() });
+    let removal = linux(&json!({"sysctl": {"-kernel.core_pattern": ""}}));
     let (text, _) = adjusted(r#"{"linux":{"sysctl":{"kernel.core_pattern":"x"}}}"#, &removal);
     assert_eq!(text, r#"{"linux":{"sysctl":{}}}"#, "what harms may always go");
 }
 
 #[test]
 fn a_namespace_is_joined_by_an_absolute_path() {
-    let namespace = |path: &str| {
-        let (type_, path) = ("network".to_owned(), path.to_owned());
-        let namespaces = vec![api::LinuxNamespace { type_, path, ..Default::default() }];
-        linux(Linux { namespaces, ..Default::default() })
-    };
+    let namespace = |path| linux(&json!({"namespaces": [{"type": "network", "path": path}]}));
     for path in ["netns/shop", "../n", "/n\0"] {
         assert_eq!(invalid_field(&namespace(path)), "Namespace[network]");
     }
@@ -205,24 +170,19 @@ fn a_page_size_names_no_other_file() {
 #[test]
 fn cpu_time_that_no_kernel_gives_is_refused() {
     for quota in [1, 999] {
-        let adjustment = cpu(api::LinuxCPU { quota: int64(quota), ..Default::default() });
-        assert_eq!(invalid_field(&adjustment), "CPUQuota");
+        assert_eq!(invalid_field(&cpu(&json!({"quota": {"value": quota}}))), "CPUQuota");
     }
     for period in [1, 999, 1_000_001, u64::MAX] {
-        let adjustment = cpu(api::LinuxCPU { period: uint64(period), ..Default::default() });
-        assert_eq!(invalid_field(&adjustment), "CPUPeriod");
+        assert_eq!(invalid_field(&cpu(&json!({"period": {"value": period}}))), "CPUPeriod");
     }
     for (quota, period) in [(-1, 1000), (0, 0), (1000, 1_000_000), (i64::MIN, 1000)] {
-        let (quota, period) = (int64(quota), uint64(period));
-        adjusted("{}", &cpu(api::LinuxCPU { quota, period, ..Default::default() }));
+        adjusted("{}", &cpu(&json!({"quota": {"value": quota}, "period": {"value": period}})));
     }
 }
 
 #[test]
 fn an_invalid_list_of_cpus_is_refused() {
-    let of = |cpus: &str, mems: &str| {
-        cpu(api::LinuxCPU { cpus: cpus.to_owned(), mems: mems.to_owned(), ..Default::default() })
-    };
+    let of = |cpus: &str, mems: &str| cpu(&json!({"cpus": cpus, "mems": mems}));
     for list in ["a", "1-", "3-1", ",", " , ", "-1", "0;1", "0\0", "all", "99999"] {
         assert_eq!(invalid_field(&of(list, "")), "CPUSetCPUs", "{list}");
         assert_eq!(invalid_field(&of("", list)), "CPUSetMems", "{list}");
@@ -236,19 +196,17 @@ fn an_invalid_list_of_cpus_is_refused() {
 
 #[test]
 fn a_cgroup_rule_is_owned_by_its_text() {
-    let rule = |type_: &str, major, access: &str| api::LinuxDeviceCgroup {
-        allow: true,
-        type_: type_.to_owned(),
-        major: int64(major),
-        access: access.to_owned(),
-        ..Default::default()
+    let rule = |kind: &str, major: i64, access: &str| {
+        let major = json!({ "value": major });
+        resources(
+            &json!({"devices": [{"allow": true, "type": kind, "major": major, "access": access}]}),
+        )
     };
-    let of = |rule| resources(api::LinuxResources { devices: vec![rule], ..Default::default() });
-    let (_, changes) = adjusted("{}", &of(rule("c", 10, "rw")));
+    let (_, changes) = adjusted("{}", &rule("c", 10, "rw"));
     assert_eq!(changes[0].nri_field, "DeviceRules[allow c 10:* rw]");
-    adjusted("{}", &of(rule("b", -1, "")));
+    adjusted("{}", &rule("b", -1, ""));
     for odd in [rule("u", 1, "r"), rule("c", 1, "x"), rule("c", -2, "r"), rule("c", 1 << 32, "r")] {
-        let field = invalid_field(&of(odd));
+        let field = invalid_field(&odd);
         assert!(field.starts_with("DeviceRules[allow "), "{field}");
     }
 }
@@ -269,15 +227,9 @@ fn a_mount_is_owned_by_the_place_that_it_means() {
 #[test]
 fn a_hook_that_could_not_run_is_refused() {
     let of = |path: &str, arg: &str, variable: &str, timeout: i64| {
-        let hook = api::Hook {
-            path: path.to_owned(),
-            args: vec![arg.to_owned()],
-            env: vec![variable.to_owned()],
-            timeout: some(api::OptionalInt { value: timeout, ..Default::default() }),
-            ..Default::default()
-        };
-        let hooks = api::Hooks { poststop: vec![hook], ..Default::default() };
-        Adjustment { hooks: some(hooks), ..Default::default() }
+        let timeout = json!({ "value": timeout });
+        let hook = json!({"path": path, "args": [arg], "env": [variable], "timeout": timeout});
+        asks(&json!({"hooks": {"poststop": [hook]}}))
     };
     adjusted("{}", &of("/x", "x", "A=1", i64::from(i32::MAX)));
     for odd in [
@@ -293,10 +245,7 @@ fn a_hook_that_could_not_run_is_refused() {
 
 #[test]
 fn annotations_that_another_runtime_acts_on_are_refused_as_well() {
-    let of = |key: &str| {
-        let annotations = [(key.to_owned(), "1".to_owned())].into();
-        Adjustment { annotations, ..Default::default() }
-    };
+    let of = |key| annotations(&[(key, "1")]);
     for key in ["run.oci.handler", "run.oci.hooks.stdout", "module.wasm.image/variant"] {
         assert_eq!(invalid_field(&of(key)), format!("Annotations[{key}]"));
     }
@@ -309,10 +258,7 @@ fn annotations_that_another_runtime_acts_on_are_refused_as_well() {
 fn permitted_runtime_annotations_are_set_but_never_bundle() {
     let allowed = ["run.oci.handler", "bundle"].map(str::to_owned).into();
     let facts = HostFacts { runtime_annotations: allowed, ..HostFacts::default() };
-    let patched = |key: &str| {
-        let annotations = [(key.to_owned(), "1".to_owned())].into();
-        patch_on(b"{}", &Adjustment { annotations, ..Default::default() }, &facts)
-    };
+    let patched = |key| patch_on(b"{}", &annotations(&[(key, "1")]), &facts);
     let bytes = patched("run.oci.handler").unwrap().bytes.unwrap();
     assert_eq!(bytes, br#"{"annotations":{"run.oci.handler":"1"}}"#);
     for key in ["bundle", "run.oci.other", "a=b"] {
@@ -324,18 +270,10 @@ fn permitted_runtime_annotations_are_set_but_never_bundle() {
 #[test]
 fn a_filter_that_would_stop_the_runtime_is_refused() {
     let of = |default_action: &str, name: &str, listener_path: &str| {
-        let rule = api::LinuxSyscall {
-            names: vec!["read".to_owned(), name.to_owned()],
-            action: "SCMP_ACT_NOTIFY".to_owned(),
-            ..Default::default()
-        };
-        let policy = api::LinuxSeccomp {
-            default_action: default_action.to_owned(),
-            listener_path: listener_path.to_owned(),
-            syscalls: vec![rule],
-            ..Default::default()
-        };
-        linux(Linux { seccomp_policy: some(policy), ..Default::default() })
+        let rule = json!({"names": ["read", name], "action": "SCMP_ACT_NOTIFY"});
+        linux(&json!({"seccompPolicy": {
+            "defaultAction": default_action, "listenerPath": listener_path, "syscalls": [rule],
+        }}))
     };
     adjusted("{}", &of("SCMP_ACT_ALLOW", "mkdir", "/run/l"));
     for odd in [
@@ -349,34 +287,21 @@ fn a_filter_that_would_stop_the_runtime_is_refused() {
 
 #[test]
 fn two_network_devices_cannot_have_one_name() {
-    let of = |devices: &[(&str, &str)]| {
-        let named =
-            |name: &str| api::LinuxNetDevice { name: name.to_owned(), ..Default::default() };
-        let device = |(host, name): &(&str, &str)| ((*host).to_owned(), named(name));
-        let net_devices = devices.iter().map(device).collect();
-        linux(Linux { net_devices, ..Default::default() })
-    };
     for devices in [[("eth1", "x"), ("eth2", "x")], [("eth1", "eth2"), ("eth2", "")]] {
-        assert_eq!(invalid_field(&of(&devices)), "LinuxNetDevices[eth2]");
+        assert_eq!(invalid_field(&net_devices(&devices)), "LinuxNetDevices[eth2]");
     }
-    adjusted("{}", &of(&[("eth1", "eth2"), ("eth2", "eth1")]));
-    adjusted("{}", &of(&[("eth1", "eth2"), ("-eth2", "")]));
+    adjusted("{}", &net_devices(&[("eth1", "eth2"), ("eth2", "eth1")]));
+    adjusted("{}", &net_devices(&[("eth1", "eth2"), ("-eth2", "")]));
 }
 
 #[test]
 fn nodes_are_fixed_or_relative_and_not_both() {
-    use api::MpolFlag::{MPOL_F_NUMA_BALANCING, MPOL_F_RELATIVE_NODES, MPOL_F_STATIC_NODES};
-    let of = |flags: &[api::MpolFlag]| {
-        let policy = api::LinuxMemoryPolicy {
-            mode: api::MpolMode::MPOL_BIND.into(),
-            nodes: "0".to_owned(),
-            flags: flags.iter().map(|flag| (*flag).into()).collect(),
-            ..Default::default()
-        };
-        linux(Linux { memory_policy: some(policy), ..Default::default() })
+    let of = |flags: [&str; 2]| {
+        linux(&json!({"memoryPolicy": {"mode": "MPOL_BIND", "nodes": "0", "flags": flags}}))
     };
-    assert_eq!(invalid_field(&of(&[MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES])), "MemoryPolicy");
-    for flags in [[MPOL_F_STATIC_NODES, MPOL_F_NUMA_BALANCING], [MPOL_F_RELATIVE_NODES; 2]] {
-        adjusted("{}", &of(&flags));
+    let [fixed, relative] = ["MPOL_F_STATIC_NODES", "MPOL_F_RELATIVE_NODES"];
+    assert_eq!(invalid_field(&of([fixed, relative])), "MemoryPolicy");
+    for flags in [[fixed, "MPOL_F_NUMA_BALANCING"], [relative; 2]] {
+        adjusted("{}", &of(flags));
     }
 }

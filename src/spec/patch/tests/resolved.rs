@@ -4,40 +4,25 @@
 use serde_json::{Value, json};
 
 use super::super::{CdiDevice, Class, HostFacts, PatchError, PatchedSpec, Resolved, patch_on};
-use super::{Adjustment, linux, some};
-use crate::plugin::api;
-
-fn variable(key: &str, value: &str) -> api::KeyValue {
-    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() }
-}
+use super::{Adjustment, Result, asks, resources};
+use crate::plugin::{api, json};
 
 fn node(path: &str, minor: i64) -> api::LinuxDevice {
-    api::LinuxDevice {
-        path: path.to_owned(),
-        type_: "c".to_owned(),
-        major: 195,
-        minor,
-        ..Default::default()
-    }
+    json::read(&json!({"path": path, "type": "c", "major": 195, "minor": minor})).unwrap()
 }
 
 fn mount(destination: &str, source: &str) -> api::Mount {
-    api::Mount {
-        destination: destination.to_owned(),
-        source: source.to_owned(),
-        ..Default::default()
-    }
+    json::read(&json!({"destination": destination, "source": source})).unwrap()
 }
 
 fn hook(path: &str) -> api::Hooks {
-    let hook = api::Hook { path: path.to_owned(), ..Default::default() };
-    api::Hooks { create_runtime: vec![hook], ..Default::default() }
+    json::read(&json!({"createRuntime": [{"path": path}]})).unwrap()
 }
 
 fn gpu() -> CdiDevice {
     CdiDevice {
         name: "v.com/gpu=0".to_owned(),
-        env: vec![variable("GPU", "cdi"), variable("BOTH", "cdi")],
+        env: vec![("GPU", "cdi").into(), ("BOTH", "cdi").into()],
         hooks: hook("/cdi"),
         nodes: vec![(node("/dev/gpu0", 0), "rw".to_owned())],
         mounts: vec![mount("/lib/gpu", "/cdi"), mount("/data", "/cdi")],
@@ -48,19 +33,15 @@ fn gpu() -> CdiDevice {
 }
 
 fn wanting(names: &[&str]) -> Adjustment {
-    let named = |name: &&str| api::CDIDevice { name: (*name).to_owned(), ..Default::default() };
-    Adjustment { CDI_devices: names.iter().map(named).collect(), ..Default::default() }
+    let devices: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+    asks(&json!({ "CDIDevices": devices }))
 }
 
 fn with_gpu() -> Resolved {
     Resolved { cdi: vec![gpu()], ..Resolved::default() }
 }
 
-fn patch(
-    document: &[u8],
-    adjustment: &Adjustment,
-    names: &Resolved,
-) -> Result<PatchedSpec, PatchError> {
+fn patch(document: &[u8], adjustment: &Adjustment, names: &Resolved) -> Result<PatchedSpec> {
     patch_on(document, adjustment, &HostFacts { names: names.clone(), ..HostFacts::default() })
 }
 
@@ -71,17 +52,8 @@ fn patched(document: &str, adjustment: &Adjustment, resolved: &Resolved) -> (Val
 }
 
 fn classes(blockio: Option<&str>, rdt: Option<&str>) -> Adjustment {
-    let class = |name: Option<&str>| {
-        name.map(|name| api::OptionalString { value: name.to_owned(), ..Default::default() }).into()
-    };
-    linux(api::LinuxContainerAdjustment {
-        resources: some(api::LinuxResources {
-            blockio_class: class(blockio),
-            rdt_class: class(rdt),
-            ..Default::default()
-        }),
-        ..Default::default()
-    })
+    let class = |name: Option<&str>| name.map(|name| json!({ "value": name }));
+    resources(&json!({"blockioClass": class(blockio), "rdtClass": class(rdt)}))
 }
 
 #[test]
@@ -134,16 +106,13 @@ fn cdi_mounts_are_not_mapped_twice_nor_without_a_user_namespace() {
 
 #[test]
 fn plugin_devices_and_mounts_override_those_of_cdi() {
-    let adjustment = Adjustment {
-        env: vec![variable("BOTH", "plugin"), variable("MINE", "1")],
-        hooks: some(hook("/plugin")),
-        mounts: vec![mount("/data", "/plugin")],
-        linux: some(api::LinuxContainerAdjustment {
-            devices: vec![node("/dev/gpu0", 5)],
-            ..Default::default()
-        }),
-        ..wanting(&["v.com/gpu=0"])
-    };
+    let adjustment = asks(&json!({
+        "env": [{"key": "BOTH", "value": "plugin"}, {"key": "MINE", "value": "1"}],
+        "hooks": {"createRuntime": [{"path": "/plugin"}]},
+        "mounts": [{"destination": "/data", "source": "/plugin"}],
+        "linux": {"devices": [{"path": "/dev/gpu0", "type": "c", "major": 195, "minor": 5}]},
+        "CDIDevices": [{"name": "v.com/gpu=0"}],
+    }));
     let (after, _) = patched("{}", &adjustment, &with_gpu());
     assert_eq!(after["process"]["env"], json!(["BOTH=cdi", "MINE=1", "GPU=cdi"]));
     let paths: Vec<&Value> =

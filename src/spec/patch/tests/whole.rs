@@ -4,67 +4,37 @@
 use serde_json::{Value, json};
 
 use super::super::{PatchError, PatchedSpec, SpecChange};
-use super::{Adjustment, adjusted, invalid_field, linux, patch, refused, some, uint64};
-use crate::plugin::api;
+use super::{Adjustment, adjusted, annotations, asks, invalid_field, linux, patch, refused};
 
 fn env(entries: &[(&str, &str)]) -> Adjustment {
-    let entry = |(key, value): &(&str, &str)| api::KeyValue {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
-        ..Default::default()
-    };
-    Adjustment { env: entries.iter().map(entry).collect(), ..Default::default() }
+    let variables = entries.iter().map(|(key, value)| json!({"key": key, "value": value}));
+    asks(&json!({"env": variables.collect::<Vec<_>>()}))
 }
 
-fn annotations(entries: &[(&str, &str)]) -> Adjustment {
-    let annotations = entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Adjustment { annotations, ..Default::default() }
-}
-
-fn mount(destination: &str, options: &[&str]) -> api::Mount {
-    api::Mount {
-        destination: destination.to_owned(),
-        type_: "bind".to_owned(),
-        source: "/src".to_owned(),
-        options: options.iter().map(|option| (*option).to_owned()).collect(),
-        ..Default::default()
-    }
-}
-
-fn mounts(mounts: Vec<api::Mount>) -> Adjustment {
-    Adjustment { mounts, ..Default::default() }
+fn mount(destination: &str, options: &[&str]) -> Adjustment {
+    let mount =
+        json!({"destination": destination, "type": "bind", "source": "/src", "options": options});
+    asks(&json!({"mounts": [mount]}))
 }
 
 fn rlimit(kind: &str, soft: u64, hard: u64) -> Adjustment {
-    let rlimit = api::POSIXRlimit { type_: kind.to_owned(), hard, soft, ..Default::default() };
-    Adjustment { rlimits: vec![rlimit], ..Default::default() }
+    asks(&json!({"rlimits": [{"type": kind, "hard": hard, "soft": soft}]}))
 }
 
-fn hook(path: &str, timeout: Option<i64>) -> api::Hook {
-    let timeout = timeout.map(|value| api::OptionalInt { value, ..Default::default() }).into();
-    api::Hook { path: path.to_owned(), timeout, ..Default::default() }
+fn args(args: &[&str]) -> Adjustment {
+    asks(&json!({ "args": args }))
 }
 
-fn prestart(hook: api::Hook) -> Adjustment {
-    let hooks = api::Hooks { prestart: vec![hook], ..Default::default() };
-    Adjustment { hooks: some(hooks), ..Default::default() }
+fn prestart(path: &str, timeout: Option<i64>) -> Adjustment {
+    let timeout = timeout.map(|timeout| json!({ "value": timeout }));
+    asks(&json!({"hooks": {"prestart": [{"path": path, "timeout": timeout}]}}))
 }
 
 #[test]
 fn an_adjustment_that_asks_for_nothing_changes_nothing() {
-    let empty_parts = Adjustment {
-        hooks: some(api::Hooks::default()),
-        linux: some(api::LinuxContainerAdjustment {
-            resources: some(api::LinuxResources {
-                memory: some(api::LinuxMemory::default()),
-                cpu: some(api::LinuxCPU::default()),
-                ..Default::default()
-            }),
-            rdt: some(api::LinuxRdt::default()),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
+    let empty_parts = asks(&json!({
+        "hooks": {}, "linux": {"resources": {"memory": {}, "cpu": {}}, "rdt": {}},
+    }));
     for adjustment in [Adjustment::default(), empty_parts] {
         let patched = patch(b"{ }", &adjustment).unwrap();
         assert_eq!(patched, PatchedSpec { bytes: None, changes: Vec::new() });
@@ -77,27 +47,23 @@ fn setting_an_existing_value_is_not_a_change() {
         "rlimits":[{"soft":1,"type":"RLIMIT_NOFILE","hard":2}],"args":["x"]},
         "mounts":[{"source":"/src","destination":"/d","type":"bind","options":["ro"]}],
         "linux":{"cgroupsPath":"/p","resources":{"cpu":{"shares":7}}}}"#;
-    let adjustment = Adjustment {
-        args: vec!["x".to_owned()],
-        linux: some(api::LinuxContainerAdjustment {
-            cgroups_path: "/p".to_owned(),
-            oom_score_adj: some(api::OptionalInt { value: 5, ..Default::default() }),
-            resources: some(api::LinuxResources {
-                cpu: some(api::LinuxCPU { shares: uint64(7), ..Default::default() }),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        env: env(&[("A", "1"), ("-B", "")]).env,
-        annotations: annotations(&[("a", "1"), ("-b", "")]).annotations,
-        mounts: vec![mount("/d/", &["ro"]), mount("-/gone", &[])],
-        rlimits: rlimit("nofile", 1, 2).rlimits,
-        ..Default::default()
-    };
+    let mut adjustment = asks(&json!({
+        "args": ["x"],
+        "linux": {
+            "cgroupsPath": "/p", "oomScoreAdj": {"value": 5}, "resources": {"cpu": {"shares": {"value": 7}}},
+        },
+        "env": [{"key": "A", "value": "1"}, {"key": "-B"}],
+        "annotations": {"a": "1", "-b": ""},
+        "rlimits": [{"type": "nofile", "soft": 1, "hard": 2}],
+        "mounts": [
+            {"destination": "/d/", "type": "bind", "source": "/src", "options": ["ro"]},
+            {"destination": "-/gone"},
+        ],
+    }));
     let slash_differs = adjusted(document, &adjustment).1;
     assert_eq!(slash_differs.len(), 1, "only the mount's spelling: {slash_differs:?}");
-    let same = Adjustment { mounts: vec![mount("/d", &["ro"])], ..adjustment };
-    assert_eq!(patch(document.as_bytes(), &same).unwrap().bytes, None);
+    adjustment.mounts = mount("/d", &["ro"]).mounts;
+    assert_eq!(patch(document.as_bytes(), &adjustment).unwrap().bytes, None);
 }
 
 #[test]
@@ -143,24 +109,18 @@ fn values_that_no_process_could_have_are_refused() {
         assert!(invalid_field(&env(&[entry])).starts_with("Env[A"));
     }
     assert_eq!(patch(b"{}", &env(&[("", "x"), ("-", "")])).unwrap().bytes, None);
-    let args = |args: &[&str]| Adjustment {
-        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-        ..Default::default()
-    };
     assert_eq!(invalid_field(&args(&[""])), "Args");
     assert_eq!(invalid_field(&args(&["a\0"])), "Args");
     for value in [-1001, 1001, i64::MAX] {
-        let oom_score_adj = some(api::OptionalInt { value, ..Default::default() });
-        let adjustment = api::LinuxContainerAdjustment { oom_score_adj, ..Default::default() };
-        assert_eq!(invalid_field(&linux(adjustment)), "OomScoreAdj");
+        let adjustment = linux(&json!({"oomScoreAdj": {"value": value}}));
+        assert_eq!(invalid_field(&adjustment), "OomScoreAdj");
     }
 }
 
 #[test]
 fn args_are_replaced_as_a_whole() {
-    let adjustment =
-        Adjustment { args: vec!["sh".to_owned(), String::new()], ..Default::default() };
-    let (text, changes) = adjusted(r#"{"process":{"args":["a","b"],"cwd":"/"}}"#, &adjustment);
+    let (text, changes) =
+        adjusted(r#"{"process":{"args":["a","b"],"cwd":"/"}}"#, &args(&["sh", ""]));
     assert_eq!(text, r#"{"process":{"args":["sh",""],"cwd":"/"}}"#);
     assert_eq!(
         (changes[0].field.as_str(), changes[0].nri_field.as_str()),
@@ -205,8 +165,8 @@ fn annotations_with_a_meaning_to_the_runtime_are_refused() {
 #[test]
 fn mounts_are_ordered_as_by_the_reference_only_when_one_changes() {
     let document = r#"{"mounts":[{"destination":"/a/b"},{"destination":"/z"},{"destination":"/"}, {"destination":"/c"}]}"#;
-    assert_eq!(patch(document.as_bytes(), &mounts(vec![mount("-/x", &[])])).unwrap().bytes, None);
-    let (text, _) = adjusted(document, &mounts(vec![mount("/a", &[])]));
+    assert_eq!(patch(document.as_bytes(), &mount("-/x", &[])).unwrap().bytes, None);
+    let (text, _) = adjusted(document, &mount("/a", &[]));
     let destinations: Vec<String> = serde_json::from_str::<Value>(&text).unwrap()["mounts"]
         .as_array()
         .unwrap()
@@ -219,20 +179,20 @@ fn mounts_are_ordered_as_by_the_reference_only_when_one_changes() {
 #[test]
 fn all_mounts_at_a_destination_go_however_spelt() {
     let document = r#"{"mounts":[{"destination":"/d","v":1},{"destination":"/k","x":1.0},{"destination":"d//"}]}"#;
-    let (text, changes) = adjusted(document, &mounts(vec![mount("-/d/.", &[])]));
+    let (text, changes) = adjusted(document, &mount("-/d/.", &[]));
     assert_eq!(text, r#"{"mounts":[{"destination":"/k","x":1.0}]}"#);
     assert_eq!(changes[0].before, Some(json!({"destination": "d//"})));
-    let (text, changes) = adjusted(document, &mounts(vec![mount("/d", &["ro"])]));
+    let (text, changes) = adjusted(document, &mount("/d", &["ro"]));
     let new = r#"{"destination":"/d","type":"bind","source":"/src","options":["ro"]}"#;
     assert_eq!(text, format!(r#"{{"mounts":[{new},{{"destination":"/k","x":1.0}}]}}"#));
     assert_eq!(changes[0].nri_field, "Mounts[/d]");
-    assert_eq!(invalid_field(&mounts(vec![mount("-", &[])])), "Mounts[]");
+    assert_eq!(invalid_field(&mount("-", &[])), "Mounts[]");
 }
 
 #[test]
 fn hooks_are_added_after_the_engines() {
     let document = r#"{"hooks":{"prestart":[{"path":"/first","x":1}],"vendor":[]}}"#;
-    let (text, changes) = adjusted(document, &prestart(hook("/second", Some(3))));
+    let (text, changes) = adjusted(document, &prestart("/second", Some(3)));
     let wanted = r#"{"hooks":{"prestart":[{"path":"/first","x":1},{"path":"/second","timeout":3}],"vendor":[]}}"#;
     assert_eq!(text, wanted);
     assert_eq!(
@@ -240,8 +200,8 @@ fn hooks_are_added_after_the_engines() {
         ("hooks.prestart", "OciHooks")
     );
     assert_eq!(changes[0].before, Some(json!([{"path": "/first", "x": 1}])));
-    for bad in [hook("relative", None), hook("", None), hook("/x", Some(0)), hook("/x", Some(-1))] {
-        assert_eq!(invalid_field(&prestart(bad)), "OciHooks");
+    for (path, timeout) in [("relative", None), ("", None), ("/x", Some(0)), ("/x", Some(-1))] {
+        assert_eq!(invalid_field(&prestart(path, timeout)), "OciHooks");
     }
 }
 
@@ -251,6 +211,6 @@ fn an_ambiguous_document_is_refused_where_it_is_touched() {
         r#"{"process":{"Env":["A=1"]},"mounts":[{"destination":"/a","Destination":"/b"}]}"#;
     let error = refused(document, &env(&[("A", "2")]));
     assert!(matches!(error, PatchError::SpecDocument(_)) && error.field().is_none(), "{error}");
-    refused(document, &mounts(vec![mount("/c", &[])]));
+    refused(document, &mount("/c", &[]));
     adjusted(document, &annotations(&[("a", "1")]));
 }

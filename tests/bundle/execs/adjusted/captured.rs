@@ -4,9 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
-use test_support::adjustments::env;
 use test_support::{Script, started, succeeds};
 
 use super::{exec, seen};
@@ -49,28 +48,16 @@ fn limits(process: &Value) -> BTreeMap<String, (u64, u64)> {
 /// Removes every other variable of the container, changes the rest and the limits, and adds one of
 /// each.
 fn changing(process: &Value) -> Script {
-    let mut adjust = api::ContainerAdjustment::default();
+    let mut adjust = Adjustment::new().oom_score_adj(555);
     for (place, (name, value)) in variables(process).into_iter().enumerate() {
-        adjust.env.push(match place % 2 {
-            0 => env(&name, &format!("{value} of a plugin")),
-            _ => api::KeyValue { key: format!("-{name}"), ..Default::default() },
-        });
+        adjust = match place % 2 {
+            0 => adjust.env(&name, &format!("{value} of a plugin")),
+            _ => adjust.remove_env(&name),
+        };
     }
-    adjust.env.push(env("NEW", "of a plugin"));
-    let limit = |name: &str, hard| api::POSIXRlimit {
-        type_: name.to_owned(),
-        hard,
-        soft: 7,
-        ..Default::default()
-    };
     let mut limits = limits(process);
     limits.entry("RLIMIT_CORE".to_owned()).or_default();
-    adjust.rlimits = limits.keys().map(|name| limit(name, 77)).collect();
-    let score = api::OptionalInt { value: 555, ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { oom_score_adj: Some(score).into(), ..Default::default() };
-    adjust.linux = Some(linux).into();
-    Script { adjust, ..Script::default() }
+    limits.keys().fold(adjust.env("NEW", "of a plugin"), |all, name| all.rlimit(name, 7, 77)).into()
 }
 
 /// The document by the rule, worked out another way than in the program.

@@ -2,6 +2,7 @@
 //! The command line and the document of an `exec`, as the runtime gets them.
 
 use serde_json::json;
+use test_support::adjustments::adjusts;
 use test_support::{Script, TestHost, fails, started, succeeds};
 
 use super::{CHANGED, PROCESS, changing, exec, last_words, marks, process};
@@ -136,39 +137,18 @@ fn an_exec_needs_no_daemon() {
 
 #[test]
 fn limits_scores_and_scheduling_reach_a_later_process() {
-    use nri_runc::plugin::api;
     let host = started("");
     host.write("fake/features", r#"{"ociVersionMax":"1.3.0"}"#);
     host.write("fake/version", "runc version 1.5.2\nspec: 1.3.0\n");
-    let limit = api::POSIXRlimit {
-        type_: "RLIMIT_NOFILE".to_owned(),
-        hard: 321,
-        soft: 123,
-        ..Default::default()
-    };
-    let score = api::OptionalInt { value: 500, ..Default::default() };
-    let scheduler = api::LinuxScheduler {
-        policy: api::LinuxSchedulerPolicy::SCHED_BATCH.into(),
-        nice: 5,
-        ..Default::default()
-    };
-    let priority = api::LinuxIOPriority {
-        class: api::IOPrioClass::IOPRIO_CLASS_BE.into(),
-        priority: 6,
-        ..Default::default()
-    };
-    let linux = api::LinuxContainerAdjustment {
-        oom_score_adj: Some(score).into(),
-        scheduler: Some(scheduler).into(),
-        io_priority: Some(priority).into(),
-        ..Default::default()
-    };
-    let adjust = api::ContainerAdjustment {
-        rlimits: vec![limit],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    let _told = host.plugin("10", "limits", Script { adjust, ..Script::default() });
+    let script = adjusts(&json!({
+        "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 321, "soft": 123}],
+        "linux": {
+            "oomScoreAdj": {"value": 500},
+            "scheduler": {"policy": "SCHED_BATCH", "nice": 5},
+            "ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 6},
+        },
+    }));
+    let _told = host.plugin("10", "limits", script);
     succeeds(&host.create("c1"));
     succeeds(&exec(
         &host,

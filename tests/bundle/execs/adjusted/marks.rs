@@ -2,9 +2,9 @@
 //! Which containers have a mark, through everything that can happen to them, to the daemon and to
 //! the run directory.
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::json;
-use test_support::adjustments::{env, update_of};
+use test_support::adjustments::update_of;
 use test_support::{Script, TestHost, fails, started, succeeds, task, wait_until};
 
 use super::{CHANGED, PROCESS, changing, exec, marks, seen};
@@ -60,12 +60,9 @@ fn a_container_made_while_disabled_has_no_older_mark() {
 fn of_many_values_none_is_lost_by_a_later_update() {
     const VARIABLES: usize = 450;
     let host = started("");
-    let adjust = api::ContainerAdjustment {
-        env: (0..VARIABLES).map(|n| env(&format!("V{n}"), "1")).collect(),
-        ..Default::default()
-    };
+    let adjust = (0..VARIABLES).fold(Adjustment::new(), |all, n| all.env(&format!("V{n}"), "1"));
     let updates = vec![update_of("c1", &json!({"cpu": {"shares": 300}}))];
-    let _told = host.plugin("10", "env", Script { adjust, updates, ..Script::default() });
+    let _told = host.plugin("10", "env", Script { updates, ..adjust.into() });
     succeeds(&host.create("c1"));
     let root = host.path("root").display().to_string();
     let update = r#"{"cpu": {"shares": 200}}"#;

@@ -10,9 +10,8 @@ mod real;
 
 use std::process::Output;
 
-use nri_runc::plugin::api;
+use nri_plugin::Adjustment;
 use serde_json::{Value, json};
-use test_support::adjustments::env;
 use test_support::{Script, TestHost};
 
 /// The document of a process that the usual bundle's engine would write.
@@ -20,12 +19,7 @@ const PROCESS: &str = r#"{"user":{"uid":0,"gid":0},  "args":["id"], "cwd":"/","e
 
 /// A plugin that sets one variable of each container, changes one and removes one.
 fn changing() -> Script {
-    let removed = api::KeyValue { key: "-PATH".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("A", "2"), removed],
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    Adjustment::new().env("HELLO", "there").env("A", "2").remove_env("PATH").into()
 }
 
 /// What becomes of [`PROCESS`] then.

@@ -4,10 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
+use nri_plugin::Adjustment;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::{
-    LOOK_AT_CLOSED_DEVICE, closed_device as closed_device_of, env, just_so_many_files,
+    LOOK_AT_CLOSED_DEVICE, closed_device as closed_device_of, just_so_many_files,
 };
 use test_support::real_runtime::RealRuntime;
 use test_support::{Script, TestHost, started, succeeds, tools};
@@ -17,18 +18,9 @@ const LOOK: &str = "echo hello=$HELLO a=$A gone=$GONE; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 
 fn changing(more: impl FnOnce(&mut api::LinuxContainerAdjustment)) -> Script {
-    let score = api::OptionalInt { value: 700, ..Default::default() };
-    let mut linux =
-        api::LinuxContainerAdjustment { oom_score_adj: Some(score).into(), ..Default::default() };
-    more(&mut linux);
-    let gone = api::KeyValue { key: "-GONE".to_owned(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("A", "2"), gone],
-        rlimits: vec![just_so_many_files()],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+    let adjustment = Adjustment::new().env("HELLO", "there").env("A", "2").remove_env("GONE");
+    let adjustment = just_so_many_files(adjustment.oom_score_adj(700));
+    adjustment.edit(|adjust| more(adjust.linux.mut_or_insert_default())).into()
 }
 
 /// The engine's own process of the container, with other words to run.

@@ -89,7 +89,6 @@ impl Furniture {
     }
 
     /// Makes them.
-    #[expect(clippy::disallowed_methods, reason = "it holds a network namespace")]
     pub(super) fn put(place: &Place) -> Self {
         let mut furniture = Self::named(&place.host);
         std::fs::create_dir_all(&furniture.dir).unwrap();

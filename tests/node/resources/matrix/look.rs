@@ -34,7 +34,6 @@ impl Layout {
 }
 
 /// What a program prints, on both outputs.
-#[expect(clippy::disallowed_methods, reason = "a program of this machine")]
 pub(super) fn output(program: &Path, words: &[&str]) -> String {
     match Command::new(program).args(words).output() {
         Ok(output) => {

@@ -3,29 +3,19 @@
 //! process is found inside, and what the caller asks for wins. What `tests/bundle/execs/adjusted` has of newer
 //! runtimes is there.
 
-use nri_runc::plugin::api;
-use serde_json::json;
-use test_support::Script;
-use test_support::adjustments::{env, just_so_many_files};
-
 use super::super::succeeds;
 use super::{place, show};
+use nri_plugin::Adjustment;
+use serde_json::json;
+use test_support::adjustments::just_so_many_files;
 
 /// Says everything that a plugin sets here, a line each.
 const LOOK: &str = "echo hello=$HELLO a=$A path=$PATH; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 
-fn changing() -> Script {
-    let score = api::OptionalInt { value: 700, ..Default::default() };
-    let linux =
-        api::LinuxContainerAdjustment { oom_score_adj: Some(score).into(), ..Default::default() };
-    let adjust = api::ContainerAdjustment {
-        env: vec![env("HELLO", "there"), env("A", "2")],
-        rlimits: vec![just_so_many_files()],
-        linux: Some(linux).into(),
-        ..Default::default()
-    };
-    Script { adjust, ..Script::default() }
+fn changing() -> Adjustment {
+    let adjustment = Adjustment::new().env("HELLO", "there").env("A", "2");
+    just_so_many_files(adjustment.oom_score_adj(700))
 }
 
 fn later(runtime: &str) {

@@ -186,8 +186,7 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
 fn an_unknown_cri_engines_pod_has_the_addresses_of_its_container() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
-    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
-    let (script, heard) = listening(Script { adjust, ..Script::default() });
+    let (script, heard) = listening(Adjustment::new().hooks(hooks));
     let _told = place.host.plugin("10", "network", script);
     let of_kubelet = json!({
         "io.kubernetes.pod.name": "web-7",
@@ -208,8 +207,7 @@ const FOUND: usize = 200;
 fn the_address_of_each_found_container_is_there_at_synchronize() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(mut place) = place() else { return };
-    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
-    let (script, heard) = listening(Script { adjust, ..Script::default() });
+    let (script, heard) = listening(Adjustment::new().hooks(hooks));
     let _told = place.host.plugin("10", "network", script);
     place.runs("own", true);
     assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(["192.0.2.7"]));

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The steps of `podman build`, which Buildah starts from bundles that Podman does not know.
 
-use test_support::Script;
+use test_support::adjustments::sets;
 use test_support::podman::IMAGE;
 
-use super::{installed, run, sets_env};
+use super::{installed, run};
 
 #[test]
 fn plugins_are_asked_about_the_steps_of_a_build() {
     let Some(host) = installed("") else { return };
-    let adjust = sets_env("HELLO", "there");
-    let told = host.plugin("10", "env", Script { adjust, ..Script::default() });
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
     let file = format!("FROM {IMAGE}\nRUN echo \"$HELLO\" >/said\n");
     host.write("build/Containerfile", &file);
     let folder = host.path("build").display().to_string();

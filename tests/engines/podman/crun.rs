@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! crun behind nri-runc, as newer Podmans and CRI-O have it by default.
 
+use nri_plugin::Adjustment;
 use serde_json::json;
 use test_support::podman::PodmanHost;
-use test_support::{Script, life, tools};
+use test_support::{adjustments, life, tools};
 
-use super::{adjusting, events_of, limit, resources, run, sets_env};
+use super::{events_of, limit, resources, run};
 
 /// A host where nri-runc is registered, with crun behind it.
 fn on_crun() -> Option<PodmanHost> {
@@ -28,9 +29,8 @@ fn on_crun() -> Option<PodmanHost> {
 #[test]
 fn a_container_on_crun_is_adjusted_updated_and_removed() {
     let Some(host) = on_crun() else { return };
-    let mut adjust = adjusting(resources(32, 300, 77));
-    adjust.env = sets_env("HELLO", "there").env;
-    let told = host.plugin("10", "changes", Script { adjust, ..Script::default() });
+    let adjustment = Adjustment::new().env("HELLO", "there").resources(resources(32, 300, 77));
+    let told = host.plugin("10", "changes", adjustment);
     let id = run(&host, "web", &["--memory", "64m"], &["/bin/sleep", "1000"]);
     let environ = host.good(&["exec", "web", "/bin/cat", "/proc/1/environ"]);
     assert!(environ.split('\0').any(|pair| pair == "HELLO=there"), "{environ}");
@@ -51,11 +51,8 @@ fn a_container_on_crun_is_adjusted_updated_and_removed() {
 #[test]
 fn a_field_that_this_crun_lacks_refuses_the_container() {
     let Some(host) = on_crun() else { return };
-    let mut adjust = adjusting(resources(0, 0, 0));
-    let device =
-        nri_runc::plugin::api::LinuxNetDevice { name: "eth9".into(), ..Default::default() };
-    adjust.linux.as_mut().unwrap().net_devices.insert("eth0".to_owned(), device);
-    let _told = host.plugin("10", "devices", Script { adjust, ..Script::default() });
+    let device = json!({"linux": {"net_devices": {"eth0": {"name": "eth9"}}}});
+    let _told = host.plugin("10", "devices", adjustments::adjusts(&device));
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "web", &["--detach"]);
     host.bad(&words, &["10-devices", "LinuxNetDevices"]);

@@ -89,6 +89,7 @@ for example in "$built"/examples/*; do
     case ${example##*/} in *[-.]*) ;; *) put "$example" ;; esac
 done
 printf 'tools=%s\nexport NRI_RUNC_BINARY=%s\n' "$tools" "$built/nri-runc" >"$root/variables"
+printf "NRI_RUNC_TESTS='%s'\nexport EXITS='%s'\n" "${VM_TESTS:-}" "${EXITS:-}" >>"$root/variables"
 # A plugin that a test here builds: the guest has no compiler.
 case ${VM_TESTS:-} in
 *template::*)
@@ -117,7 +118,6 @@ if [ "${VM_FIRST:-}" = systemd ]; then
     # As an engine's unit has it: systemd takes a controller away again that no unit wants, and kubelet wants all.
     echo Delegate=yes >>"$root/etc/systemd/system/cases.service"
     cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
-    printf "NRI_RUNC_TESTS='%s'\nexport EXITS='%s'\n" "${VM_TESTS:-}" "${EXITS:-}" >>"$root/variables"
 fi
 
 rm -f "$vm/disk.img"

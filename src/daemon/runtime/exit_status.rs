@@ -97,7 +97,13 @@ impl ExitRecord {
             EngineKind::Crio => {
                 Some(Self::SecondFile { bundle: record.bundle.clone(), host: host.clone() })
             }
-            _ => None,
+            EngineKind::ContainerdCri
+            | EngineKind::Containerd
+            | EngineKind::Nerdctl
+            | EngineKind::Docker
+            | EngineKind::Isulad
+            | EngineKind::Kubernetes
+            | EngineKind::Plain => None,
         }
     }
 

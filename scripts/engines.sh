@@ -10,7 +10,7 @@ newer=$tools/newer
 
 [ "$(id -u)" = 0 ] || { echo "engines: real containers need root" >&2; exit 1; }
 GUEST=${GUEST:-}
-[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 docker-29.8.1 podman-5.8.3 kubelet-1.34.4
+[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 docker-29.8.1 podman-5.8.3 podman-6.0.2 kubelet-1.34.4
 [ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 docker-29.8.1 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
 sh scripts/newer.sh "$@"
 [ -n "$GUEST" ] || case " $* " in *" crio-"*) sh scripts/newer.sh critest-1.37.0 ;; esac

@@ -2,7 +2,7 @@
 //! The exit code of a container's process, and the reason of its exit if known. The wrapper's runtime never has the
 //! code. Its sources are the kernel (since 6.15, once the process is reaped), the engine's monitor (containerd's shim
 //! since 2.4 writes the bundle's `exit.json`, conmon a file in the engine's exit folder), containerd's events
-//! (`lifecycle/task_exits.rs`) and Podman's database. It only reads.
+//! (`lifecycle/task_exits.rs`), Podman's database and conmon's second file in CRI-O's storage. It only reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -74,41 +74,89 @@ impl ExitFile {
     }
 }
 
-/// Podman's record of an exit: it removes the file of the exit code as soon as it has read it.
+/// The engine's lasting record of an exit. Podman and CRI-O remove the file of the exit code as soon as they have read
+/// it.
 #[derive(Debug)]
-pub(crate) struct ExitRecord {
-    id: String,
-    databases: Vec<PathBuf>,
+pub(crate) enum ExitRecord {
+    /// Podman's databases.
+    Databases { id: String, files: Vec<PathBuf> },
+    /// conmon's second file, below the graph root of CRI-O's storage, to which the document of this bundle leads.
+    SecondFile { bundle: String, host: Host },
 }
 
 impl ExitRecord {
-    /// The record of this container, if its engine has one: its bundle is three folders below the graph root.
+    /// The record of this container, if its engine has one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
-        let graph_root = Path::new(&record.bundle).ancestors().nth(3);
-        let graph_root = graph_root.filter(|_| removes_file_early(record))?.to_str()?;
-        let databases = libpod::files(graph_root).map(|file| host.path(file)).to_vec();
-        Some(Self { id: record.key.id.clone(), databases })
+        match EngineKind::named(&record.engine)? {
+            EngineKind::Podman => {
+                // The bundle is three folders below the graph root.
+                let graph_root = Path::new(&record.bundle).ancestors().nth(3)?.to_str()?;
+                let files = libpod::files(graph_root).map(|file| host.path(file)).to_vec();
+                Some(Self::Databases { id: record.key.id.clone(), files })
+            }
+            EngineKind::Crio => {
+                Some(Self::SecondFile { bundle: record.bundle.clone(), host: host.clone() })
+            }
+            EngineKind::ContainerdCri
+            | EngineKind::Containerd
+            | EngineKind::Nerdctl
+            | EngineKind::Docker
+            | EngineKind::Isulad
+            | EngineKind::Kubernetes
+            | EngineKind::Plain => None,
+        }
     }
 
     /// The folder that is read.
     pub(crate) fn folder(&self) -> &Path {
-        self.databases.first().and_then(|file| file.parent()).unwrap_or(Path::new("/"))
+        match self {
+            Self::Databases { files, .. } => {
+                files.first().and_then(|file| file.parent()).unwrap_or(Path::new("/"))
+            }
+            Self::SecondFile { bundle, .. } => Path::new(bundle),
+        }
     }
 
-    /// The exit code, if Podman knows that the container has exited.
+    /// The exit code, if the engine knows that the container has exited.
     ///
     /// # Errors
     /// Fails when that is unknown.
     pub(crate) fn read(&self) -> io::Result<Option<i32>> {
-        for database in &self.databases {
-            let bytes = files::read(database, limits::CONTAINER_FILE).if_there()?;
-            let code = bytes.and_then(|bytes| libpod::exit_code(&bytes, &self.id));
-            if code.is_some() {
-                return Ok(code);
+        match self {
+            Self::Databases { id, files } => {
+                for file in files {
+                    let bytes = files::read(file, limits::CONTAINER_FILE).if_there()?;
+                    let code = bytes.and_then(|bytes| libpod::exit_code(&bytes, id));
+                    if code.is_some() {
+                        return Ok(code);
+                    }
+                }
+                Ok(None)
+            }
+            Self::SecondFile { bundle, host } => {
+                let document = host.path(Path::new(bundle).join("config.json"));
+                let document = files::read(&document, limits::CONTAINER_FILE).if_there()?;
+                let Some(file) = document.and_then(|document| second_file(bundle, &document))
+                else {
+                    return Ok(None);
+                };
+                let text = files::read_text(&host.path(file), limits::CONTAINER_FILE).if_there()?;
+                Ok(text.and_then(|text| text.trim().parse().ok()))
             }
         }
-        Ok(None)
     }
+}
+
+/// conmon's second file: the bundle is `RUN-ROOT/DRIVER-containers/ID/userdata`, the root file system is below
+/// `GRAPH-ROOT/DRIVER`, and the file in `GRAPH-ROOT/DRIVER-containers/ID/userdata`.
+fn second_file(bundle: &str, document: &[u8]) -> Option<PathBuf> {
+    let document: serde_json::Value = serde_json::from_slice(document).ok()?;
+    let below_home = Path::new(bundle).strip_prefix(Path::new(bundle).ancestors().nth(3)?).ok()?;
+    let (home, container) = below_home.to_str()?.split_once('/')?;
+    let driver = home.strip_suffix("-containers")?;
+    let mut above = Path::new(document["root"]["path"].as_str()?).ancestors();
+    let images = above.find(|folder| folder.ends_with(driver))?;
+    Some(images.with_file_name(home).join(container).join("exit"))
 }
 
 /// Exit codes, and the engines whose monitors write none.
@@ -271,9 +319,9 @@ fn monitor(record: &Container) -> (String, String) {
     (record.engine.clone(), record.key.root.clone())
 }
 
-/// Whether the engine removes the file before the runtime deletes the container: Podman does so once it has read it.
+/// Whether the engine removes the file before the runtime deletes the container: these do so once they have read it.
 fn removes_file_early(record: &Container) -> bool {
-    EngineKind::named(&record.engine) == Some(EngineKind::Podman)
+    matches!(EngineKind::named(&record.engine), Some(EngineKind::Podman | EngineKind::Crio))
 }
 
 fn is_shim(record: &Container) -> bool {
@@ -352,6 +400,22 @@ mod tests {
         }
         assert_eq!(codes.published(&here), None, "the oldest went");
         assert_eq!(looks(&codes, &here).await.0, 1, "no source, no wait");
+    }
+
+    #[test]
+    fn conmons_second_file_is_beside_the_root_file_system() {
+        let of = |bundle, root| {
+            let document = serde_json::json!({"root": {"path": root}}).to_string();
+            second_file(bundle, document.as_bytes())
+        };
+        let bundle = "/run/c/overlay-containers/7f/userdata";
+        let wanted = |path| Some(PathBuf::from(path));
+        let file = wanted("/srv/graph/overlay-containers/7f/userdata/exit");
+        assert_eq!(of(bundle, "/srv/graph/overlay/5e/merged"), file);
+        let file = wanted("/srv/vfs-containers/7f/userdata/exit");
+        assert_eq!(of("/run/vfs-containers/7f/userdata", "/srv/vfs/dir/5e"), file);
+        assert_eq!(of(bundle, "/srv/graph/vfs/dir/5e"), None, "another driver");
+        assert_eq!(of("/run/bundle", "/srv/graph/overlay/5e/merged"), None);
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
         note_monitor(daemon, &record).await;
-        // CRI-O removes the file of the exit code as soon as the runtime has deleted the container.
+        // The engine removes what it has of the exit code once the runtime has deleted the container.
         state::learn_exit_status(daemon, &call.key).await;
     }
     // Without --force the runtime refuses to delete a running container.

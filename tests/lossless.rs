@@ -11,7 +11,6 @@ use nri_runc::testing::spec::patch::{HostFacts, PatchError, PatchedSpec, patch_o
 use oci_document::SpecDocument;
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
-use protobuf::MessageField;
 use serde_json::value::RawValue;
 
 /// Patched for a host of which nothing is known.
@@ -222,34 +221,23 @@ fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAd
         0 => {
             adjustment.annotations.insert(format!("{minus}k{digit}"), "new\"\u{1}".to_owned());
         }
-        1 => adjustment.env.push(api::KeyValue {
-            key: format!("{minus}E{digit}"),
-            value: "new=\u{7f}é".to_owned(),
-            ..Default::default()
-        }),
+        1 => adjustment.env.push((&*format!("{minus}E{digit}"), "new=\u{7f}é").into()),
         2 => adjustment.args = vec!["new".to_owned()],
-        3 => {
-            let score = api::OptionalInt { value: 7, ..Default::default() };
-            linux.oom_score_adj = MessageField::some(score);
-        }
+        3 => linux.oom_score_adj = Some(7.into()).into(),
         4 => "/new".clone_into(&mut linux.cgroups_path),
         5 => {
             let resources = linux.resources.mut_or_insert_default();
             "1".clone_into(&mut resources.cpu.mut_or_insert_default().cpus);
         }
         6 => {
-            let value = api::OptionalInt64 { value: 77, ..Default::default() };
             let resources = linux.resources.mut_or_insert_default();
-            resources.memory.mut_or_insert_default().reservation = MessageField::some(value);
+            resources.memory.mut_or_insert_default().reservation = Some(77.into()).into();
         }
         7 => {
             let device = api::LinuxNetDevice { name: format!("new{digit}"), ..Default::default() };
             linux.net_devices.insert(format!("{minus}eth{digit}"), device);
         }
-        8 => {
-            let id = api::OptionalString { value: "new".to_owned(), ..Default::default() };
-            linux.rdt.mut_or_insert_default().clos_id = MessageField::some(id);
-        }
+        8 => linux.rdt.mut_or_insert_default().clos_id = Some("new".to_owned().into()).into(),
         9 => whole_sections(linux, minus.is_empty()),
         _ => adjustment.mounts.push(api::Mount {
             destination: format!("{minus}/d0/{digit}"),
@@ -261,19 +249,13 @@ fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAd
 
 /// What is replaced as a whole, or removed where NRI can say so.
 fn whole_sections(linux: &mut api::LinuxContainerAdjustment, is_set: bool) {
-    linux.io_priority = MessageField::some(api::LinuxIOPriority {
-        class: protobuf::EnumOrUnknown::from_i32(i32::from(is_set)),
-        ..Default::default()
-    });
-    linux.scheduler = MessageField::some(api::LinuxScheduler {
-        policy: protobuf::EnumOrUnknown::from_i32(i32::from(is_set)),
-        ..Default::default()
-    });
-    linux.seccomp_policy = MessageField::some(api::LinuxSeccomp {
-        default_action: "SCMP_ACT_ALLOW".to_owned(),
-        ..Default::default()
-    });
-    linux.memory_policy = MessageField::some(Default::default());
+    linux.io_priority.mut_or_insert_default().class =
+        protobuf::EnumOrUnknown::from_i32(is_set.into());
+    linux.scheduler.mut_or_insert_default().policy =
+        protobuf::EnumOrUnknown::from_i32(is_set.into());
+    let seccomp = linux.seccomp_policy.mut_or_insert_default();
+    "SCMP_ACT_ALLOW".clone_into(&mut seccomp.default_action);
+    linux.memory_policy.mut_or_insert_default();
 }
 
 fn changes(

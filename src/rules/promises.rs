@@ -182,6 +182,7 @@ mod tests {
     use super::*;
     use crate::engine::PodAllocations;
     use proptest::prelude::*;
+    use serde_json::json;
 
     /// A container as a test describes it.
     #[derive(Default)]
@@ -244,30 +245,20 @@ mod tests {
 
     /// A container with one of each.
     fn whole() -> Subject {
-        let device = |path: &str| api::LinuxDevice { path: path.to_owned(), ..Default::default() };
-        let linux = api::LinuxContainer {
-            devices: vec![device("/dev//nvidia0"), device("/dev/fuse")],
-            ..Default::default()
-        };
-        let mount = api::Mount {
-            destination: "/dev/./dri/card0".to_owned(),
-            source: "/dev/x/../dri/card1".to_owned(),
-            ..Default::default()
-        };
-        let relative = api::Mount { destination: "dev/null".to_owned(), ..Default::default() };
-        let cdi = api::CDIDevice { name: "nvidia.com/gpu=0".to_owned(), ..Default::default() };
-        let image = api::Image { name: "docker.io/library/a:1".to_owned(), ..Default::default() };
+        let container = json!({
+            "name": "app",
+            "annotations": {"cdi.k8s.io/net": "b.com/nic=1, b.com/nic=2"},
+            "mounts": [
+                {"destination": "/dev/./dri/card0", "source": "/dev/x/../dri/card1"},
+                {"destination": "dev/null"},
+            ],
+            "linux": {"devices": [{"path": "/dev//nvidia0"}, {"path": "/dev/fuse"}]},
+            "CDIDevices": [{"name": "nvidia.com/gpu=0"}],
+            "image": {"name": "docker.io/library/a:1"},
+        });
         Subject {
             pod: api::PodSandbox { annotations: annotated("team", "ml=yes"), ..Default::default() },
-            container: api::Container {
-                name: "app".to_owned(),
-                annotations: annotated("cdi.k8s.io/net", "b.com/nic=1, b.com/nic=2"),
-                mounts: vec![mount, relative],
-                linux: Some(linux).into(),
-                CDI_devices: vec![cdi],
-                image: Some(image).into(),
-                ..Default::default()
-            },
+            container: crate::plugin::json::read(&container).unwrap(),
             nodes: vec!["/dev/kvm".to_owned()],
             allocations: listed("app", "dra.net", "nvidia.com/gpu"),
             ..Subject::default()

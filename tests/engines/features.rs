@@ -2,24 +2,15 @@
 //! What the real runc says of itself, as the daemon reads it: its words are known, nothing that
 //! it honours is refused, and what its version lacks is.
 
-use nri_runc::plugin::api;
 use nri_runc::testing::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use nri_runc::testing::runtime::features::{Features, ask};
 use nri_runc::testing::spec::patch::Resolved;
+use serde_json::json;
+use test_support::adjustments::message;
 
 fn runc() -> Option<Features> {
     let runc = test_support::tools::find(&["runc"])?.join("runc");
     Some(ask(&runc).unwrap())
-}
-
-fn mount(option: &str) -> api::ContainerAdjustment {
-    let options = vec!["rbind".to_owned(), option.to_owned()];
-    let mount = api::Mount { destination: "/m".to_owned(), options, ..Default::default() };
-    api::ContainerAdjustment { mounts: vec![mount], ..Default::default() }
-}
-
-fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
-    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
 }
 
 #[test]
@@ -37,33 +28,20 @@ fn runc_reports_its_name_version_and_features() {
 #[test]
 fn what_every_runc_with_features_honours_is_not_refused() {
     let Some(runc) = runc() else { return };
-    let one = api::LinuxContainerAdjustment::default;
     let kinds = ["cgroup", "ipc", "mount", "network", "pid", "user", "uts"];
-    let namespaces = kinds.map(|kind| api::LinuxNamespace {
-        type_: kind.to_owned(),
-        path: format!("/run/{kind}"),
-        ..Default::default()
+    let namespaces = kinds.map(|kind| json!({"type": kind, "path": format!("/run/{kind}")}));
+    let policy = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "args": [{"op": "SCMP_CMP_EQ"}]}],
     });
-    let call = api::LinuxSyscall {
-        names: vec!["mkdir".to_owned()],
-        action: "SCMP_ACT_ERRNO".to_owned(),
-        args: vec![api::LinuxSeccompArg { op: "SCMP_CMP_EQ".to_owned(), ..Default::default() }],
-        ..Default::default()
-    };
-    let policy = api::LinuxSeccomp {
-        default_action: "SCMP_ACT_ALLOW".to_owned(),
-        architectures: vec!["SCMP_ARCH_X86_64".to_owned()],
-        syscalls: vec![call],
-        ..Default::default()
-    };
     let options = ["rro", "rnosuid", "tmpcopyup", "nosymfollow", "lazytime", "iversion"];
-    let mut fine: Vec<api::ContainerAdjustment> = options.into_iter().map(mount).collect();
-    fine.push(linux(api::LinuxContainerAdjustment { namespaces: namespaces.into(), ..one() }));
-    fine.push(linux(api::LinuxContainerAdjustment {
-        seccomp_policy: Some(policy).into(),
-        ..one()
-    }));
-    for adjustment in fine {
+    let mount = |option| json!({"mounts": [{"destination": "/m", "options": ["rbind", option]}]});
+    let mut fine = options.map(mount).to_vec();
+    fine.push(json!({"linux": {"namespaces": namespaces}}));
+    fine.push(json!({"linux": {"seccompPolicy": policy}}));
+    for adjustment in &fine {
+        let adjustment = message(adjustment);
         assert!(needs_runtime(&adjustment, &Resolved::default()), "{adjustment:?}");
         check_runtime(&adjustment, &Resolved::default(), &runc, ResourceWriter::Runtime).unwrap();
     }
@@ -72,25 +50,11 @@ fn what_every_runc_with_features_honours_is_not_refused() {
 #[test]
 fn what_no_runc_honours_is_refused_with_its_name_and_version() {
     let Some(runc) = runc() else { return };
-    let namespace = api::LinuxNamespace { type_: "weather".to_owned(), ..Default::default() };
-    let policy =
-        api::LinuxSeccomp { default_action: "SCMP_ACT_SING".to_owned(), ..Default::default() };
-    for (adjustment, field) in [
-        (
-            linux(api::LinuxContainerAdjustment {
-                namespaces: vec![namespace],
-                ..Default::default()
-            }),
-            "Namespace[weather]",
-        ),
-        (
-            linux(api::LinuxContainerAdjustment {
-                seccomp_policy: Some(policy).into(),
-                ..Default::default()
-            }),
-            "SeccompPolicy",
-        ),
+    for (asked, field) in [
+        (json!({"namespaces": [{"type": "weather"}]}), "Namespace[weather]"),
+        (json!({"seccompPolicy": {"defaultAction": "SCMP_ACT_SING"}}), "SeccompPolicy"),
     ] {
+        let adjustment = message(&json!({ "linux": asked }));
         let error =
             check_runtime(&adjustment, &Resolved::default(), &runc, ResourceWriter::Runtime)
                 .unwrap_err();

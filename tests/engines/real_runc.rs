@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::Started;
 use test_support::real_runtime::RealRuntime;
 
 /// Calls that succeed. Several in one line run one after the other: the later ones meet what the
@@ -289,33 +290,18 @@ const REFUSED_BY_RUNC: &[&[&[&str]]] = &[
     &[&["run", "--bundle", "@/odd", "fresh"]],
 ];
 
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(place: &Place) -> Self {
-        let daemon = command(ours())
-            .args(["nri", "daemon"])
-            .env("NRI_RUNC_CONFIG", place.path("config.toml"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        place.until("the daemon listens", || place.path("run/daemon.sock").exists());
-        Self(daemon)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
+fn start_daemon(place: &Place) -> Started {
+    let mut command = command(ours());
+    command.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", place.path("config.toml"));
+    let daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    place.until("the daemon listens", || place.path("run/daemon.sock").exists());
+    Started(daemon)
 }
 
 #[test]
 fn an_available_daemon_gets_no_request() {
     let Some(place) = Place::new() else { return };
-    let _daemon = Daemon::start(&place);
+    let _daemon = start_daemon(&place);
     assert!(place.has_daemon());
     for calls in FINE.iter().chain(FAILING) {
         place.line(ours(), &[], calls);
@@ -333,7 +319,7 @@ fn an_available_daemon_gets_no_request() {
 #[test]
 fn what_runc_refuses_is_refused_in_its_own_words() {
     let Some(place) = Place::new() else { return };
-    let _daemon = Daemon::start(&place);
+    let _daemon = start_daemon(&place);
     std::fs::create_dir(place.path("odd")).unwrap();
     let odd = place.real.document("fresh", &["no-such-program"]);
     place.write("odd/config.json", &odd.to_string());

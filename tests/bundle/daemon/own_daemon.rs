@@ -4,13 +4,15 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use nix::unistd::{Gid, Uid, chown};
 use serde_json::{Value, json};
 use test_support::adjustments::{adjusts, sets};
-use test_support::{Script, TestHost, connect, fails, is_synchronized, skip, started, succeeds};
+use test_support::{
+    Script, Started, TestHost, connect, fails, is_synchronized, skip, started, succeeds,
+};
 use test_support::{heard, wait_until};
 
 const USER: u32 = 65534;
@@ -23,8 +25,8 @@ const USERS_FILE: &str = "user/config/nri-runc/config.toml";
 
 /// A node whose root's daemon runs, and a user with a daemon.
 struct UserHost {
+    _daemon: Started,
     node: TestHost,
-    daemon: Child,
 }
 
 impl UserHost {
@@ -55,7 +57,7 @@ impl UserHost {
             skip::machine_lacks("a program that other users can reach");
             return None;
         }
-        let host = Self { daemon: run(&["nri", "daemon"]), node };
+        let host = Self { _daemon: Started(run(&["nri", "daemon"])), node };
         wait_until("the user's daemon answers", || host.admin(&["status"]).status.success());
         Some(host)
     }
@@ -89,13 +91,6 @@ impl UserHost {
     fn is_adjusted(&self) -> bool {
         let seen: Value = serde_json::from_str(&self.node.read("fake/seen.json")).unwrap();
         seen["process"]["env"].as_array().unwrap().contains(&"OWN=1".into())
-    }
-}
-
-impl Drop for UserHost {
-    fn drop(&mut self) {
-        let _is_gone = self.daemon.kill();
-        let _is_reaped = self.daemon.wait();
     }
 }
 

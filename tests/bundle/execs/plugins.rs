@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use nix::sys::signal::{Signal, kill};
 use nri_plugin::ExtensionEvent;
+use nri_plugin::api::KeyValue;
 use nri_plugin::api::extension::{ExecAdjustment, ExecResult};
-use nri_plugin::api::{KeyValue, OptionalString, POSIXRlimit};
 use serde_json::{Value, json};
-use test_support::adjustments::env;
+use test_support::adjustments::{env, message};
 use test_support::exec_plugin::{ExecAnswer, ExecPlugin};
 use test_support::real_runtime::RealRuntime;
 use test_support::{TestHost, started, succeeds, wait_until};
@@ -45,19 +45,28 @@ pub(super) fn adjusting(adjust: ExecAdjustment) -> ExecPlugin {
 }
 
 pub(super) fn variable(name: &str, value: &str) -> ExecAdjustment {
-    ExecAdjustment { env: vec![env(name, value)], ..Default::default() }
+    message(&json!({"env": [{"key": name, "value": value}]}))
 }
 
 fn all_four() -> ExecAdjustment {
-    let limit =
-        POSIXRlimit { type_: "RLIMIT_NOFILE".into(), hard: 99, soft: 88, ..Default::default() };
-    ExecAdjustment {
-        args: vec!["/bin/wrap".into(), "-x".into(), "/bin/sh".into()],
-        env: vec![env("NEW", "n"), env("OLD", "changed"), env("-GONE", "")],
-        cwd: Some(OptionalString { value: "/work".into(), ..Default::default() }).into(),
-        rlimits: vec![limit],
-        ..Default::default()
-    }
+    message(&json!({
+        "args": ["/bin/wrap", "-x", "/bin/sh"],
+        "env": [{"key": "NEW", "value": "n"}, {"key": "OLD", "value": "changed"}, {"key": "-GONE"}],
+        "cwd": {"value": "/work"},
+        "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 99, "soft": 88}],
+    }))
+}
+
+fn arguments(args: &[&str]) -> ExecAdjustment {
+    message(&json!({ "args": args }))
+}
+
+fn directory(path: &str) -> ExecAdjustment {
+    message(&json!({"cwd": {"value": path}}))
+}
+
+fn limit(kind: &str, soft: u64, hard: u64) -> ExecAdjustment {
+    message(&json!({"rlimits": [{"type": kind, "hard": hard, "soft": soft}]}))
 }
 
 /// `exec` with a document of these members.
@@ -132,11 +141,8 @@ fn the_other_form_of_exec_gets_flags_and_arguments() {
 #[test]
 fn a_change_without_a_flag_is_refused_without_process_file() {
     for (adjust, field) in [
-        (
-            ExecAdjustment { rlimits: all_four().rlimits, ..Default::default() },
-            "Rlimits[RLIMIT_NOFILE]",
-        ),
-        (ExecAdjustment { env: vec![env("-PATH", "")], ..Default::default() }, "Env[PATH]"),
+        (limit("RLIMIT_NOFILE", 88, 99), "Rlimits[RLIMIT_NOFILE]"),
+        (variable("-PATH", ""), "Env[PATH]"),
     ] {
         let host = with(&adjusting(adjust));
         let words = ["10-a changes", field, "--process"];
@@ -164,13 +170,9 @@ fn a_refusal_is_one_line_with_code_255_and_names_the_plugin() {
 fn two_plugins_conflict_about_one_field_and_share_the_others() {
     for (first, second, field) in [
         (variable("X", "1"), variable("X", "2"), "Env X"),
-        (all_four(), ExecAdjustment { cwd: all_four().cwd, ..Default::default() }, "Cwd"),
-        (all_four(), ExecAdjustment { args: vec!["sh".into()], ..Default::default() }, "Args"),
-        (
-            all_four(),
-            ExecAdjustment { rlimits: all_four().rlimits, ..Default::default() },
-            "Rlimits",
-        ),
+        (all_four(), directory("/work"), "Cwd"),
+        (all_four(), arguments(&["sh"]), "Args"),
+        (all_four(), limit("RLIMIT_NOFILE", 88, 99), "Rlimits"),
     ] {
         let host = with(&adjusting(first));
         connect(&host, &adjusting(second), "20-b");
@@ -186,23 +188,15 @@ fn two_plugins_conflict_about_one_field_and_share_the_others() {
 
 #[test]
 fn a_value_that_cannot_be_passed_on_is_refused() {
-    let cwd = |value: &str| ExecAdjustment {
-        cwd: Some(OptionalString { value: value.into(), ..Default::default() }).into(),
-        ..Default::default()
-    };
-    let limit = |type_: &str, soft| ExecAdjustment {
-        rlimits: vec![POSIXRlimit { type_: type_.into(), hard: 1, soft, ..Default::default() }],
-        ..Default::default()
-    };
     for (adjust, word) in [
-        (cwd("relative"), "Cwd"),
-        (cwd(""), "Cwd"),
-        (cwd(&format!("/{}", "x".repeat(5000))), "Cwd"),
+        (directory("relative"), "Cwd"),
+        (directory(""), "Cwd"),
+        (directory(&format!("/{}", "x".repeat(5000))), "Cwd"),
         (variable("A=B", "1"), "Env[A=B]"),
         (variable("A", "a\0b"), "Env[A]"),
-        (limit("RLIMIT_BOGUS", 1), "Rlimits"),
-        (limit("RLIMIT_NOFILE", 2), "soft limit"),
-        (ExecAdjustment { args: vec!["a\0".into()], ..Default::default() }, "Args"),
+        (limit("RLIMIT_BOGUS", 1, 1), "Rlimits"),
+        (limit("RLIMIT_NOFILE", 2, 1), "soft limit"),
+        (arguments(&["a\0"]), "Args"),
     ] {
         let host = with(&adjusting(adjust));
         refused(&host, &exec(&host, &json!({})), &[word, "cannot be applied"]);
@@ -213,8 +207,8 @@ fn a_value_that_cannot_be_passed_on_is_refused() {
 fn an_operator_forbids_fields_of_execs_as_of_creations() {
     let denied = "[plugin.a]\ndeny = [\"Args\"]\n";
     for (adjust, is_refused) in [
-        (ExecAdjustment { cwd: all_four().cwd, ..Default::default() }, true),
-        (ExecAdjustment { args: all_four().args, ..Default::default() }, true),
+        (directory("/work"), true),
+        (arguments(&["/bin/wrap", "-x", "/bin/sh"]), true),
         (variable("A", "1"), false),
     ] {
         let host = started(denied);
@@ -325,7 +319,7 @@ fn an_oversized_response_is_refused_and_the_plugin_stays() {
     let many =
         (0..20_000).map(|n| KeyValue { key: format!("V{n}"), ..Default::default() }).collect();
     let many = ExecAdjustment { env: many, ..Default::default() };
-    let long = ExecAdjustment { args: vec!["x".repeat(5 << 20)], ..Default::default() };
+    let long = arguments(&[&"x".repeat(5 << 20)]);
     for (adjust, word) in [(many, "10-a answered with"), (long, "10-a refused")] {
         let host = with(&adjusting(adjust));
         refused(&host, &exec(&host, &json!({})), &[word]);
@@ -426,17 +420,9 @@ fn a_process_of_runc_has_what_a_plugin_set_in_both_forms() {
     let Some(real) = RealRuntime::new(Path::new(dir.trim_end_matches('/'))) else { return };
     host.configure(real.runc(), "");
     succeeds(&host.call(&["nri", "reload"]));
-    let limits = vec![POSIXRlimit {
-        type_: "RLIMIT_NOFILE".into(),
-        hard: 321,
-        soft: 320,
-        ..Default::default()
-    }];
-    let adjust = ExecAdjustment {
-        env: vec![env("A", "of a plugin")],
-        cwd: Some(OptionalString { value: "/tmp".into(), ..Default::default() }).into(),
-        ..Default::default()
-    };
+    let adjust = message(&json!({
+        "env": [{"key": "A", "value": "of a plugin"}], "cwd": {"value": "/tmp"},
+    }));
     let document = real.document("c1", &["sleep", "1000"]);
     host.write("bundle/config.json", &document.to_string());
     succeeds(&host.create("c1"));
@@ -446,11 +432,7 @@ fn a_process_of_runc_has_what_a_plugin_set_in_both_forms() {
     let output = host.verb(&["exec", "--env", "A=mine", "c1", "sh", "-c", look]);
     succeeds(&output);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "of a plugin\n/tmp\n");
-    let _limits = connect(
-        &host,
-        &adjusting(ExecAdjustment { rlimits: limits, ..Default::default() }),
-        "20-b",
-    );
+    let _limits = connect(&host, &adjusting(limit("RLIMIT_NOFILE", 320, 321)), "20-b");
     let mut process = document["process"].clone();
     process["args"] = json!(["sh", "-c", "echo $A; pwd; ulimit -Sn; ulimit -Hn"]);
     host.write("process", &process.to_string());

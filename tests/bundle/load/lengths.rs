@@ -10,7 +10,7 @@ use nri_runc::plugin::{Event, api};
 use protobuf::Message as _;
 use serde_json::{Map, Value, json};
 use test_support::{
-    BUNDLE, BUSY, Script, TestHost, is_synchronized, kilobytes, started, wait_until,
+    BUNDLE, BUSY, Script, TestHost, in_status, is_synchronized, started, wait_until,
 };
 
 use crate::{refused, succeeds};
@@ -137,7 +137,7 @@ fn registration(name: usize) -> Vec<u8> {
 #[test]
 fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     let host = started(BUSY);
-    let before = kilobytes(host.daemon_pid(), "VmHWM");
+    let before = in_status(host.daemon_pid(), "VmHWM");
     let long = registration(3_900_000);
     let connections = 160;
     let speak = |_| {
@@ -151,7 +151,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     let speakers: Vec<_> = (0..connections).map(speak).collect();
     let taken = speakers.into_iter().map(|one| one.join().unwrap());
     assert_eq!(taken.filter(|is_taken| *is_taken).count(), 0, "a long name was read to its end");
-    let grown = kilobytes(host.daemon_pid(), "VmHWM").saturating_sub(before);
+    let grown = in_status(host.daemon_pid(), "VmHWM").saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} kB more");
     assert!(host.read("daemon.err").len() < 300 * connections, "{}", host.read("daemon.err"));
     wait_until("none is left", || host.admin(&["plugins"]) == json!([]));

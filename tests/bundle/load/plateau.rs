@@ -3,7 +3,7 @@
 //! beyond it nothing grows. `PLATEAU=all` (`make soak`) fills it three times; else a few containers show what
 //! each of them takes.
 
-use test_support::{BUNDLE, BUSY, TestHost, kilobytes, started};
+use test_support::{BUNDLE, BUSY, TestHost, in_status, started};
 
 /// Wrappers at once.
 const WORKERS: usize = 4;
@@ -22,7 +22,7 @@ const BEGUN: u64 = 1024;
 
 /// Creates and deletes so many containers; by how much memory grew, in kilobytes.
 fn come_and_go(host: &TestHost, part: usize, count: usize) -> u64 {
-    let before = kilobytes(host.daemon_pid(), "RssAnon");
+    let before = in_status(host.daemon_pid(), "RssAnon");
     std::thread::scope(|scope| {
         for worker in 0..WORKERS {
             scope.spawn(move || {
@@ -38,7 +38,7 @@ fn come_and_go(host: &TestHost, part: usize, count: usize) -> u64 {
             });
         }
     });
-    kilobytes(host.daemon_pid(), "RssAnon").saturating_sub(before)
+    in_status(host.daemon_pid(), "RssAnon").saturating_sub(before)
 }
 
 #[test]

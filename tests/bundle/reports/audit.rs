@@ -11,7 +11,7 @@ use std::time::Duration;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::{env, sets, update_of};
-use test_support::{Script, TestHost, succeeds, wait_until};
+use test_support::{Script, Started, TestHost, succeeds, wait_until};
 
 /// A host that keeps an audit log, with `more` lines of configuration.
 fn host(more: &str) -> TestHost {
@@ -364,7 +364,7 @@ fn a_reload_opens_the_audit_log_and_closes_it() {
 
 /// `audit --follow`: its lines, and what it says on standard error in the file `follow.err`.
 struct Follower {
-    process: Child,
+    process: Started,
     lines: Receiver<String>,
 }
 
@@ -387,7 +387,7 @@ impl Follower {
 
     fn of(spawn: impl FnOnce(Stdio) -> Child) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        let process = spawn(Stdio::from(writer));
+        let process = Started(spawn(Stdio::from(writer)));
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut lines = BufReader::new(reader).lines().map_while(Result::ok);
@@ -409,13 +409,6 @@ impl Follower {
     fn ends(mut self, host: &TestHost) -> (Option<i32>, String) {
         wait_until("it ends", || self.process.try_wait().unwrap().is_some());
         (self.process.wait().unwrap().code(), host.read("follow.err"))
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ended = self.process.kill();
-        let _reaped = self.process.wait();
     }
 }
 

@@ -4,10 +4,9 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use nri_runc::testing::link::{DaemonResponse, PROTOCOL, WrapperRequest, read_frame};
 use serde_json::{Value, json};
 use test_support::adjustments::update_of;
@@ -37,28 +36,17 @@ fn told(events: &[Value]) -> Vec<String> {
 }
 
 /// A reader that follows, and what it has written.
-struct Following(Child);
+struct Following(Started);
 
 impl Following {
     fn begin(host: &TestHost, words: &[&str]) -> Self {
         let out = std::fs::File::create_new(host.path("followed")).unwrap();
         let words = [&["nri", "events", "-o", "json", "--follow"], words].concat();
-        Self(host.spawn_kept(&words, Some(out.into()), "follower.err"))
+        Self(Started(host.spawn_kept(&words, Some(out.into()), "follower.err")))
     }
 
     fn read(host: &TestHost) -> Vec<Value> {
         read(&host.read("followed"))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
     }
 }
 
@@ -177,7 +165,7 @@ fn filters_of_pods_select_what_a_follower_prints() {
     wait_until("an event is printed", || !Following::read(&host).is_empty());
     let event = &Following::read(&host)[0];
     assert_eq!((&event["namespace"], &event["container_id"]), (&json!("shop"), &json!("c1")));
-    follower.signal(Signal::SIGTERM);
+    follower.0.signal(Signal::SIGTERM);
     let page = host.call(&["nri", "events", "--pod", "shop/pod-of-c1"]);
     let page = String::from_utf8(page.stdout).unwrap();
     assert!(page.starts_with("TIME ") && !page.contains("stage"), "{page}");
@@ -248,7 +236,7 @@ fn a_reader_that_stops_delays_nothing_and_gets_a_lost_line() {
     let follower = Following::begin(&host, &[]);
     live(&host, "first");
     wait_until("it follows", || !Following::read(&host).is_empty());
-    follower.signal(Signal::SIGSTOP);
+    follower.0.signal(Signal::SIGSTOP);
     // A tenant chooses the longest labels that an event has.
     let keys = json!({"nri-runc.dev/pod-namespace": "shop", "nri-runc.dev/pod-name": "web",
         "nri-runc.dev/pod-id": "long", "nri-runc.dev/label/app": "\u{1b}".repeat(4000)});
@@ -261,7 +249,7 @@ fn a_reader_that_stops_delays_nothing_and_gets_a_lost_line() {
         count += 1;
     }
     assert!(metrics().contains("nri_runc_events_lost_total 0"), "it has not come to it");
-    follower.signal(Signal::SIGCONT);
+    follower.0.signal(Signal::SIGCONT);
     let last = format!("removed web c{}", count - 1);
     wait_until("it has read the rest", || told(&Following::read(&host)).contains(&last));
     let read = Following::read(&host);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `replay --record`: what a daemon asked its plugins becomes a script that `replay` follows.
 
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use nri_plugin::api::extension::ExecAdjustment;
@@ -9,36 +9,26 @@ use serde_json::{Value, json};
 use test_support::adjustments::env;
 use test_support::exec_plugin::{ExecAnswer, ExecPlugin};
 use test_support::replay::Replay;
-use test_support::{TestHost, wait_until};
+use test_support::{Started, TestHost, wait_until};
 
 use crate::{life, sets, started, succeeds};
 
-/// A recording under way; ends with the test.
-struct Recording(Child);
+/// Begins a recording, and waits until it listens.
+fn begin(host: &TestHost, more: &[&str]) -> Started {
+    let file = host.path("script.jsonl").display().to_string();
+    let words = [&["nri", "replay", "--record", &file][..], more].concat();
+    let recording = Started(host.spawn_kept(&words, None, "recorder.err"));
+    wait_until("the recording listens", || host.read("script.jsonl").ends_with('\n'));
+    recording
+}
 
-impl Recording {
-    /// Begins one, and waits until it listens.
-    fn begin(host: &TestHost, more: &[&str]) -> Self {
-        let file = host.path("script.jsonl").display().to_string();
-        let words = [&["nri", "replay", "--record", &file][..], more].concat();
-        let recording = Self(host.spawn_kept(&words, None, "recorder.err"));
-        wait_until("the recording listens", || host.read("script.jsonl").ends_with('\n'));
-        recording
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
-        nix::sys::signal::kill(pid, signal).unwrap();
-    }
-
-    /// Ends it, once a request of this name was written.
-    fn end(mut self, host: &TestHost, last: &str) -> Vec<Value> {
-        let call = format!("\"call\":\"{last}\"");
-        wait_until("the last request is written", || host.read("script.jsonl").contains(&call));
-        self.signal(Signal::SIGTERM);
-        self.0.wait().unwrap();
-        script(host)
-    }
+/// Ends it, once a request of this name was written.
+fn end(mut recording: Started, host: &TestHost, last: &str) -> Vec<Value> {
+    let call = format!("\"call\":\"{last}\"");
+    wait_until("the last request is written", || host.read("script.jsonl").contains(&call));
+    recording.signal(Signal::SIGTERM);
+    recording.wait().unwrap();
+    script(host)
 }
 
 /// What was recorded.
@@ -53,13 +43,6 @@ fn summary(host: &TestHost) -> String {
     let (bytes, path) = (host.read("script.jsonl").len(), host.path("script.jsonl"));
     let requests = format!("{requests} request{}", if requests == 1 { "" } else { "s" });
     format!("recorded {requests}, {bytes} bytes, to {}", path.display())
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
 }
 
 /// A life with an update in it.
@@ -82,9 +65,9 @@ fn calls(script: &[Value]) -> Vec<String> {
 fn a_recorded_life_is_replayed_to_another_plugin() {
     let host = started("");
     succeeds(&host.create("c0"));
-    let recording = Recording::begin(&host, &[]);
+    let recording = begin(&host, &[]);
     live(&host, "c1");
-    let script = recording.end(&host, "RemovePodSandbox");
+    let script = end(recording, &host, "RemovePodSandbox");
     assert_eq!(script[0]["state"]["containers"][0]["id"], "c0");
     let mut wanted: Vec<String> =
         life("").iter().map(|event| event.trim_end().to_owned()).collect();
@@ -128,9 +111,9 @@ fn a_recorded_exec_is_replayed_to_another_plugin() {
     };
     let _stays_connected = plugin("1").connect(host.path("nri.sock"), "10-a");
     wait_until("it takes part", || host.admin(&["plugins"]).to_string().contains("ExecContainer"));
-    let recording = Recording::begin(&host, &[]);
+    let recording = begin(&host, &[]);
     succeeds(&host.verb(&["exec", "-e", "TOKEN=secret", "c1", "ls"]));
-    let recorded = recording.end(&host, "ExecContainer");
+    let recorded = end(recording, &host, "ExecContainer");
     let line = recorded.iter().find(|line| line["call"] == "ExecContainer").unwrap();
     let (process, text) = (&line["request"]["process"], line.to_string());
     assert_eq!(process["args"], json!(["ls"]));
@@ -149,9 +132,9 @@ fn a_recorded_exec_is_replayed_to_another_plugin() {
 fn values_of_variables_are_recorded_only_on_request() {
     for (flags, is_shown) in [(&[][..], false), (&["--show-env"][..], true)] {
         let host = started("");
-        let recording = Recording::begin(&host, flags);
+        let recording = begin(&host, flags);
         succeeds(&host.create("c1"));
-        let script = recording.end(&host, "PostCreateContainer");
+        let script = end(recording, &host, "PostCreateContainer");
         let text = format!("{script:?}");
         assert!(text.contains("PATH="), "{text}");
         assert_eq!(text.contains("PATH=/bin"), is_shown, "{text}");
@@ -162,13 +145,13 @@ fn values_of_variables_are_recorded_only_on_request() {
 fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
     let host = started("");
     let told = host.plugin("10", "a", sets("B", "2"));
-    let first = Recording::begin(&host, &[]);
+    let first = begin(&host, &[]);
     let other = host.path("other.jsonl").display().to_string();
-    let second = Recording(host.spawn_plain(&["nri", "replay", "--record", &other]));
+    let second = Started(host.spawn_plain(&["nri", "replay", "--record", &other]));
     wait_until("it listens", || !host.read("other.jsonl").is_empty());
     drop(second);
     live(&host, "c1");
-    let script = first.end(&host, "RemovePodSandbox");
+    let script = end(first, &host, "RemovePodSandbox");
     let heard = told.lock().unwrap().clone();
     let heard: Vec<&str> = heard.iter().filter_map(|event| event.split(' ').next()).collect();
     assert_eq!(calls(&script), heard);
@@ -200,9 +183,9 @@ fn without_a_daemon_there_is_nothing_to_record() {
 #[test]
 fn a_recording_ends_with_its_daemon_and_prints_that() {
     let mut host = started("");
-    let mut recording = Recording::begin(&host, &[]);
+    let mut recording = begin(&host, &[]);
     host.kill_daemon();
-    assert_eq!(recording.0.wait().unwrap().code(), Some(1));
+    assert_eq!(recording.wait().unwrap().code(), Some(1));
     assert!(host.read("script.jsonl").ends_with('\n'));
     let said = host.read("recorder.err");
     assert!(said.contains("the daemon exited") && said.lines().count() == 1, "{said}");
@@ -213,11 +196,11 @@ fn a_recording_ends_with_its_daemon_and_prints_that() {
 fn a_signal_ends_a_recording_that_prints_its_size_and_place() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let host = started("");
-        let mut recording = Recording::begin(&host, &[]);
+        let mut recording = begin(&host, &[]);
         succeeds(&host.create("c1"));
         wait_until("it is written", || host.read("script.jsonl").contains("PostCreateContainer"));
         recording.signal(signal);
-        assert_eq!(recording.0.wait().unwrap().code(), Some(0), "{signal}");
+        assert_eq!(recording.wait().unwrap().code(), Some(0), "{signal}");
         assert!(!calls(&script(&host)).is_empty());
         assert_eq!(host.read("recorder.err"), format!("nri-runc: {}\n", summary(&host)));
     }
@@ -226,13 +209,13 @@ fn a_signal_ends_a_recording_that_prints_its_size_and_place() {
 #[test]
 fn a_slow_recorder_writes_everything_before_the_signal() {
     let host = started("");
-    let mut recording = Recording::begin(&host, &[]);
+    let mut recording = begin(&host, &[]);
     recording.signal(Signal::SIGSTOP);
     live(&host, "c1");
     let told = life("").len() + 2;
     recording.signal(Signal::SIGTERM);
     recording.signal(Signal::SIGCONT);
-    assert_eq!(recording.0.wait().unwrap().code(), Some(0));
+    assert_eq!(recording.wait().unwrap().code(), Some(0));
     assert_eq!(calls(&script(&host)).len(), told, "{:?}", calls(&script(&host)));
     assert!(host.read("recorder.err").contains(&summary(&host)));
 }
@@ -244,14 +227,14 @@ fn a_recording_on_an_unread_pipe_can_be_ended() {
     nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
     let words = ["nri", "replay", "--record", "-"];
     let child = host.spawn_kept(&words, Some(Stdio::from(writer)), "recorder.err");
-    let mut recording = Recording(child);
+    let mut recording = Started(child);
     live(&host, "c1");
     live(&host, "c2");
     wait_until("it ends", || {
         recording.signal(Signal::SIGTERM);
-        recording.0.try_wait().unwrap().is_some()
+        recording.try_wait().unwrap().is_some()
     });
-    assert_eq!(recording.0.wait().unwrap().code(), Some(1));
+    assert_eq!(recording.wait().unwrap().code(), Some(1));
     drop(reader);
     let said = host.read("recorder.err");
     assert!(said.contains("bytes, to standard output") && said.lines().count() == 1, "{said}");
@@ -261,18 +244,18 @@ fn a_recording_on_an_unread_pipe_can_be_ended() {
 fn a_recording_is_replayed_to_plugins_that_connect_later() {
     let host = started("");
     host.plugin("10", "a", sets("A", "1"));
-    let recording = Recording::begin(&host, &[]);
+    let recording = begin(&host, &[]);
     live(&host, "c1");
-    let recorded = recording.end(&host, "RemovePodSandbox");
+    let recorded = end(recording, &host, "RemovePodSandbox");
     assert_eq!(recorded[0]["plugins"], json!(["10-a"]), "{}", recorded[0]);
     let (socket, out) = (host.path("dry.sock"), host.path("answers"));
     let file = host.path("script.jsonl").display().to_string();
     let words = ["nri", "replay", "--socket", socket.to_str().unwrap(), &file];
     let out = std::fs::OpenOptions::new().append(true).create(true).open(out).unwrap();
-    let mut replay = Recording(host.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
+    let mut replay = Started(host.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
     wait_until("it waits", || host.read("replay.err").contains("waits up to 30s for 10-a"));
     let told = test_support::scripted_plugin::connect(socket, "10", "a", sets("B", "2"));
-    assert_eq!(replay.0.wait().unwrap().code(), Some(0));
+    assert_eq!(replay.wait().unwrap().code(), Some(0));
     assert!(host.read("answers").contains("\"Env[B]\":\"10-a\""), "{}", host.read("answers"));
     let told = told.lock().unwrap().clone();
     let told = told.iter().filter_map(|event| event.split(' ').next());

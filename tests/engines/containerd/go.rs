@@ -2,36 +2,27 @@
 //! A pod on containerd with a plugin on the official Go stub (NRI v0.12.5), where Go is there:
 //! neither the engine nor the plugin knows of us. Two processes of it, as in a rolling DaemonSet.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use test_support::cri::Cri;
-use test_support::golang;
+use test_support::{Started, golang};
 
 use super::host::{self, Engine};
 use super::{container, create, end_container, end_pod, pid_of, run_pod, start};
 
-struct Plugin(Child);
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
-
-fn connect(engine: &Engine, program: &std::path::Path) -> Plugin {
+fn connect(engine: &Engine, program: &std::path::Path) -> Started {
     process(engine, program, "told", "yes")
 }
 
 /// Starts a process of the plugin, and waits until it takes part. It writes what it hears to the
 /// file `told`, and gives each container's variable this value.
-fn process(engine: &Engine, program: &std::path::Path, told: &str, value: &str) -> Plugin {
+fn process(engine: &Engine, program: &std::path::Path, told: &str, value: &str) -> Started {
     let mut command = Command::new(program);
     command.arg("-socket").arg(engine.path("nri.sock"));
     command.arg("-out").arg(engine.path(told)).arg("-value").arg(value);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let plugin = Plugin(command.spawn().unwrap());
+    let plugin = Started(command.spawn().unwrap());
     engine.wait_until("the Go plugin is synchronized", || {
         let row = engine.admin(&["plugins"])[0].clone();
         row["state"] == "synchronized" && row["pid"] == plugin.0.id()

@@ -3,8 +3,9 @@
 //! one that `scripts/newer.sh` has built.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::Started;
 use test_support::containerd::{Containerd, Setup};
 use test_support::cri::Cri;
 
@@ -26,30 +27,6 @@ pub(super) struct Parts<'a> {
     /// Its configuration, for the folder that everything is in; without it, one of version 2
     /// that names us.
     pub(super) configuration: Option<&'a dyn Fn(&Path) -> String>,
-}
-
-/// A daemon that does not outlive its test, however that ends.
-pub(super) struct Daemon(Child);
-
-impl std::ops::Deref for Daemon {
-    type Target = Child;
-
-    fn deref(&self) -> &Child {
-        &self.0
-    }
-}
-
-impl std::ops::DerefMut for Daemon {
-    fn deref_mut(&mut self) -> &mut Child {
-        &mut self.0
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
 }
 
 pub(super) struct Engine {
@@ -160,11 +137,11 @@ impl Engine {
     }
 
     /// Starts the daemon, as its unit would.
-    pub(super) fn start_daemon(&self) -> Daemon {
+    pub(super) fn start_daemon(&self) -> Started {
         let mut daemon = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")));
         daemon.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", self.path("nri-runc.toml"));
         let child = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let daemon = Daemon(child);
+        let daemon = Started(child);
         self.wait_until("the daemon answers", || self.admin(&["status"])["pid"].is_u64());
         daemon
     }

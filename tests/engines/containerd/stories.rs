@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use test_support::adjustments::sets;
 use test_support::cri::generated as messages;
 use test_support::cri::{self, Cri, container, end_container, end_pod};
-use test_support::scripted_plugin;
+use test_support::{Started, scripted_plugin};
 
-use super::host::{self, Daemon, Engine};
+use super::host::{self, Engine};
 
 /// How many pods have their containers created at the same time.
 const PODS: usize = 4;
@@ -108,7 +108,7 @@ fn plugin(engine: &Engine, version: &str) -> Arc<std::sync::Mutex<Vec<String>>> 
     scripted_plugin::connect(engine.path("nri.sock"), "10", "versions", sets("VERSION", version))
 }
 
-fn begin(tools: &std::path::Path) -> (Arc<Engine>, Daemon) {
+fn begin(tools: &std::path::Path) -> (Arc<Engine>, Started) {
     let engine = Engine::start(tools);
     let daemon = engine.start_daemon();
     (Arc::new(engine), daemon)

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use test_support::cri::Cri;
 use test_support::cri::generated::VersionRequest;
-use test_support::{is_synchronized, template, tools};
+use test_support::{Started, is_synchronized, template, tools};
 
-use super::host::{self, Daemon, Engine};
+use super::host::{self, Engine};
 use crate::template::{Node, adjusts_through_restarts, logged};
 
 /// With the daemon where that serves the plugin.
 struct Served {
     engine: Engine,
-    daemon: Option<Daemon>,
+    daemon: Option<Started>,
 }
 
 impl Node for Served {

@@ -12,6 +12,7 @@ use nri_runc::testing::plugin::{Outcome, Plugin, Settings, handshake};
 use protobuf::MessageDyn;
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use serde_json::{Value, json};
+use test_support::adjustments::message;
 use test_support::{NoUpdates, golang};
 use tokio::net::UnixListener;
 
@@ -63,20 +64,13 @@ fn shares(value: u64) -> api::LinuxResources {
 }
 
 fn validation() -> api::ValidateContainerAdjustmentRequest {
-    let owners = api::CompoundFieldOwners {
-        owners: [("NEW".to_owned(), "77-other".to_owned())].into(),
-        ..Default::default()
-    };
-    let compound = [(api::Field::Env as i32, owners)].into();
-    let owners = api::FieldOwners { compound, ..Default::default() };
-    let owners =
-        api::OwningPlugins { owners: [("c".to_owned(), owners)].into(), ..Default::default() };
+    let env = (api::Field::Env as i32).to_string();
+    let owners = json!({"compound": {env: {"owners": {"NEW": "77-other"}}}});
     api::ValidateContainerAdjustmentRequest {
         pod: Some(pod()).into(),
         container: Some(container("c")).into(),
-        owners: Some(owners).into(),
         plugins: vec![api::PluginInstance::default(); 3],
-        ..Default::default()
+        ..message(&json!({"owners": {"owners": {"c": owners}}}))
     }
 }
 

@@ -13,11 +13,11 @@ use nri_plugin::{Context, Handler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use test_support::play::{on_a_thread, play_registered};
 use test_support::responding_plugin::{RespondingPlugin, Response};
-use test_support::{BUSY, TestHost, acts_at_every_event, wait_until};
+use test_support::{BUSY, TestHost, acts_at_every_event, in_status, wait_until};
 use tokio::sync::Semaphore;
 
 use super::super::reexec::Installed;
-use super::scale::{Sleepers, put_on_record, sleeper, status, with_a_record};
+use super::scale::{put_on_record, sleeper, with_a_record};
 
 /// Answers no part of what it is told before it is let; then it hears everything.
 struct Thinker {
@@ -80,8 +80,8 @@ fn state(host: &TestHost, name: &str) -> String {
 #[test]
 fn a_slow_new_plugin_delays_no_create_and_receives_it_later() {
     let mut host = with_a_record(BUSY);
-    let one = Sleepers(vec![sleeper()]);
-    put_on_record(&host, &[one.0[0].id(); 300]);
+    let one = sleeper();
+    put_on_record(&host, &[one.id(); 300]);
     host.start_daemon();
     let thinker = Thinker {
         told: Mutex::default(),
@@ -153,7 +153,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
     let answered = || flood.answered.load(Ordering::SeqCst);
     wait_until("it floods", || answered() > 1000);
     lives(&host, "warm");
-    let before = status(host.daemon_pid(), "VmRSS");
+    let before = in_status(host.daemon_pid(), "VmRSS");
     let begun = answered();
     // The flood does not end before: they are done beside it, and the daemon was asked.
     for round in 0..3 {
@@ -162,7 +162,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
     for thousand in 1..=10 {
         wait_until("much was asked for", || answered() > begun + 1000 * thousand);
     }
-    let more = status(host.daemon_pid(), "VmRSS").saturating_sub(before);
+    let more = in_status(host.daemon_pid(), "VmRSS").saturating_sub(before);
     flood.is_over.store(true, Ordering::SeqCst);
     thread.join().unwrap();
     assert!(more < 4 << 10, "{more} KB more after {} updates", answered() - begun);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
 
 use super::say;
-use super::scale::{Sleepers, put_on_record, sleeper, with_a_record};
+use super::scale::{put_on_record, sleeper, with_a_record};
 
 const WATCHED: usize = 1000;
 const PLUGINS: usize = 10;
@@ -29,8 +29,8 @@ struct Work {
 #[test]
 fn a_thousand_containers_and_ten_plugins_notice_no_reexec() {
     let mut host = with_a_record(BUSY);
-    let mut sleepers = Sleepers((0..WATCHED).map(|_| sleeper()).collect());
-    let pids: Vec<u32> = sleepers.0.iter().map(std::process::Child::id).collect();
+    let mut sleepers: Vec<_> = (0..WATCHED).map(|_| sleeper()).collect();
+    let pids: Vec<u32> = sleepers.iter().map(|sleeper| sleeper.id()).collect();
     put_on_record(&host, &pids);
     host.start_daemon();
     let before = host.admin(&["status"])["pid"].clone();
@@ -52,7 +52,7 @@ fn a_thousand_containers_and_ten_plugins_notice_no_reexec() {
         for round in 0..TIMES {
             let wanted = lives.load(Ordering::Relaxed) + WORKERS;
             wait_until("containers live", || lives.load(Ordering::Relaxed) >= wanted);
-            for child in &mut sleepers.0[round * EXITS / TIMES..(round + 1) * EXITS / TIMES] {
+            for child in &mut sleepers[round * EXITS / TIMES..(round + 1) * EXITS / TIMES] {
                 child.kill().unwrap();
                 child.wait().unwrap();
             }

@@ -3,11 +3,11 @@
 //! The daemon finds them on record, made from one that it wrote itself.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
+use test_support::{BUNDLE, BUSY, Script, Started, TestHost, in_status, wait_until};
 
 use super::{runtime, say};
 
@@ -60,27 +60,8 @@ fn write(path: &Path, record: &Value) {
     nri_runc::testing::files::replace(path, record.to_string().as_bytes()).unwrap();
 }
 
-pub(super) fn sleeper() -> Child {
-    Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap()
-}
-
-/// Ends what it has started.
-pub(super) struct Sleepers(pub(super) Vec<Child>);
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _may_be_over = child.kill();
-            let _reaped = child.wait();
-        }
-    }
-}
-
-/// A number from a process's `status`.
-pub(super) fn status(pid: i32, name: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
+pub(super) fn sleeper() -> Started {
+    Started(Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// Processor time in ticks, and how often it woke.
@@ -88,7 +69,7 @@ fn effort(pid: i32) -> (u64, u64) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     let ticks = |at: usize| fields[at].parse::<u64>().unwrap();
-    (ticks(11) + ticks(12), status(pid, "voluntary_ctxt_switches"))
+    (ticks(11) + ticks(12), in_status(pid, "voluntary_ctxt_switches"))
 }
 
 fn descriptors(pid: i32) -> usize {
@@ -102,10 +83,10 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     let mut host = with_a_record(BUSY);
     host.start_daemon();
-    let one = status(host.daemon_pid(), "VmRSS");
+    let one = in_status(host.daemon_pid(), "VmRSS");
     host.kill_daemon();
-    let mut sleepers = Sleepers((0..1000).map(|_| sleeper()).collect());
-    let pids: Vec<u32> = sleepers.0.iter().map(Child::id).collect();
+    let mut sleepers: Vec<_> = (0..1000).map(|_| sleeper()).collect();
+    let pids: Vec<u32> = sleepers.iter().map(|sleeper| sleeper.id()).collect();
     put_on_record(&host, &pids);
     host.start_daemon();
     let pid = host.daemon_pid();
@@ -119,7 +100,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
         (ticks, wakes) = (after.0 - before.0, after.1 - before.1);
         wakes <= 10 && ticks <= 2
     });
-    let memory = status(pid, "VmRSS") - one;
+    let memory = in_status(pid, "VmRSS") - one;
     let open = descriptors(pid);
     say(&format!(
         "1000 containers: {wakes} wakes and {ticks} ticks in 3 s, {memory} KB, {open} fds"
@@ -132,7 +113,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     };
     // The best of some: the machine may be busy with something else.
     let mut best = Duration::MAX;
-    for (number, sleeper) in sleepers.0.iter_mut().take(200).enumerate() {
+    for (number, sleeper) in sleepers.iter_mut().take(200).enumerate() {
         let begun = Instant::now();
         sleeper.kill().unwrap();
         while stops() <= number {
@@ -146,7 +127,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     }
     say(&format!("StopContainer {best:?} after the exit"));
     assert!(best < AT_ONCE, "{best:?}");
-    sleepers.0.iter_mut().for_each(|sleeper| sleeper.kill().unwrap());
+    sleepers.iter_mut().for_each(|sleeper| sleeper.kill().unwrap());
     wait_until("all ends are told", || stops() >= 1000);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(stops(), 1000, "each once");
@@ -173,11 +154,11 @@ fn creates_take(host: &TestHost) -> Duration {
 #[test]
 fn a_create_costs_no_more_with_ten_thousand_known_containers() {
     let mut host = with_a_record(BUSY);
-    let one = Sleepers(vec![sleeper()]);
-    put_on_record(&host, &[one.0[0].id(); 10]);
+    let one = sleeper();
+    put_on_record(&host, &[one.id(); 10]);
     host.start_daemon();
     let few = creates_take(&host);
-    let small = status(host.daemon_pid(), "VmRSS");
+    let small = in_status(host.daemon_pid(), "VmRSS");
     host.kill_daemon();
     std::fs::create_dir_all(host.path("aside")).unwrap();
     for folder in ["containers", "pods"] {
@@ -187,7 +168,7 @@ fn a_create_costs_no_more_with_ten_thousand_known_containers() {
             }
         }
     }
-    put_on_record(&host, &[one.0[0].id(); 10_000]);
+    put_on_record(&host, &[one.id(); 10_000]);
     let begun = Instant::now();
     host.start_daemon();
     say(&format!("with 10000 on record the daemon is ready after {:?}", begun.elapsed()));
@@ -199,7 +180,7 @@ fn a_create_costs_no_more_with_ten_thousand_known_containers() {
         effort(host.daemon_pid()).0 - before.0 <= 2
     });
     let many = creates_take(&host);
-    let each = (status(host.daemon_pid(), "VmRSS").saturating_sub(small)) * 1024 / 10_000;
+    let each = (in_status(host.daemon_pid(), "VmRSS").saturating_sub(small)) * 1024 / 10_000;
     let ratio = many.as_secs_f64() / few.as_secs_f64();
     say(&format!(
         "20 creates and deletes: {few:?} with 10 known, {many:?} with 10000: {ratio:.2}; {each} bytes each"

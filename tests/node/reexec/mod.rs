@@ -10,15 +10,15 @@ mod protocol;
 mod proxy;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output};
+use std::process::Output;
 
 use serde_json::Value;
-use test_support::{TestHost, wait_until};
+use test_support::{Started, TestHost, wait_until};
 
 /// A daemon whose program is a file of its own, which tests replace.
 pub(crate) struct Installed {
+    daemon: Started,
     pub(crate) host: TestHost,
-    daemon: Child,
 }
 
 impl Installed {
@@ -41,7 +41,7 @@ impl Installed {
 
     fn started(host: TestHost, variables: &[(&str, &Path)]) -> Self {
         let daemon = start(&host, variables);
-        let installed = Self { host, daemon };
+        let installed = Self { daemon, host };
         wait_until("it answers", || installed.pid() == u64::from(installed.daemon.id()));
         installed
     }
@@ -79,13 +79,6 @@ impl Installed {
     }
 }
 
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let _ended = self.daemon.kill();
-        let _reaped = self.daemon.wait();
-    }
-}
-
 fn program(host: &TestHost) -> PathBuf {
     host.path("installed")
 }
@@ -105,12 +98,12 @@ pub(crate) fn put(host: &TestHost, bytes: &[u8]) {
     test_support::program::put(&program(host), bytes);
 }
 
-fn start(host: &TestHost, variables: &[(&str, &Path)]) -> Child {
+fn start(host: &TestHost, variables: &[(&str, &Path)]) -> Started {
     let mut options = std::fs::OpenOptions::new();
     let log = options.append(true).create(true).open(host.path("daemon.err")).unwrap();
     let mut command = std::process::Command::new(program(host));
     command.env("NRI_RUNC_CONFIG", host.path("config.toml")).args(["nri", "daemon"]);
     command.envs(variables.iter().map(|(name, path)| (*name, *path)));
     let null = std::process::Stdio::null;
-    command.stdin(null()).stdout(null()).stderr(log).spawn().unwrap()
+    Started(command.stdin(null()).stdout(null()).stderr(log).spawn().unwrap())
 }

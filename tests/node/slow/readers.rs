@@ -3,12 +3,12 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use test_support::{Script, TestHost, skip, wait_until};
+use test_support::{Script, Started, TestHost, skip, wait_until};
 
 use super::{Place, Row, status};
 
@@ -20,16 +20,6 @@ pub(super) const CASES: &[Row] = &[
     ("a restart beside a journal that is not read", |strace| restart(&strace)),
     ("a syslog that is not read", |strace| in_a_namespace(&strace, syslog, "syslog")),
 ];
-
-/// A child that ends with its place.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
-    }
-}
 
 /// More lines than any reader's buffer has room for.
 fn many_lines(place: &mut Place) {
@@ -53,7 +43,7 @@ fn terminal(strace: &Path) -> Option<Place> {
     let manager = UnixDatagram::bind(host.path("notify")).unwrap();
     let notify = host.path("notify").display().to_string();
     let variables = [("NOTIFY_SOCKET", notify.as_str()), ("WATCHDOG_USEC", "20000")];
-    let daemon = Ends(host.spawn_at(&["nri", "daemon"], &terminal, &variables));
+    let daemon = Started(host.spawn_at(&["nri", "daemon"], &terminal, &variables));
     wait_until("the daemon answers", || status(&host).is_some());
     let mut place = Place::new(host, strace);
     place.kept.push(Box::new((daemon, manager, reader)));
@@ -118,7 +108,7 @@ fn in_a_namespace(
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
     let reader = bind()?;
     let host = TestHost::new(&format!("[log]\nlevel = \"debug\"\ntarget = \"{target}\"\n"));
-    let daemon = Ends(host.spawn_on(&["nri", "daemon"], Stdio::null(), Stdio::null()));
+    let daemon = Started(host.spawn_on(&["nri", "daemon"], Stdio::null(), Stdio::null()));
     wait_until("the daemon answers", || status(&host).is_some());
     let mut place = Place::new(host, strace);
     place.kept.push(Box::new((daemon, reader)));

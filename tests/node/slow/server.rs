@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use test_support::adjustments::sets;
 use test_support::example::example;
 use test_support::tracer::Attached;
-use test_support::{BUNDLE, TestHost, skip, wait_until};
+use test_support::{BUNDLE, Started, TestHost, skip, wait_until};
 
 use super::{Place, Row, put, status};
 
@@ -89,7 +89,7 @@ fn root(strace: &Path) -> Option<Place> {
     let line = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && line.contains("does not answer"), "{line}");
     let other_verbs = [["start", "zz"], ["delete", "zz"], ["kill", "zz"]]
-        .map(|[verb, id]| Ended(place.host.spawn(&["--root", &root, verb, id])));
+        .map(|[verb, id]| Started(place.host.spawn(&["--root", &root, verb, id])));
     creates_from_another_bundle(&place);
     // The children hang until the server is gone.
     drop(server);
@@ -125,7 +125,7 @@ fn program(strace: &Path) -> Option<Place> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let _child = Ended(child.unwrap());
+    let _child = Started(child.unwrap());
     wait_until("it has its program", || place.host.path("ready").exists());
     let server = silent(Path::new(&folder))?;
     place.put("go", "");
@@ -223,7 +223,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     assert!(host.create_from("served/known", "known").status.success());
     host.configure(&host.path("fake/slow-runc"), &roots);
     let bundle = host.path("served/c1").display().to_string();
-    let mut create = Ended(host.spawn(&["create", "--bundle", &bundle, "c1"]));
+    let mut create = Started(host.spawn(&["create", "--bundle", &bundle, "c1"]));
     wait_until("the runtime has begun", || host.path("begun").exists());
     host.configure(&host.path("fake/runc"), &roots);
     host.kill_daemon();
@@ -241,7 +241,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
         .stdout(Stdio::null())
         .stderr(said)
         .spawn();
-    let daemon = Ended(daemon.unwrap());
+    let daemon = Started(daemon.unwrap());
     let pid = i32::try_from(daemon.0.id()).unwrap();
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     wait_until("it has stopped", || state().contains(") T "));
@@ -262,16 +262,6 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     place.host.write("go", "");
     create.0.wait().unwrap();
     Some(place)
-}
-
-/// A process that ends with its case.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ended_before = self.0.kill();
-        let _status = self.0.wait();
-    }
 }
 
 /// Another bundle is another file system's.

@@ -8,15 +8,14 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use test_support::wait_until;
+use test_support::{Started, wait_until};
 
 use super::{Place, Tree, tree};
 
@@ -131,8 +130,9 @@ impl DockerNode {
     }
 
     pub(super) fn start(&self, words: &str) -> Running {
-        let mut child =
-            self.command(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut command = self.command(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = Started(command.spawn().unwrap());
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -146,7 +146,7 @@ impl DockerNode {
 
 /// `node` as a pod runs it.
 pub(super) struct Running {
-    pub(super) child: Child,
+    pub(super) child: Started,
     lines: Receiver<String>,
     pub(super) seen: Vec<String>,
 }
@@ -166,7 +166,7 @@ impl Running {
     }
 
     fn signal(&self) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGTERM).unwrap();
+        self.child.signal(Signal::SIGTERM);
     }
 
     /// Its exit code, after a signal.
@@ -177,13 +177,6 @@ impl Running {
             self.seen.push(line);
         }
         self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ended = self.child.kill();
-        let _reaped = self.child.wait();
     }
 }
 
@@ -456,7 +449,7 @@ fn probes_are_answered_despite_slow_clients() {
     let proc = PathBuf::from(format!("/proc/{}", running.child.id()));
     let count = |what: &str| std::fs::read_dir(proc.join(what)).unwrap().count();
     let pid = running.child.id();
-    let peak = || test_support::kilobytes(pid, "VmHWM");
+    let peak = || test_support::in_status(pid, "VmHWM");
     let (descriptors, threads, before) = (count("fd"), count("task"), peak());
     let head = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(300 << 10));
     // Too long a head is answered, the beginning of one is waited for.

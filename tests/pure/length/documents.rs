@@ -188,41 +188,17 @@ fn records_of(all: &Value) -> BTreeMap<String, StoreRecord> {
 
 /// A little of everything that edits a list or an object of the document.
 fn adjustment() -> api::ContainerAdjustment {
-    let env = api::KeyValue { key: "NEW".to_owned(), value: "v".to_owned(), ..Default::default() };
-    let mount = api::Mount {
-        destination: "/new".to_owned(),
-        source: "/tmp".to_owned(),
-        type_: "bind".to_owned(),
-        options: vec!["bind".to_owned()],
-        ..Default::default()
-    };
-    let device = api::LinuxDevice {
-        path: "/dev/new".to_owned(),
-        type_: "c".to_owned(),
-        major: 1,
-        minor: 3,
-        ..Default::default()
-    };
-    let rlimit =
-        api::POSIXRlimit { type_: "nofile".to_owned(), hard: 9, soft: 9, ..Default::default() };
-    let resources = api::LinuxResources {
-        unified: [("memory.high".to_owned(), "1".to_owned())].into(),
-        ..Default::default()
-    };
-    let linux = api::LinuxContainerAdjustment {
-        devices: vec![device],
-        resources: Some(resources).into(),
-        sysctl: [("net.ipv4.ip_forward".to_owned(), "1".to_owned())].into(),
-        ..Default::default()
-    };
-    api::ContainerAdjustment {
-        annotations: [("new.example.org".to_owned(), "v".to_owned())].into(),
-        env: vec![env],
-        mounts: vec![mount],
-        rlimits: vec![rlimit],
-        linux: Some(linux).into(),
-        ..Default::default()
-    }
+    test_support::adjustments::message(&json!({
+        "annotations": {"new.example.org": "v"},
+        "env": [{"key": "NEW", "value": "v"}],
+        "mounts": [{"destination": "/new", "source": "/tmp", "type": "bind", "options": ["bind"]}],
+        "rlimits": [{"type": "nofile", "hard": 9, "soft": 9}],
+        "linux": {
+            "devices": [{"path": "/dev/new", "type": "c", "major": 1, "minor": 3}],
+            "resources": {"unified": {"memory.high": "1"}},
+            "sysctl": {"net.ipv4.ip_forward": "1"},
+        },
+    }))
 }
 
 /// The pointers to every text, list and object of a document.

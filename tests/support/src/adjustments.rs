@@ -5,6 +5,7 @@ use std::path::Path;
 
 use nri_plugin::{Adjustment, Device, Mount, Resources, Update};
 use nri_runc::plugin::api;
+use protobuf::MessageFull;
 use serde_json::Value;
 
 use crate::Script;
@@ -19,10 +20,14 @@ pub fn sets(key: &str, value: &str) -> Script {
     Adjustment::new().env(key, value).into()
 }
 
+/// A message that is written as NRI's JSON.
+pub fn message<M: MessageFull>(json: &Value) -> M {
+    protobuf_json_mapping::parse_from_str(&json.to_string()).unwrap()
+}
+
 /// A plugin that makes this adjustment, which is written as NRI's JSON.
 pub fn adjusts(adjustment: &Value) -> Script {
-    let adjust = protobuf_json_mapping::parse_from_str(&adjustment.to_string()).unwrap();
-    Script { adjust, ..Script::default() }
+    Script { adjust: message(adjustment), ..Script::default() }
 }
 
 /// A plugin that owns the number of processes.

@@ -3,6 +3,9 @@
 
 use std::process::{Child, Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::{TestHost, example};
 
 /// It succeeded; else its standard error is shown.
@@ -40,6 +43,24 @@ impl Started {
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.0.id()).unwrap()), signal).unwrap();
+    }
+}
+
+impl std::ops::Deref for Started {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
 }
 
 impl Drop for Started {
@@ -49,8 +70,8 @@ impl Drop for Started {
     }
 }
 
-/// A number of kilobytes in the `status` of a process, `VmHWM` for instance.
-pub fn kilobytes(pid: impl std::fmt::Display, name: &str) -> u64 {
+/// A number in the `status` of a process, that of kilobytes in `VmHWM` for instance.
+pub fn in_status(pid: impl std::fmt::Display, name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()

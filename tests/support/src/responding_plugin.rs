@@ -101,12 +101,12 @@ impl RespondingPlugin {
         let done = self.perform(act, context).await;
         self.in_hand.fetch_sub(1, Ordering::SeqCst);
         done?;
-        Ok(match act {
-            Response::Set(key) | Response::WaitAndSet(key) | Response::SleepAndSet(_, key) => {
-                Adjustment::new().env(key, "1").into()
-            }
-            _ => api::CreateContainerResponse::new(),
-        })
+        let mut created = Adjustment::new();
+        if let Response::Set(key) | Response::WaitAndSet(key) | Response::SleepAndSet(_, key) = act
+        {
+            created = created.env(key, "1");
+        }
+        Ok(created.into())
     }
 
     async fn perform(&self, act: Response, context: &Context) -> nri_plugin::Result<()> {

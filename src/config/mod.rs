@@ -81,8 +81,8 @@ pub(crate) type Files = Vec<(PathBuf, String)>;
 /// The result of [`load`].
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
-    /// The settings to use.
-    pub config: Config,
+    /// The settings to use. On the heap: a wrapper passes them on many times, and its pages are counted.
+    pub config: Box<Config>,
     /// The errors in the files.
     pub problems: Vec<Problem>,
     /// The files that were read, in order, with their text.
@@ -197,7 +197,7 @@ impl Loaded {
 
     /// The settings without the rules, which only the daemon needs, if it has read these files and their rules are
     /// valid: a node may have thousands.
-    fn without_rules(&self) -> Option<Config> {
+    fn without_rules(&self) -> Option<Box<Config>> {
         let has_rules = self.files.iter().any(|(_, text)| text.contains("[[rule]]"));
         if !has_rules || !self.problems.is_empty() || self.user.is_some() {
             return None;
@@ -212,12 +212,12 @@ impl Loaded {
     }
 
     /// What holds before the files are read.
-    fn base(&self) -> Config {
-        self.user.as_deref().map_or_else(Config::default, user::defaults)
+    fn base(&self) -> Box<Config> {
+        Box::new(self.user.as_deref().map_or_else(Config::default, user::defaults))
     }
 
     /// Decides by the errors which settings hold; `read` is what could be read of the files.
-    fn settle(&mut self, mut read: Config) {
+    fn settle(&mut self, mut read: Box<Config>) {
         if let Some(run_dir) = &self.user {
             user::fix(&mut read, run_dir);
         }
@@ -244,7 +244,9 @@ impl Loaded {
                         config
                     }
                     None if worst == Consequence::UsesNoFile => {
-                        defaults(&self.files, Config { run_dir, ..self.base() })
+                        let mut config = self.base();
+                        config.run_dir = run_dir;
+                        defaults(&self.files, config)
                     }
                     None => read,
                 }
@@ -362,9 +364,9 @@ pub(crate) fn load_for_operator() -> Loaded {
 ///
 /// # Errors
 /// Fails where that cannot be known.
-pub(crate) fn of_own_daemon() -> Result<Option<Config>> {
+pub(crate) fn of_own_daemon() -> Result<Option<Box<Config>>> {
     let Some(run_dir) = user::made_run_dir() else { return Ok(None) };
-    let kept = snapshot::read(&run_dir, user::defaults(&run_dir))?;
+    let kept = snapshot::read(&run_dir, Box::new(user::defaults(&run_dir)))?;
     Ok(kept.map(|Snapshot { mut config, .. }| {
         user::fix(&mut config, &run_dir);
         config
@@ -448,7 +450,7 @@ fn unquoted(value: &str) -> &str {
 
 /// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
 /// could forbid.
-fn defaults(files: &Files, mut config: Config) -> Config {
+fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);
         if files.iter().any(|(_, text)| text.contains(&header)) {

@@ -214,7 +214,7 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
-) -> Result<(Config, PathBuf)> {
+) -> Result<(Box<Config>, PathBuf)> {
     match resolve(&loaded.config, called_as) {
         Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
         // The runtime may exist, so no other configuration or runtime replaces it.

@@ -275,7 +275,8 @@ impl Daemon {
         record: &Container,
         folder: Option<StartWatch>,
     ) -> Option<InitProcess> {
-        InitProcess::open(&self.host, record, folder, &self.watches.init_watches)
+        let key = self.records.shared_key(&record.key);
+        InitProcess::open(&self.host, key, record, folder, &self.watches.init_watches)
     }
 
     /// Drops the metrics of plugins that disconnected long ago.

@@ -104,11 +104,14 @@ impl InitProcess {
     }
 }
 
+/// A container, and the descriptor of its init process.
+type WatchedInit = (Rc<ContainerKey>, Option<RawFd>);
+
 /// The watched init processes, and those that the previous program watched.
 #[derive(Default)]
 pub(crate) struct InitWatches {
     /// By incarnation.
-    watched: RefCell<HashMap<u64, (Rc<ContainerKey>, Option<RawFd>)>>,
+    watched: RefCell<HashMap<u64, WatchedInit>>,
     resumed: RefCell<HashMap<(ContainerKey, u64), Option<OwnedFd>>>,
 }
 
@@ -134,10 +137,8 @@ impl InitWatches {
     pub(crate) fn all(&self) -> Vec<(ContainerKey, u64, Option<RawFd>)> {
         let watched = self.watched.borrow();
         let rows = watched.iter();
-        let row = |(incarnation, (key, number)): (&u64, &(Rc<ContainerKey>, Option<RawFd>))| {
-            (ContainerKey::clone(key), *incarnation, *number)
-        };
-        rows.map(row).collect()
+        rows.map(|(incarnation, (key, number))| (ContainerKey::clone(key), *incarnation, *number))
+            .collect()
     }
 
     /// Records that the previous program watched it.

@@ -426,7 +426,8 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 fn read_whole(RegularFile(file, stat): &RegularFile, limit: usize) -> io::Result<Vec<u8>> {
     let size = usize::try_from(stat.st_size).unwrap_or_default();
     // One byte more than the size: an unchanged file ends there, and needs no second read.
-    let first = if size == 0 { 4096 } else { size.min(limit) + 1 };
+    // Most files of the kernel, which report no size, have less than half a kilobyte.
+    let first = if size == 0 { 512 } else { size.min(limit) + 1 };
     let mut bytes = Vec::with_capacity(first);
     loop {
         let have = bytes.len();
@@ -434,7 +435,8 @@ fn read_whole(RegularFile(file, stat): &RegularFile, limit: usize) -> io::Result
             let why = format!("it has more than {limit} bytes");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
-        bytes.resize(bytes.capacity().max(have + 1024), 0);
+        let more = if bytes.capacity() > have { 0 } else { have.clamp(1024, 256 << 10) };
+        bytes.resize(bytes.capacity() + more, 0);
         match nix::unistd::read(file, &mut bytes[have..]) {
             Err(Errno::EINTR) => bytes.truncate(have),
             Err(errno) => return Err(errno.into()),

@@ -196,5 +196,5 @@ fn usable(loaded: Loaded, socket: Option<&PathBuf>) -> Result<Config> {
         config.socket_path.clone_from(socket);
         config.disable_connections = false;
     }
-    Ok(config)
+    Ok(*config)
 }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::{Result, SeenFiles, Write, refused, write};
 
 /// `linux.resources.blockIO`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct BlockIoResources {
     weight: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct BlockIoResources {
 }
 
 /// A weight or a rate of one device.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limit {
     major: u64,
@@ -86,6 +86,9 @@ const WEIGHT: &str = "blockIO.weight";
 const DEVICES: &str = "blockIO.weightDevice";
 
 pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
+    if *io == BlockIoResources::default() {
+        return;
+    }
     let controller = "blkio";
     // The kernel's scheduler decides which file exists: the former CFQ's, or BFQ's.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
@@ -110,6 +113,9 @@ pub(super) fn plan_v2(
     writes: &mut Vec<Write>,
 ) -> Result<()> {
     const BFQ: &str = "io.bfq.weight";
+    if *io == BlockIoResources::default() {
+        return Ok(());
+    }
     if io.leaf_weight.is_some_and(|weight| weight != 0) {
         return refused("blockIO.leafWeight", "cgroup v2 has no such setting");
     }

@@ -176,6 +176,9 @@ fn plan_devices(
     files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) -> Result<()> {
+    if rules.is_empty() {
+        return Ok(());
+    }
     let listed = files.text("devices", "devices.list").unwrap_or_default();
     let has_all = listed.lines().any(|line| line.starts_with("a *:*"));
     for rule in rules {

@@ -211,7 +211,7 @@ proptest! {
         prop_assert_eq!(loaded.config.protection_error.is_some(), refuses_creates);
         let in_force = if is_refused { &good.config } else { &parsed };
         prop_assert_eq!(&without_error(&loaded.config), in_force);
-        prop_assert_eq!(loaded.for_next_program().config, in_force.clone());
+        prop_assert_eq!(&*loaded.for_next_program().config, in_force);
 
         // No daemon has read a valid one: its start finds the same errors and decides by them.
         let started = fresh.load(&lines);

@@ -58,7 +58,7 @@ pub(crate) use settings::{
     PluginOrigin, Problem, RootlessPolicy, SILENCE, Scope,
 };
 pub(crate) use snapshot::text as snapshot_text;
-pub(crate) use user::{absolute, is_in_user_namespace, is_unprivileged, user_homes};
+pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes, user_runtime_dir};
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -81,8 +81,8 @@ pub(crate) type Files = Vec<(PathBuf, String)>;
 /// The result of [`load`].
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
-    /// The settings to use.
-    pub config: Config,
+    /// The settings to use. On the heap: a wrapper passes them on many times, and its pages are counted.
+    pub config: Box<Config>,
     /// The errors in the files.
     pub problems: Vec<Problem>,
     /// The files that were read, in order, with their text.
@@ -93,8 +93,8 @@ pub struct Loaded {
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
-    /// The run directory of the user's daemon whose file was read.
-    user: Option<PathBuf>,
+    /// What holds before the files are read, if they are those of a user's daemon.
+    user: Option<Box<Config>>,
     /// Why the file that was named could not be read.
     pub unreadable: Option<String>,
     /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
@@ -132,7 +132,8 @@ impl Loaded {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// The state of every path on which these settings depend: while they are equal, nothing need be read again.
+    /// The state of every path from which these settings were read: while they are equal, nothing need be read again.
+    /// A user's daemon takes the runtimes of root's files when it reads its own.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
         let fixed = [Path::new(DEFAULT_FILE), Path::new(DEFAULT_DROP_INS)];
         let fixed = fixed.into_iter().filter(|_| self.only.is_none());
@@ -197,7 +198,7 @@ impl Loaded {
 
     /// The settings without the rules, which only the daemon needs, if it has read these files and their rules are
     /// valid: a node may have thousands.
-    fn without_rules(&self) -> Option<Config> {
+    fn without_rules(&self) -> Option<Box<Config>> {
         let has_rules = self.files.iter().any(|(_, text)| text.contains("[[rule]]"));
         if !has_rules || !self.problems.is_empty() || self.user.is_some() {
             return None;
@@ -212,17 +213,26 @@ impl Loaded {
     }
 
     /// What holds before the files are read.
-    fn base(&self) -> Config {
-        match &self.user {
-            None => Config::default(),
-            Some(run_dir) => user::defaults(run_dir, &load_of_node().config),
-        }
+    fn base(&self) -> Box<Config> {
+        self.user.clone().unwrap_or_default()
+    }
+
+    /// Whether a file that was read has an error after which its runtimes do not count. A file that the user may not
+    /// read at all has none for this user.
+    fn has_no_reliable_runtime(&self) -> bool {
+        let mut grave = self.problems.iter();
+        grave.any(|problem| {
+            let is_in = |(path, _): &(PathBuf, String)| {
+                problem.text.starts_with(&path.display().to_string())
+            };
+            problem.consequence == Consequence::UsesNoFile && self.files.iter().any(is_in)
+        })
     }
 
     /// Decides by the errors which settings hold; `read` is what could be read of the files.
-    fn settle(&mut self, mut read: Config) {
-        if let Some(run_dir) = &self.user {
-            user::fix(&mut read, run_dir);
+    fn settle(&mut self, mut read: Box<Config>) {
+        if let Some(user) = &self.user {
+            user::fix(&mut read, &user.run_dir);
         }
         let worst = self.problems.iter().map(|problem| problem.consequence).max();
         self.config = match worst {
@@ -237,9 +247,12 @@ impl Loaded {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
-                    // Users cannot look into the run directory of root's daemon, and plugins are not asked.
+                    // Users cannot look into the run directory of root's daemon. What they can read holds for them
+                    // then, unless it may name another runtime than the one in force.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
-                    self.unknown = (!is_hidden).then_some(unknown);
+                    if !is_hidden || self.user.is_some() || self.has_no_reliable_runtime() {
+                        self.unknown = Some(unknown);
+                    }
                     None
                 });
                 match kept {
@@ -249,7 +262,9 @@ impl Loaded {
                         config
                     }
                     None if worst == Consequence::UsesNoFile => {
-                        defaults(&self.files, Config { run_dir, ..self.base() })
+                        let mut config = self.base();
+                        config.run_dir = run_dir;
+                        defaults(&self.files, config)
                     }
                     None => read,
                 }
@@ -283,7 +298,11 @@ pub(crate) fn load_below(root: &Path) -> Loaded {
 fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loaded {
     let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
     if only.is_some() && only == user::path() {
-        loaded.user = user::run_dir();
+        loaded.user = user::run_dir().map(|run_dir| {
+            let node = load_of_node();
+            loaded.unknown = node.unknown;
+            Box::new(user::defaults(&run_dir, &node.config))
+        });
     }
     let unreadable = |path: &Path, error: &std::io::Error| {
         format!("{}: {}", path.display(), crate::error::in_our_words(error))
@@ -374,9 +393,10 @@ pub(crate) fn load_for_operator() -> Loaded {
 ///
 /// # Errors
 /// Fails where that cannot be known.
-pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Config>> {
+pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Box<Config>>> {
     let Some(run_dir) = user::made_run_dir() else { return Ok(None) };
-    let kept = presence::insist(|| snapshot::read(&run_dir, user::defaults(&run_dir, node)))?;
+    let before = || Box::new(user::defaults(&run_dir, node));
+    let kept = presence::insist(|| snapshot::read(&run_dir, before()))?;
     Ok(kept.map(|Snapshot { mut config, .. }| {
         user::fix(&mut config, &run_dir);
         config
@@ -460,7 +480,7 @@ fn unquoted(value: &str) -> &str {
 
 /// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
 /// could forbid.
-fn defaults(files: &Files, mut config: Config) -> Config {
+fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);
         if files.iter().any(|(_, text)| text.contains(&header)) {

@@ -18,7 +18,7 @@ const SEPARATOR: &str = "#---- next file ----#";
 
 /// The last valid configuration.
 pub(super) struct Snapshot {
-    pub(super) config: Config,
+    pub(super) config: Box<Config>,
     pub(super) files: Files,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn is_of(run_dir: &Path, files: &Files) -> bool {
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(super) fn read(run_dir: &Path, mut config: Config) -> Result<Option<Snapshot>> {
+pub(super) fn read(run_dir: &Path, mut config: Box<Config>) -> Result<Option<Snapshot>> {
     let path = run_dir.join(SNAPSHOT);
     let bytes = files::read_own(&path, limits::OWN_FILE).if_there();
     let bytes = bytes.doing(|| format!("reading {}", path.display()))?;
@@ -94,7 +94,7 @@ mod tests {
     fn keep(text: &str) -> (tempfile::TempDir, Option<Snapshot>) {
         let temp = tempfile::tempdir().unwrap();
         files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
-        let snapshot = read(temp.path(), Config::default()).unwrap();
+        let snapshot = read(temp.path(), Box::default()).unwrap();
         (temp, snapshot)
     }
 
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn where_no_daemon_has_kept_any_there_is_none() {
-        assert!(read(Path::new("/nowhere"), Config::default()).unwrap().is_none());
+        assert!(read(Path::new("/nowhere"), Box::default()).unwrap().is_none());
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(SNAPSHOT, temp.path().join(SNAPSHOT)).unwrap();
-        assert!(read(temp.path(), Config::default()).is_err(), "what cannot be read may be there");
+        assert!(read(temp.path(), Box::default()).is_err(), "what cannot be read may be there");
     }
 }

@@ -30,13 +30,13 @@ pub(crate) fn is_in_user_namespace() -> bool {
 }
 
 /// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.
-fn runtime_dir() -> Option<PathBuf> {
+pub(crate) fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 
 /// The run directory of this user's daemon.
 pub(super) fn run_dir() -> Option<PathBuf> {
-    Some(runtime_dir()?.join(NAME))
+    Some(user_runtime_dir()?.join(NAME))
 }
 
 /// The run directory, if a daemon of this user has made it.
@@ -90,7 +90,7 @@ pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
 }
 
 /// The folder that a variable names. The base directory specification ignores relative ones.
-pub(crate) fn absolute(variable: &str) -> Option<PathBuf> {
+fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 

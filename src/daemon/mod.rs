@@ -275,7 +275,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let (store, problems) = Store::open(&loaded.config.run_dir.join("state"), &boot_id)?;
-    let daemon = Daemon::new(loaded.config.clone(), host, store);
+    let daemon = Daemon::new(Config::clone(&loaded.config), host, store);
     *daemon.process.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| daemon.report.note_failure(problem, ""));
     if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {

@@ -154,7 +154,7 @@ impl Reloads<'_> {
         if is_shown {
             log(&reloaded);
         }
-        self.put_in_force(&before, next, &loaded);
+        self.put_in_force(&before, *next, &loaded);
         socket::change(self.daemon, socket_change, &before.socket_path);
         if is_metrics_elsewhere {
             self.metrics.borrow_mut().serve(self.daemon, metrics);

@@ -77,31 +77,11 @@ impl RuntimeKind {
     }
 }
 
-/// The runtime's state directory when the command line names none: below /run, or below the folder that
-/// XDG_RUNTIME_DIR names.
+/// The runtime's state directory when the command line names none, below /run for root on the host. Without
+/// privileges, runc, crun and youki take the folder that XDG_RUNTIME_DIR names.
 fn default_root(runtime: &Path) -> PathBuf {
-    let kind = RuntimeKind::of_program(runtime);
-    let is_root_by_name = || {
-        let name = std::env::var_os("USER");
-        nix::unistd::geteuid().is_root() && name.is_some_and(|name| name == "root")
-    };
-    let above = config::absolute("XDG_RUNTIME_DIR")
-        .filter(|_| follows_user(kind, config::is_unprivileged, is_root_by_name));
-    above.unwrap_or_else(|| PathBuf::from("/run")).join(default_root_name(kind))
-}
-
-/// Whether a runtime uses the folder that XDG_RUNTIME_DIR names: crun 1.8 even for root, runc 1.1 without privileges,
-/// unless it is the root of a user namespace and USER is root.
-fn follows_user(
-    kind: RuntimeKind,
-    is_unprivileged: impl FnOnce() -> bool,
-    is_root_by_name: impl FnOnce() -> bool,
-) -> bool {
-    match kind {
-        RuntimeKind::Crun => true,
-        RuntimeKind::Youki => is_unprivileged(),
-        RuntimeKind::Runc | RuntimeKind::Other => is_unprivileged() && !is_root_by_name(),
-    }
+    let above = config::user_runtime_dir().unwrap_or_else(|| PathBuf::from("/run"));
+    above.join(default_root_name(RuntimeKind::of_program(runtime)))
 }
 
 fn default_root_name(kind: RuntimeKind) -> &'static str {
@@ -234,7 +214,7 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
-) -> Result<(Config, PathBuf)> {
+) -> Result<(Box<Config>, PathBuf)> {
     match resolve(&loaded.config, called_as) {
         Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
         // The runtime may exist, so no other configuration or runtime replaces it.
@@ -248,17 +228,21 @@ pub(crate) fn resolve_loaded(
 
 /// Adds an error to the configuration if one of its runtimes is missing: no container could be created with it.
 pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
-    if let Some((path, error)) = missing(&loaded.config) {
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        let place = loaded.place_of(&path).map_or(String::new(), |place| format!("{place}: "));
+    if let Some((path, error)) = missing(&loaded) {
+        let place = place_of(&loaded, &path).map_or(String::new(), |place| format!("{place}: "));
         let text = format!("{place}{}: {}", path.join("."), error.why());
         loaded.add_problem(Problem { text, consequence: Consequence::KeepsLast });
     }
     loaded
 }
 
+fn place_of(loaded: &Loaded, path: &[String]) -> Option<String> {
+    loaded.place_of(&path.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// The first key whose runtime is missing.
-fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
+fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
+    let config = &loaded.config;
     let names = config.instances.keys();
     let mut all: Vec<(Vec<String>, Option<OsString>)> = names
         .map(|name| {
@@ -269,6 +253,8 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
     if config.runtime != Config::default().runtime {
         all.push((vec!["runtime".to_owned()], None));
     }
+    // What a user's daemon has from root's configuration is not that user's mistake.
+    all.retain(|(path, _)| !loaded.config.is_of_user() || place_of(loaded, path).is_some());
     all.into_iter().find_map(|(path, called_as)| {
         let error = resolve_as_engines(config, called_as.as_ref()).err()?;
         Some((path, error))
@@ -515,17 +501,6 @@ mod tests {
         assert_eq!(default_root_name(RuntimeKind::of_program("/opt/crun/runc")), "runc");
         assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/youki")), "youki");
         assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/kata-runtime")), "runc");
-    }
-
-    #[test]
-    fn the_folder_of_the_user_is_used_as_each_runtime_does() {
-        let is = |kind, unprivileged: bool, by_name: bool| {
-            follows_user(kind, || unprivileged, || by_name)
-        };
-        assert!(is(RuntimeKind::Crun, false, true) && is(RuntimeKind::Crun, true, false));
-        assert!(!is(RuntimeKind::Runc, false, false) && is(RuntimeKind::Runc, true, false));
-        assert!(!is(RuntimeKind::Runc, true, true) && is(RuntimeKind::Youki, true, true));
-        assert!(!is(RuntimeKind::Youki, false, false) && !is(RuntimeKind::Other, false, false));
     }
 
     #[test]

@@ -31,8 +31,8 @@ use crate::procfs;
 /// Time for which a container's events wait for its addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 
-/// Time for which plugins wait for the addresses of all containers when the daemon starts.
-const ALL_ADDRESSES_WAIT: Duration = Duration::from_secs(10);
+/// Time limit for the addresses of all containers when the daemon starts.
+const ALL_ADDRESSES_WAIT: Duration = Duration::from_secs(60);
 
 /// Time limit of the kernel for one response.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
@@ -52,7 +52,7 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
 }
 
 /// Those of many processes, one after the other; `found` receives a process's place in the list, and its addresses.
-/// What is not there in ten seconds stays unknown.
+/// What is not there in a minute stays unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,

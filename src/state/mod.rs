@@ -5,6 +5,7 @@
 //! as soon as it can be written, so that a SIGKILL loses nothing. It never communicates with plugins or examines a
 //! process.
 
+mod compact;
 mod disk;
 mod index;
 mod notes;
@@ -26,6 +27,7 @@ pub(crate) use notes::{
     PendingUpdate, Promise, RepeatedValue, RuleHit, Skipped, Updating, WouldInject,
 };
 
+pub(crate) use compact::CompactObject;
 pub use store::Store;
 pub(crate) use wire::Wire;
 
@@ -164,7 +166,7 @@ pub struct Container {
     /// The NRI message as plugins last received it.
     pub message: Wire,
     /// The engine's own resources (E).
-    pub engine_resources: Map<String, Value>,
+    pub engine_resources: CompactObject,
     /// The resources that plugins own (O).
     pub overlay: Map<String, Value>,
     /// The part of it that plugins set when the container was created.
@@ -187,7 +189,7 @@ pub struct Container {
     pub makes_group: Option<String>,
     /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exec_subject: Option<ExecSubject>,
+    pub exec_subject: Option<Box<ExecSubject>>,
     /// Why it was refused, if it was.
     pub refused: Vec<String>,
     /// When it was refused last: Unix time in nanoseconds, 0 if never.
@@ -223,7 +225,7 @@ pub struct Container {
     pub deferred: Vec<PendingUpdate>,
     /// The `update` in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub updating: Option<Updating>,
+    pub updating: Option<Box<Updating>>,
     /// The process of the `delete` in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting: Option<u32>,
@@ -276,7 +278,7 @@ impl Container {
             }
         };
         let ContainerKey { root, id } = self.key.clone();
-        let subject = self.exec_subject.clone();
+        let subject = self.exec_subject.as_deref().cloned();
         let is_needed = self.is_sandbox || !values.is_empty() || subject.is_some();
         is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values, subject })
     }

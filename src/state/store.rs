@@ -150,6 +150,11 @@ impl Store {
         self.containers.get(key).cloned()
     }
 
+    /// The container's key, shared with the store.
+    pub fn shared_key(&self, key: &ContainerKey) -> Option<Rc<ContainerKey>> {
+        self.containers.get_key_value(key).map(|(key, _)| Rc::clone(key))
+    }
+
     /// All containers, sandboxes included.
     pub fn containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.values().map(Rc::as_ref)
@@ -478,7 +483,7 @@ fn size(record: &impl Serialize) -> usize {
 /// Drops the data that only a container needs that lives, or may return under its ID: most of a record.
 fn drop_unexplained(container: &mut Container) {
     (container.message, container.process_values) = (Wire::default(), None);
-    (container.engine_resources, container.at_creation) = (Map::new(), Map::new());
+    (container.engine_resources, container.at_creation) = Default::default();
     (container.variables, container.global_flags) = (Vec::new(), Vec::new());
     (container.pid_file, container.patched) = (None, None);
     container.deferred = Vec::new();

@@ -71,7 +71,7 @@ pub fn run(argv: &[OsString]) -> u8 {
 
 /// The settings of the daemon of this process's user, if the user is not the host's root and has one. The
 /// policy of root's daemon comes first.
-fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Config>> {
+fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {
         Ok(Some(own)) => own,

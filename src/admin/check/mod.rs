@@ -28,6 +28,7 @@ use crate::config::{
 use crate::inject;
 use crate::limits;
 use crate::plugin::{PluginFile, discover};
+use crate::presence;
 use crate::text::printable;
 use crate::wrapper;
 
@@ -136,7 +137,11 @@ impl Daemon {
     ) -> T {
         ask(config, &json!({ "verb": verb })).unwrap_or_else(|error| {
             let detail = format!("unknown: {}", error.why());
-            self.unknown.push(warning(row, detail, "nri-runc nri status"));
+            self.unknown.push(warning(
+                row,
+                detail,
+                "nri-runc nri reexec, if the daemon is of an earlier version",
+            ));
             T::default()
         })
     }
@@ -274,7 +279,10 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
         let marker = config.rootless_marker();
         let (refused, fix) = match rootless::read(&marker) {
             Ok(RootlessPolicy::Pass) => {
-                let detail = "on_rootless of root's daemon permits containers of this user";
+                let detail = match presence::is_absent(&marker) {
+                    true => "no daemon of root has set a policy for containers of this user",
+                    false => "on_rootless of root's daemon permits containers of this user",
+                };
                 return finding("rootless", true, detail.to_owned(), "");
             }
             Ok(RootlessPolicy::Refuse) => {

@@ -50,7 +50,6 @@ const AT_ONCE: usize = 100;
 
 /// Serves all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
-    drop(daemon.addresses.lock().await);
     let slots = Slots::default();
     loop {
         let failed = |error: &std::io::Error| {
@@ -224,6 +223,8 @@ pub(super) async fn admit(
     peer: Option<PluginPeer>,
     registration: &Registration,
 ) {
+    // Its Synchronize has the addresses that a daemon looks up when it starts.
+    drop(daemon.looking_up.lock().await);
     let (id, launched) = (plugin.id(), peer.is_none());
     daemon.forget_gone_plugins();
     let counted_connections = daemon.report.metrics.plugins();

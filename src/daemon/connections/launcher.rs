@@ -51,7 +51,6 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     };
     let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
     let mut seen = look();
-    drop(daemon.addresses.lock().await);
     let mut done = None;
     loop {
         if done.as_ref() != Some(&seen) {

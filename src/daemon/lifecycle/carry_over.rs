@@ -47,8 +47,8 @@ pub(crate) fn from_earlier(
     if !is_same || new.is_sandbox || old.owners.is_empty() {
         return None;
     }
-    let (engine, asked) = (&old.engine_resources, &new.engine_resources);
-    let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
+    let (engine, asked) = (old.engine_resources.map(), new.engine_resources.map());
+    let kept = overlay::merge_update(&engine, &old.overlay, &asked, false).overlay;
     let is_there = |plugin: &str| daemon.registry.find(plugin).is_some();
     let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
     let part = owned::keep_owned(&kept, |field| {

@@ -53,7 +53,7 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
         None => None,
     };
     Box::pin(exited(&daemon, &key, incarnation, process.as_ref())).await;
-    daemon.watches.init_watches.end(&key, incarnation);
+    daemon.watches.init_watches.end(incarnation);
 }
 
 /// Looks for the init process until the kernel reports whether it exists; `None` if another task

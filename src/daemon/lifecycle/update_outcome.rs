@@ -23,7 +23,7 @@ use crate::limits;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
-use crate::state::{Container, ContainerKey, RepeatedValue};
+use crate::state::{CompactObject, Container, ContainerKey, RepeatedValue};
 use crate::stream::{EventKind, NodeEvent};
 
 /// Time limit of PostUpdateContainer for the runtime that restores the plugins' values.
@@ -92,13 +92,13 @@ pub(crate) fn conclude(
     let message = messages::with_resources(&record.message, overlay, &tried, classes);
     // kubelet repeats its values every ten seconds; repetitions write no record.
     let is_unchanged = (engine, overlay, owners, &message)
-        == (&record.engine_resources, &record.overlay, &record.owners, &record.message)
+        == (&record.engine_resources.map(), &record.overlay, &record.owners, &record.message)
         && changes.iter().all(|change| change.before == change.after)
         && news.is_empty()
         && record.updating.is_none();
     if !is_unchanged {
         daemon.change(key, |record| {
-            record.engine_resources = engine.clone();
+            record.engine_resources = CompactObject::from(engine);
             record.overlay = overlay.clone();
             record.owners = owners.clone();
             record.updating = None;
@@ -133,7 +133,8 @@ fn log_repeated(
         known.is_some_and(|known| (&known.engine, &known.plugin) == (&new.engine, &new.plugin))
     };
     let news: Vec<_> = repeated.iter().filter(|new| !is_known(new)).cloned().collect();
-    let (overlay, before) = (owned::values(overlay), owned::values(&record.engine_resources));
+    let before = record.engine_resources.map();
+    let (overlay, before) = (owned::values(overlay), owned::values(&before));
     let more = news.len().saturating_sub(limits::LISTED);
     if more > 0 {
         let id = quoted(&record.key.id);

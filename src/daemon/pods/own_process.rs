@@ -5,8 +5,12 @@
 //!
 //! It never fails and sends no event.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::info;
 
 use crate::daemon::shared::{Daemon, messages};
 use crate::engine::EngineKind;
@@ -60,10 +64,14 @@ pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
     look_up(daemon, &Unaddressed { pod: id.to_owned(), process: (pid, start) }).await;
 }
 
-/// Looks up the addresses of all these pods while the daemon already serves commands: a node may have thousands. No
-/// plugin is synchronized meanwhile.
+/// Time for which plugins wait for addresses when the daemon starts; less than the default of
+/// `plugin_registration_timeout`, for which creates wait for plugins.
+const SYNCHRONIZE_WAITS: Duration = Duration::from_secs(2);
+
+/// Looks up the addresses of all these pods while the daemon already serves commands: a node may have thousands. The
+/// addresses that are not known in time follow in the pods' later events.
 pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
-    let Ok(under_way) = Arc::clone(&daemon.addresses).try_lock_owned() else { return };
+    let Ok(under_way) = Arc::clone(&daemon.looking_up).try_lock_owned() else { return };
     let (daemon, work) = (Rc::clone(daemon), daemon.process.activity.begin());
     tokio::task::spawn_local(async move {
         let processes = pods.iter().map(|pod| pod.process).collect();
@@ -72,8 +80,13 @@ pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
                 note(&daemon, pod, found);
             }
         };
-        sources::addresses_of_each(&daemon.host, processes, note).await;
-        drop((under_way, work));
+        let mut look = pin!(sources::addresses_of_each(&daemon.host, processes, note));
+        if tokio::time::timeout(SYNCHRONIZE_WAITS, &mut look).await.is_err() {
+            info!("plugins are synchronized before all addresses of containers are known");
+            drop(under_way);
+            look.await;
+        }
+        drop(work);
     });
 }
 

@@ -40,7 +40,7 @@ use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
-use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
+use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, PodState, Skipped};
 
 /// Time for which a runtime's `start` or `delete` is followed; after it the PID may have been reused.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
@@ -312,9 +312,10 @@ fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
             limits::keep_ends(&mut record.skipped, unknown);
         }
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
-        let (engine, none) = (&record.engine_resources, Map::new());
+        let (engine, none) = (record.engine_resources.map(), Map::new());
         // Members that the request leaves unset keep the engine's earlier values.
-        record.engine_resources = overlay::merge_update(engine, &none, &request, false).engine;
+        let merged = overlay::merge_update(&engine, &none, &request, false);
+        record.engine_resources = CompactObject::from(&merged.engine);
         let in_force = in_force(record);
         let (message, overlay) = (&record.message, &record.overlay);
         record.message = messages::with_resources(message, overlay, &in_force, &Classes::default());

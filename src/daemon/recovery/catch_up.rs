@@ -301,7 +301,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let updating = record.updating.clone().filter(|updating| updating.pid == pid);
     let Some(updating) = updating else { return Ok(()) };
-    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
+    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = *updating;
     let (blockio, rdt) = classes;
     let classes = Classes { blockio, rdt };
     let repeated = Vec::new();

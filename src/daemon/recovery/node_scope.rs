@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 
 use crate::config::{Config, Scope};
 use crate::daemon::lifecycle::{notify, removal, state};
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, own_process};
 use crate::daemon::recovery::catch_up;
 use crate::daemon::recovery::rediscover::{self, Look, RediscoveredContainer, Wanted};
 use crate::daemon::runtime::exit_status;
@@ -53,7 +53,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
         return;
     }
     for found in find(daemon, Some(Instant::now() + START_WAIT)).await {
-        take(daemon, found, Notified::BySynchronize).await;
+        take(daemon, found, Notified::AtStart).await;
     }
 }
 
@@ -280,6 +280,8 @@ async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
 /// How connected plugins receive a container.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notified {
+    /// No plugin is connected, and the addresses of all pods are looked up together.
+    AtStart,
     /// They are synchronized afterwards.
     BySynchronize,
     ByEvent,
@@ -293,7 +295,12 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let was_ready = life::is_ready(daemon, &found.record.pod);
     // A reload may have narrowed the scope since the search.
     if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
-        catch_up::learn_process(daemon, &key).await;
+        match notified {
+            Notified::AtStart => drop(own_process::take(daemon, &key)),
+            Notified::BySynchronize | Notified::ByEvent => {
+                catch_up::learn_process(daemon, &key).await
+            }
+        }
         if notified == Notified::ByEvent {
             announce(daemon, &key, was_ready).await;
         }

@@ -57,14 +57,12 @@ pub(super) enum Look {
 
 /// The state directories that engines and administrators give to runtimes; `*` stands for a part of
 /// one name.
-const ROOTS: [&str; 7] = [
+const ROOTS: [&str; 6] = [
     "/run/containerd/runc/*",
     "/var/run/docker/runtime-*/*",
     "/run/docker/runtime-*/*",
     "/run/runc",
     "/run/crun",
-    // Of crun that root calls in a session.
-    "/run/user/0/crun",
     "/run/youki",
 ];
 

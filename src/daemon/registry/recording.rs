@@ -17,6 +17,7 @@ use crate::clock::now;
 use crate::limits;
 
 use super::Registry;
+use super::connected::ConnectedPlugin;
 
 /// All recordings.
 #[derive(Default)]
@@ -105,9 +106,10 @@ impl Recorders {
 }
 
 impl Registry {
-    /// Whether a plugin is connected, synchronized or not, or requests are recorded.
-    pub(crate) fn has_readers(&self) -> bool {
-        self.recorders.is_on() || !self.connected.borrow().is_empty()
+    /// Whether a connected plugin, synchronized or not, is subscribed to this event, or requests are recorded.
+    pub(crate) fn has_readers(&self, event: Event) -> bool {
+        let reads = |plugin: &Rc<ConnectedPlugin>| plugin.chained.plugin.is_subscribed(event);
+        self.recorders.is_on() || self.connected.borrow().iter().any(reads)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::daemon::shared::{Daemon, messages};
 use crate::engine::Role;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
-use crate::state::{Container, InFlight, Lifecycle, SCHEMA, Skipped};
+use crate::state::{CompactObject, Container, InFlight, Lifecycle, SCHEMA, Skipped};
 
 /// A new record from the call, the bundle and the engine.
 pub(crate) fn new_record(
@@ -29,7 +29,7 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
     record.engine = description.engine.name().to_owned();
     record.evidence = description.engine.evidence().to_vec();
     record.message = messages::to_wire(&description.container);
-    record.engine_resources = description.resources.clone();
+    record.engine_resources = CompactObject::from(&description.resources);
     record.skipped = description.contradictions.iter().map(|what| not_believed(what)).collect();
 }
 

@@ -347,7 +347,7 @@ pub(super) async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would take these for all that are allowed.
     }
-    leave_out_idle(daemon, &mut resources, &record.engine_resources);
+    leave_out_idle(daemon, &mut resources, &record.engine_resources.map());
     daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];

@@ -421,7 +421,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::state::Store;
+    use crate::state::{CompactObject, Store};
 
     const V1: &str = "31 30 0:26 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n";
     const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
@@ -633,7 +633,7 @@ mod tests {
             record.runtime = runc.display().to_string();
             record.global_flags =
                 ["-c", &format!("cat > {}", got.display()), "sh"].map(str::to_owned).to_vec();
-            record.engine_resources = engine.as_object().cloned().unwrap();
+            record.engine_resources = CompactObject::from(engine.as_object().unwrap());
             record.overlay = owned.as_object().cloned().unwrap();
         });
         place.cpus("0-3\n");

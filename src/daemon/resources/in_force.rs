@@ -12,7 +12,7 @@ pub(crate) type Block = Map<String, Value>;
 
 /// The resources in force of a container: the engine's, overlaid by the plugins'.
 pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
-    let mut resources = record.engine_resources.clone();
+    let mut resources = record.engine_resources.map();
     overlay::put_over(&mut resources, &record.overlay);
     resources
 }

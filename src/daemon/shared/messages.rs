@@ -263,6 +263,7 @@ pub(crate) fn only_pod_id(id: &str) -> api::PodSandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::CompactObject;
 
     fn record() -> Container {
         let json = serde_json::json!({
@@ -329,8 +330,8 @@ mod tests {
         created.devices = describe::resources_from_json(&rule(1)).devices;
         record.message = to_wire(&sent);
         // The engine's written or repeated values are not what the runtime received.
-        record.engine_resources = rule(7);
-        let mut in_force = record.engine_resources.clone();
+        let mut in_force = rule(7);
+        record.engine_resources = CompactObject::from(&in_force);
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));
         let minors = |record: &Container| -> Vec<i64> {
             resources(record).devices.iter().map(|rule| rule.minor.value).collect()

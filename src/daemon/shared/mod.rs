@@ -78,8 +78,8 @@ pub(crate) struct Daemon {
     pub(crate) update_backoff: UpdateBackoff,
     /// Memory reserved for snapshots in flight to plugins.
     pub(crate) snapshots: SnapshotRoom,
-    /// Locked while the addresses of many pods are looked up: plugins are admitted afterwards.
-    pub(crate) addresses: Arc<Mutex<()>>,
+    /// Locked while the addresses of many pods are looked up at a start: plugins are admitted afterwards.
+    pub(crate) looking_up: Arc<Mutex<()>>,
     /// File systems that do not respond.
     unanswered: Unanswered,
 }
@@ -104,7 +104,7 @@ impl Daemon {
             evictions: EvictionRate::default(),
             update_backoff: UpdateBackoff::default(),
             snapshots: SnapshotRoom::default(),
-            addresses: Arc::default(),
+            looking_up: Arc::default(),
             unanswered: Unanswered::default(),
         })
     }
@@ -275,7 +275,8 @@ impl Daemon {
         record: &Container,
         folder: Option<StartWatch>,
     ) -> Option<InitProcess> {
-        InitProcess::open(&self.host, record, folder, &self.watches.init_watches)
+        let key = self.records.shared_key(&record.key);
+        InitProcess::open(&self.host, key, record, folder, &self.watches.init_watches)
     }
 
     /// Drops the metrics of plugins that disconnected long ago.

@@ -38,14 +38,14 @@ impl Daemon {
         Some(notification)
     }
 
-    /// An event about a container that only plugins read. If none is connected, it has only the names that the registry
-    /// needs to track known subjects, and the record is not decoded.
+    /// An event about a container that only plugins read. If none is subscribed to it, it has only the names that the
+    /// registry needs to track known subjects, and the record is not decoded.
     pub(crate) fn notification_for_plugins(
         &self,
         event: Event,
         key: &ContainerKey,
     ) -> Option<Notification> {
-        match self.registry.has_readers() {
+        match self.registry.has_readers(event) {
             true => self.notification(event, key),
             false => events::only_named(&self.records.read(), event, key),
         }

@@ -70,7 +70,7 @@ impl<T> Queue<T> {
 
 /// The init process of a container, to be watched until it exits.
 pub(crate) struct InitProcess {
-    pub(crate) key: ContainerKey,
+    pub(crate) key: Rc<ContainerKey>,
     pub(crate) incarnation: u64,
     /// `None` if it has been reaped; an error while that is unknown.
     pub(crate) process: io::Result<Option<OwnedFd>>,
@@ -83,6 +83,7 @@ impl InitProcess {
     /// descriptor that was opened while the process existed.
     pub(crate) fn open(
         host: &Host,
+        key: Rc<ContainerKey>,
         record: &Container,
         folder: Option<StartWatch>,
         watches: &InitWatches,
@@ -92,7 +93,7 @@ impl InitProcess {
             Some(process) => Ok(process),
             None => pidfd::open_same(host, pid, record.init_start),
         };
-        let (key, incarnation) = (record.key.clone(), record.incarnation);
+        let incarnation = record.incarnation;
         let folder = folder.unwrap_or_else(|| StartWatch::new(state_dir::folder(host, &key)));
         Some(Self { key, incarnation, process, folder })
     }
@@ -103,31 +104,41 @@ impl InitProcess {
     }
 }
 
+/// A container, and the descriptor of its init process.
+type WatchedInit = (Rc<ContainerKey>, Option<RawFd>);
+
 /// The watched init processes, and those that the previous program watched.
 #[derive(Default)]
 pub(crate) struct InitWatches {
-    watched: RefCell<HashMap<(ContainerKey, u64), Option<RawFd>>>,
+    /// By incarnation.
+    watched: RefCell<HashMap<u64, WatchedInit>>,
     resumed: RefCell<HashMap<(ContainerKey, u64), Option<OwnedFd>>>,
 }
 
 impl InitWatches {
     /// Records that it is watched until [`end`](Self::end), and keeps its descriptor open until
     /// then.
-    pub(crate) fn begin(&self, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {
+    pub(crate) fn begin(
+        &self,
+        key: &Rc<ContainerKey>,
+        incarnation: u64,
+        process: Option<&OwnedFd>,
+    ) {
         let number = process.map(AsRawFd::as_raw_fd);
-        self.watched.borrow_mut().insert((key.clone(), incarnation), number);
+        self.watched.borrow_mut().insert(incarnation, (Rc::clone(key), number));
     }
 
     /// Records that its exit is on record.
-    pub(crate) fn end(&self, key: &ContainerKey, incarnation: u64) {
-        self.watched.borrow_mut().remove(&(key.clone(), incarnation));
+    pub(crate) fn end(&self, incarnation: u64) {
+        self.watched.borrow_mut().remove(&incarnation);
     }
 
     /// All watched processes, with their descriptors.
     pub(crate) fn all(&self) -> Vec<(ContainerKey, u64, Option<RawFd>)> {
         let watched = self.watched.borrow();
         let rows = watched.iter();
-        rows.map(|((key, incarnation), number)| (key.clone(), *incarnation, *number)).collect()
+        rows.map(|(incarnation, (key, number))| (ContainerKey::clone(key), *incarnation, *number))
+            .collect()
     }
 
     /// Records that the previous program watched it.

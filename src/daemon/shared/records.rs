@@ -61,7 +61,8 @@ impl Records {
         |record| {
             change(record);
             let bundle = record.folder().to_owned();
-            record.exec_subject = subject.map(|subject| ExecSubject { bundle, ..subject });
+            record.exec_subject =
+                subject.map(|subject| Box::new(ExecSubject { bundle, ..subject }));
         }
     }
 
@@ -73,6 +74,11 @@ impl Records {
     /// A copy of a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
+    }
+
+    /// A container's key, which the records share with others that keep it.
+    pub(crate) fn shared_key(&self, key: &ContainerKey) -> Rc<ContainerKey> {
+        self.read().shared_key(key).unwrap_or_else(|| Rc::new(key.clone()))
     }
 
     /// The boot ID of the records.
@@ -90,7 +96,7 @@ impl Records {
     /// # Errors
     /// Fails when the write fails; then nothing has changed.
     pub(crate) fn put(&self, mut container: Container) -> Result<()> {
-        container.exec_subject = self.exec_subject(Some(&container));
+        container.exec_subject = self.exec_subject(Some(&container)).map(Box::new);
         let written = self.store.borrow_mut().put(container);
         self.note_if_refused(written)
     }

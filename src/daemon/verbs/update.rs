@@ -124,11 +124,12 @@ enum EnginesQuestion {
 impl EnginesQuestion {
     /// Returns `None` if the engine repeats its values and no plugin owns any.
     fn of(record: &Container, request: &Block) -> Option<Self> {
-        let delta = overlay::delta(request, &record.engine_resources);
+        let engine = record.engine_resources.map();
+        let delta = overlay::delta(request, &engine);
         if !delta.is_empty() {
             return Some(Self::Changed(overlay::with_period(delta, request)));
         }
-        let repeated = || Self::Repeated(overlay::repeated(&record.engine_resources));
+        let repeated = || Self::Repeated(overlay::repeated(&engine));
         (!record.overlay.is_empty()).then(repeated)
     }
 
@@ -172,7 +173,7 @@ fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
 /// accepted it.
 fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
-    if *engine == record.engine_resources && *overlay == record.overlay {
+    if *engine == record.engine_resources.map() && *overlay == record.overlay {
         return;
     }
     // Without the stamp the next daemon relies on the files' values.
@@ -186,7 +187,7 @@ fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUp
         changes: changes.clone(),
         classes: (classes.blockio.clone(), classes.rdt.clone()),
     };
-    daemon.change(&record.key, |record| record.updating = Some(updating));
+    daemon.change(&record.key, |record| record.updating = Some(Box::new(updating)));
 }
 
 /// Sends UpdateContainer through the chain; updates of other containers are carried out.
@@ -281,8 +282,8 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     // crun applies the device rules that it receives, and only those.
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
-    let engine = &record.engine_resources;
-    let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
+    let engine = record.engine_resources.map();
+    let mut merged = overlay::merge_update(&engine, &record.overlay, request, strips_devices);
     // The engine cannot reset values that its runtime's update does not apply: the plugin's stay in force.
     let unheeded = ignored(record, &record.overlay);
     overlay::put_over(&mut merged.overlay, &unheeded);

@@ -154,7 +154,10 @@ fn an_unknown_runtime_has_only_its_named_features() {
     let (rdt, _) = needing_what_is_young().swap_remove(0);
     let youki = Features::from_answers("youki version 0.5.3", "{}");
     let error = check_runtime(&rdt, &Resolved::default(), &youki, ResourceWriter::Runtime);
-    says(&error.unwrap_err(), &["youki 0.5.3 names in its features no linux.intelRdt.schemata"]);
+    says(
+        &error.unwrap_err(),
+        &["youki 0.5.3 does not list linux.intelRdt.schemata in its features"],
+    );
 }
 
 #[test]
@@ -210,7 +213,7 @@ fn a_runtimes_features_take_precedence_over_its_version() {
 }
 
 #[test]
-fn removals_and_everyday_fields_ask_no_runtime() {
+fn removals_and_basic_fields_need_no_features_query() {
     let one = api::LinuxContainerAdjustment::default;
     let namespace = api::LinuxNamespace { type_: "-time".to_owned(), ..Default::default() };
     let mut mount = api::Mount { destination: "/m".to_owned(), ..Default::default() };
@@ -282,7 +285,7 @@ fn memory_that_runc_ignores_needs_the_daemon_to_write_it() {
 }
 
 #[test]
-fn what_cdi_and_classes_bring_needs_the_runtime_too() {
+fn edits_by_cdi_and_classes_need_runtime_support_too() {
     let device = CdiDevice {
         name: "v.com/d=x".to_owned(),
         net_devices: vec![("eth0".to_owned(), "x".to_owned())],

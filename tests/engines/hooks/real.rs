@@ -87,7 +87,7 @@ fn a_container_deleted_while_the_daemon_is_busy_is_not_started() {
 }
 
 #[test]
-fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
+fn a_refusal_fails_the_runtimes_create_without_leftovers() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let guard = Script { refuses: Some("not signed"), ..Script::default() };
     let told = hooked.host.plugin("90", "guard", guard);
@@ -97,7 +97,7 @@ fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
 }
 
 #[test]
-fn what_a_cgroup_takes_is_set_and_explained() {
+fn cgroup_resources_are_set_and_explained() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let pids = api::LinuxPids { limit: 77, ..Default::default() };
     let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };

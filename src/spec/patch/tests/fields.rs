@@ -301,7 +301,7 @@ fn a_memory_policy_with_unknown_words_or_odd_nodes_is_refused() {
 const RDT: &str = r#"{"linux":{"intelRdt":{"closID":"old","l3CacheSchema":"L3:0=f", "enableCMT":true,"x":1.0},"y":2}}"#;
 
 #[test]
-fn what_rdt_does_not_name_stays() {
+fn unset_rdt_members_stay() {
     let (text, changes) =
         outcome(RDT, &of_rdt(rdt(Some("new"), Some(&["MB:0=70", "L3:0=f"]), false)));
     let wanted = r#"{"linux":{"intelRdt":{"closID":"new","l3CacheSchema":"L3:0=f", "enableCMT":true,"x":1.0,"schemata":["MB:0=70","L3:0=f"]},"y":2}}"#;

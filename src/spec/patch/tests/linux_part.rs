@@ -34,7 +34,7 @@ fn devices(devices: Vec<api::LinuxDevice>) -> Adjustment {
 }
 
 #[test]
-fn a_device_comes_with_its_rule_and_takes_it_along() {
+fn a_device_is_added_and_removed_with_its_rule() {
     let document = r#"{"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}"#;
     let fuse = api::LinuxDevice {
         file_mode: some(api::OptionalFileMode { value: 0o666, ..Default::default() }),
@@ -101,7 +101,7 @@ fn every_memory_value_is_written() {
 }
 
 #[test]
-fn swap_follows_a_limit_that_comes_alone() {
+fn swap_follows_a_limit_set_alone() {
     let document =
         r#"{"linux":{"resources":{"memory":{"swap":5,"limit":5,"checkBeforeUpdate":true}}}}"#;
     for limit in [9, -1] {

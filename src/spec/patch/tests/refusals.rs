@@ -164,7 +164,7 @@ fn a_sysctl_needs_a_namespace_of_the_containers_own() {
 }
 
 #[test]
-fn a_sysctl_goes_with_the_namespace_that_a_plugin_takes_away() {
+fn a_removed_namespace_removes_its_sysctls() {
     let mut both = sysctl("net.a");
     let namespace = api::LinuxNamespace { type_: "-network".to_owned(), ..Default::default() };
     both.linux.mut_or_insert_default().namespaces.push(namespace);

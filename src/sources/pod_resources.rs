@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_but_unlisted_claim_may_be_any_containers() {
+    fn an_unlisted_recorded_claim_counts_for_every_container() {
         let state = claims_file(&[
             claim("u-1", "init", json!({"dra.gpu": {"Devices": null}})),
             claim("u-1", "claim", json!({"dra.net": {}})),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_daemon() {
+    fn only_one_daemon_runs() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let first = lock(&config).unwrap();

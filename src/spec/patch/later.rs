@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn members_become_the_plugins_unless_the_caller_has_others() {
+    fn plugin_values_replace_members_the_caller_left_unset() {
         let idle = json!({"policy": "SCHED_IDLE"});
         let values = [
             value("process.oomScoreAdj", json!(100), json!(-5)),

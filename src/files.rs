@@ -54,7 +54,7 @@ pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Resul
         return Err(error.hint(format!("chown {own} {shown}")));
     }
     if mode & 0o022 != 0 {
-        let error = Error::new(format!("{shown} may be written by others (mode {mode:04o})"));
+        let error = Error::new(format!("{shown} is writable by others (mode {mode:04o})"));
         return Err(error.hint(format!("chmod 700 {shown}")));
     }
     Ok(())
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_name_of_a_new_file_is_never_opened() {
+    fn an_existing_file_with_a_new_files_name_is_never_opened() {
         let (temp, dir) = place();
         let path = temp.path().join(".a.new");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -627,7 +627,7 @@ mod tests {
         assert!(make_private_dir(&temp.path().join("link")).is_err());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
         let error = make_private_dir(&path).unwrap_err().to_string();
-        assert!(error.contains("may be written by others"), "{error}");
+        assert!(error.contains("is writable by others"), "{error}");
     }
 
     #[test]
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_has_a_message_of_its_own() {
+    fn a_missing_folder_has_its_own_message() {
         let error = replace(Path::new("/nowhere/at/all"), b"").unwrap_err().to_string();
         assert!(error.contains("it is missing"), "{error}");
     }

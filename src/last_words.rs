@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_text_has_no_last_words() {
+    fn a_binary_file_has_no_last_words() {
         let temp = tempfile::tempdir().unwrap();
         assert_eq!(read(temp.path()), None);
         std::os::unix::fs::symlink("/etc/passwd", temp.path().join(FILE)).unwrap();

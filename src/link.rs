@@ -331,7 +331,7 @@ impl WrapperRequest {
     pub fn decode(frame: &[u8]) -> Result<Self> {
         let (kind, body) = match frame.split_first() {
             Some((kind @ (&KIND_QUESTION | &KIND_HOOK | &KIND_LATER), body)) => (*kind, body),
-            _ => return Err(Error::new("that is not a request of nri-runc")),
+            _ => return Err(Error::new("this is not a request from nri-runc")),
         };
         let mut question = Self::default();
         let (mut stage, mut init, mut document) = (None, 0, None);
@@ -429,7 +429,7 @@ impl DaemonResponse {
             KIND_ADMIN => Ok(Self::Admin(line)),
             KIND_ADMIN_PART => Ok(Self::AdminPart(line)),
             KIND_UNABLE => Ok(Self::Unable(line)),
-            other => Err(Error::new(format!("an answer of unknown kind {other}"))),
+            other => Err(Error::new(format!("a response of unknown kind {other}"))),
         }
     }
 }
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exec_request_survives_the_wire_with_a_kind_of_its_own() {
+    fn an_exec_request_survives_the_wire_with_its_kind() {
         let process = LaterProcess {
             args: Some(vec!["sh".into(), "\u{fffd}\n".into()]),
             uid: Some("0".into()),
@@ -542,13 +542,13 @@ mod tests {
     }
 
     #[test]
-    fn a_question_survives_the_wire_with_odd_words() {
+    fn a_request_survives_the_wire_with_odd_arguments() {
         let frame = question().encode();
         assert_eq!(WrapperRequest::decode(&frame[4..]).unwrap(), question());
     }
 
     #[test]
-    fn a_hook_request_survives_the_wire_with_a_kind_of_its_own() {
+    fn a_hook_request_survives_the_wire_with_its_kind() {
         for stage in Stage::ALL {
             let said = WrapperRequest { hook: Some(Hook { stage, init: 77 }), ..question() };
             let frame = said.encode();

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_was_cut_short_is_none() {
+    fn a_truncated_mark_is_ignored() {
         let bytes = mark().encode().unwrap();
         let value = bytes.len() - 1;
         assert_eq!(Mark::decode(&bytes[..value]), None);

@@ -181,14 +181,14 @@ mod tests {
                 "the daemon took too long, and 10-a is required; nothing was changed or started",
                 "…, and …; nothing was changed or started",
             ),
-            ("10-a was refused: its connection has ended", "its connection has ended"),
+            ("10-a was refused: its connection was closed", "its connection was closed"),
         ] {
             assert_eq!(message(line), wanted, "{line}");
         }
     }
 
     #[test]
-    fn the_text_of_a_plugin_is_not_taken_for_a_message_of_ours() {
+    fn a_plugins_text_is_not_mistaken_for_our_message() {
         let said = "an annotation needs a key";
         assert_eq!(message(&format!("cannot create c1: 10-a refused: {said}")), "… refused: …");
         let line = format!("validator 10-a rejected the adjustment: {said}");

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_goes_on_after_its_cursor_and_misses_nothing() {
+    fn a_reader_resumes_after_its_cursor_and_misses_nothing() {
         let stream = Rc::new(EventStream::default());
         (0..3).for_each(|number| stream.push(started(&number.to_string())));
         let read = all(&mut stream.reader(&Since::Oldest));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_read_nothing_yet_has_a_place_to_go_on_from() {
+    fn a_reader_without_events_has_a_cursor() {
         let stream = Rc::new(EventStream::default());
         for since in [Since::Oldest, Since::Now] {
             let place = stream.reader(&since).cursor();
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_a_name_of_its_own() {
+    fn each_kind_has_a_unique_name() {
         let mut names = EventKind::ALL.map(EventKind::name).to_vec();
         names.sort_unstable();
         names.dedup();

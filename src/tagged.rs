@@ -21,7 +21,7 @@ pub(crate) fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8]
         });
         let Some((value, rest)) = parsed else {
             bytes = &[];
-            return Some(Err(Error::new("a field of the message is cut short")));
+            return Some(Err(Error::new("a field of the message is truncated")));
         };
         bytes = rest;
         Some(Ok((tag, value)))

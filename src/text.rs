@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_keeps_its_lines_and_nothing_else() {
+    fn a_page_keeps_tabs_and_line_ends_and_escapes_the_rest() {
         assert_eq!(printable_page("a\tb\r\n\u{1b}c\rd\n"), "a\tb\r\n\\u{1b}c\\rd\n");
     }
 

@@ -86,7 +86,7 @@ mod tests {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn what_was_read_is_written_again() {
+    fn a_read_context_is_written_unchanged() {
         let read = TraceContext::read(PARENT, "vendor=1,other=2").unwrap();
         assert_eq!((read.parent.as_str(), read.state.as_str()), (PARENT, "vendor=1,other=2"));
         let named = [("traceparent", PARENT), ("tracestate", "vendor=1,other=2")];
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_no_header_may_hold_is_left_out() {
+    fn an_invalid_trace_state_is_dropped() {
         for state in ["a=\u{1b}[31m", "a=1\nb=2", &"x".repeat(limits::TRACE_STATE + 1)] {
             assert_eq!(TraceContext::read(PARENT, state).unwrap().state, "", "{state:?}");
         }

@@ -255,7 +255,7 @@ fn rlimits_namespaces_and_cdi_devices_are_merged_in_linear_time() {
 }
 
 #[test]
-fn what_cdi_devices_bring_is_patched_in_linear_time() {
+fn cdi_edits_are_patched_in_linear_time() {
     let document = document(10);
     is_linear("CDI devices", |n| {
         let name = |i: usize| format!("v.com/c={i}");
@@ -310,7 +310,7 @@ fn updates_and_evictions_are_merged_in_linear_time() {
 }
 
 #[test]
-fn what_plugins_own_survives_an_engines_update_in_linear_time() {
+fn owned_values_survive_an_engines_update_in_linear_time() {
     is_linear("an update", |n| {
         let unified: serde_json::Map<_, _> =
             (0..n).map(|i| (format!("a.k{i}"), json!("1"))).collect();

@@ -283,7 +283,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_unchanged_document_is_the_same_bytes(bytes in vec(any::<u8>(), 1..200)) {
+    fn an_unchanged_document_keeps_its_bytes(bytes in vec(any::<u8>(), 1..200)) {
         let (text, _) = draft(&bytes, true);
         prop_assert!(is_well_formed(text.as_bytes()), "the test's own document: {}", text);
         let document = SpecDocument::parse(text.as_bytes()).unwrap();
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn what_no_plugin_named_comes_out_byte_for_byte(
+    fn unnamed_members_stay_byte_for_byte(
         bytes in vec(any::<u8>(), 1..200),
         areas in vec(0_u8..11, 1..12),
     ) {
@@ -378,7 +378,7 @@ fn begins_well_formed(text: &[u8]) -> bool {
 }
 
 #[test]
-fn five_megabytes_come_out_as_they_went_in() {
+fn five_megabytes_stay_byte_for_byte() {
     let vendor = format!("[{}1]", "{\"k\\u0065y\": 1.0e+0,\t\"key\":[-0]} ,\n".repeat(150_000));
     assert!(vendor.len() > 5 << 20);
     let text = format!("{{\"linux\": {{\"personality\":{vendor} , \"vendor\":{vendor}}}}}\n");

@@ -344,7 +344,7 @@ const MAY_FORGET: &[&str] = &[
 /// "There is none" and "it cannot be known" are different answers (`src/presence.rs`): `if_there`
 /// keeps them apart, `or_absent` says that the difference does not matter there.
 #[test]
-fn what_cannot_be_known_is_not_taken_for_absent() {
+fn unknown_does_not_count_as_absent() {
     let [finds, forgets, looks] =
         [MAY_FIND_NOTHING, FORGETS_WHY, LOOKS_AWAY].map(|text| regex::Regex::new(text).unwrap());
     let comment = regex::Regex::new("//[^\n]*").unwrap();
@@ -376,7 +376,7 @@ fn what_cannot_be_known_is_not_taken_for_absent() {
 /// A file that a test process has open for writing is inherited by the children of other tests, and
 /// cannot be executed as long as one of them has not executed something itself.
 #[test]
-fn programs_of_tests_are_written_by_a_process_of_their_own() {
+fn programs_of_tests_are_written_by_a_separate_process() {
     for (name, text) in sources("tests").into_iter().chain(sources("benches")) {
         for call in [["fs::", "copy("].concat(), ["from_mode(", "0o755"].concat()] {
             // An access mode that is given back, and a folder.
@@ -431,7 +431,7 @@ fn files_are_opened_where_nothing_is_waited_for() {
 }
 
 #[test]
-fn nothing_is_left_for_later_without_saying_so() {
+fn no_unfinished_code_is_left() {
     let words = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["#[ig", "nore"].concat()];
     for (name, text) in code().chain(sources("tests")) {
         for word in &words {
@@ -695,7 +695,7 @@ const PAGES: [&str; 14] = [
 ];
 
 #[test]
-fn removed_sentences_do_not_come_back() {
+fn removed_sentences_stay_removed() {
     let pages = PAGES.map(|page| {
         (page.to_owned(), std::fs::read_to_string(root().join(page)).unwrap_or_default())
     });

@@ -40,7 +40,7 @@ pub(super) struct Audit {
         hide_possible_values = true
     )]
     action: Vec<String>,
-    /// Only since an age (2h, 7d) or a UTC time.
+    /// Only newer than an age (2h, 7d) or a UTC time.
     #[arg(long, value_name = "TIME", value_parser = time)]
     since: Option<String>,
     /// Then print new lines as they are written, until Ctrl-C.
@@ -89,7 +89,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
         None => {
             let files = open_files(&config.audit_path)?;
             if files.is_empty() || wanted.follow {
-                return Err(Error::new("no audit log is kept")
+                return Err(Error::new("the audit log is off")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
             // The log was enabled earlier.
@@ -144,7 +144,7 @@ fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8
             }
         }
         if tail.take_gap() {
-            complain("lines may be missing: the log was set aside faster than it was read");
+            complain("lines may be missing: the log was rotated faster than it was read");
         }
         complain_of(page.add_all(lines.as_slice(), filter)?);
     }

@@ -45,7 +45,7 @@ fn code(answer: &DriftAnswer) -> Result<u8> {
     match answer.drift.is_empty() {
         false => Ok(FOUND),
         true if answer.unread.is_empty() || answer.compared != 0 => Ok(DONE),
-        true => Err(Error::new("none of the values that plugins own could be compared")),
+        true => Err(Error::new("no plugin-owned value could be compared")),
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Replay {
     /// Take Synchronize's state from the script.
     #[arg(long)]
     ask_sync: bool,
-    /// Answer UpdateContainers from the script.
+    /// Respond to UpdateContainers from the script.
     #[arg(long)]
     ask_updates: bool,
     /// Wait for a recording's plugins.

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_a_usage_error() {
+    fn meaningless_arguments_are_a_usage_error() {
         for words in [["--since", "5m"], ["--since", "1"], ["--kind", "died"], ["-l", "=x"]] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_people_names_what_the_kind_has() {
+    fn a_text_line_has_the_fields_of_its_kind() {
         let refused = shown(&event("refused", "shop", "web", Value::Null), false);
         let wanted = "2026-11-22T10:15:00Z  refused       10-a              shop/web/app              create  no";
         assert_eq!(refused, wanted);

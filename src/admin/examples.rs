@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn usages_name_what_one_of_several_options_must_give() {
+    fn usage_lists_options_of_which_one_is_required() {
         let usage = |words: &[&str]| {
             let mut command = command();
             command.build();

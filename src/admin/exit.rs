@@ -23,7 +23,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
 pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
-    ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
+    ("audit", FAILED, "the audit log is off, or an ID prefix is ambiguous"),
     ("check", DONE, "all checks passed; there may be warnings"),
     ("check", FAILED, "at least one check failed"),
     ("daemon", DONE, "ended by SIGTERM or SIGINT"),

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_stands_with_the_end_and_only_where_it_is_known() {
+    fn an_exit_code_is_shown_with_the_exit_only_if_known() {
         let ended = |code: Value, reason: Value| {
             let times = json!({"finished_time": "2026-11-22T14:17:01Z", "finished_at": 1});
             let mut document =
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_forms_of_an_answer_are_told_apart_and_kept() {
+    fn the_three_forms_of_a_response_are_distinguished() {
         let several = json!({"error": "two", "matches": []});
         let pod = json!({"kind": "pod", "id": "p", "pod": "web", "name": "web", "namespace": "shop",
             "uid": "u", "state": "ready", "engine": "containerd", "evidence": [], "found": false,

@@ -23,7 +23,7 @@ const FORGET_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Forget {
     /// Container or pod ID, or an ID prefix.
     id: String,
-    /// Drop the record although the runtime still has the container.
+    /// Remove the record even if the runtime still has the container.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -81,7 +81,7 @@ enum AdminVerb {
     Status(PlainOutput),
     /// Print metrics in Prometheus' text format (OpenMetrics).
     Metrics,
-    /// Show what the daemon does now (live on a terminal).
+    /// Show the daemon's current activity (live on a terminal).
     Top(top::Top),
     /// List plugins.
     Plugins(plugins::Plugins),
@@ -95,7 +95,7 @@ enum AdminVerb {
     Events(events::Events),
     /// Show which rules decide what plugins may do.
     Policy(policy::Policy),
-    /// Show values that plugins own and that something else changed.
+    /// Show plugin-owned values that something else changed.
     Drift(drift::Drift),
     /// Check configuration, runtime, plugins and engines.
     Check(PlainOutput),
@@ -128,20 +128,20 @@ enum AdminVerb {
     Restart(PlainOutput),
     /// Disable plugins (commands go straight to the runtime)
     ///
-    /// Stays in effect until `enable` or the next reboot: it is a file in the run
+    /// It stays in effect until `enable` or the next reboot: it is a file in the run
     /// directory, which is normally on a tmpfs. To keep plugins disabled across
     /// reboots, set nri.disable = true in the configuration.
     #[command(verbatim_doc_comment)]
     Disable(PlainOutput),
     /// Enable plugins again.
     Enable(PlainOutput),
-    /// Drop the record of a container or pod that no engine has any more
+    /// Remove the record of a container or pod that no engine has
     ///
-    /// Plugins are notified of its removal. Refused while its process runs, and
-    /// without --force while the runtime still has it.
+    /// Plugins are notified of its removal. It is refused while its process runs
+    /// and, without --force, while the runtime still has it.
     #[command(verbatim_doc_comment)]
     Forget(forget::Forget),
-    /// Print a shell's completions of these commands.
+    /// Print shell completions for these commands.
     Completion {
         /// Shell to complete in, such as bash.
         #[arg(hide_possible_values = true)]

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_takes_no_colours() {
+    fn a_pipe_gets_no_colours() {
         let (reader, _writer) = std::io::pipe().unwrap();
         assert!(!takes_colours(&reader) && !understands_escapes(&reader));
     }

@@ -20,10 +20,10 @@ use super::{ask, ask_status, paint, show};
 /// The arguments of `plugins`.
 #[derive(Debug, Args)]
 pub(super) struct Plugins {
-    /// Show the output of a launched plugin (a prefix will do).
+    /// Show a launched plugin's output (NAME may be a prefix).
     #[arg(long, value_name = "NAME")]
     logs: Option<String>,
-    /// List, then print what changes, until Ctrl-C.
+    /// List, then print changes until Ctrl-C.
     #[arg(short, long, conflicts_with = "logs")]
     watch: bool,
     #[command(flatten)]
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_one_plugin_are_rows_and_a_count_is_no_change() {
+    fn each_process_has_a_row_and_counts_are_not_changes() {
         let rows = |rows: &[PluginRow]| watched(rows);
         let one = row("a", PluginState::Synchronized, 1);
         let both = rows(&[one.clone(), row("a", PluginState::Synchronizing, 2)]);

@@ -26,10 +26,10 @@ use super::{ask, paint};
 pub(super) struct Pods {
     #[command(flatten)]
     filter: PodFilter,
-    /// Only in this state, or with a container in it.
+    /// Only pods or containers in this state.
     #[arg(long, value_name = "STATE", value_parser = PossibleValuesParser::new(STATES), hide_possible_values = true)]
     state: Vec<String>,
-    /// List, then print what changes, until Ctrl-C.
+    /// List, then print changes until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(super) struct PodFilter {
     /// Only with label KEY, KEY=VALUE or KEY!=VALUE.
     #[arg(short, long, value_name = "LABEL", value_delimiter = ',', value_parser = label)]
     label: Vec<LabelFilter>,
-    /// Only of this engine, by its name in the list.
+    /// Only this engine.
     #[arg(long, value_name = "ENGINE", value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
     engine: Vec<String>,
 }
@@ -326,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_means_nothing_is_a_usage_error() {
+    fn a_meaningless_filter_is_a_usage_error() {
         for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "dead"]] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }
     }
 
     #[test]
-    fn labels_of_an_older_daemon_are_not_taken_for_none() {
+    fn an_older_daemons_missing_labels_do_not_count_as_none() {
         let line = Line::try_parse_from(["-l", "app"]).unwrap();
         let error = line.pods.select(rows(&json!([{"id": "a"}]))).unwrap_err().to_string();
         assert!(error.contains("older") && error.contains("reexec"), "{error}");
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_named_as_explain_takes_it() {
+    fn a_pod_has_the_name_that_explain_accepts() {
         assert_eq!(list()[0].full_name(), "shop/web");
         let handle = |pod: Value| rows(&json!([pod]))[0].full_name();
         assert_eq!(handle(json!({"id": "c1", "name": "c1", "namespace": "plain"})), "c1");

@@ -31,7 +31,7 @@ pub(super) struct Policy {
 
 #[derive(Debug, Subcommand)]
 enum PolicyVerb {
-    /// Show which rules decide what plugins may do with a pod.
+    /// Show which rules apply to plugins for a pod.
     #[command(
         override_usage = "nri-runc nri policy test [OPTIONS] <--bundle DIR | --pod POD | -f FILE>\n       \
         nri-runc nri policy test [OPTIONS] <-f FILE | --recording FILE> --compare FILE"
@@ -43,7 +43,7 @@ enum PolicyVerb {
 #[derive(Debug, Args)]
 #[group(id = "subject", required = true, multiple = false)]
 pub(super) struct PolicyTest {
-    /// Bundle directory (rules of the files; needs no daemon).
+    /// Bundle directory (uses the files' rules; needs no daemon).
     #[arg(long, value_name = "DIR", group = "subject")]
     bundle: Option<PathBuf>,
     /// Container ID (default: bundle directory name).
@@ -52,10 +52,10 @@ pub(super) struct PolicyTest {
     /// Pod: NAMESPACE/NAME, name, ID or ID prefix (rules in force).
     #[arg(long, value_name = "POD", group = "subject")]
     pod: Option<String>,
-    /// Recorded requests (replay --record), to be compared.
+    /// Recorded requests to compare (from replay --record).
     #[arg(long, value_name = "FILE", group = "subject", requires = "compare")]
     recording: Option<PathBuf>,
-    /// Kubernetes manifest with pods, or templates of pods.
+    /// Kubernetes manifest with pods or pod templates.
     #[arg(short, long, value_name = "FILE", group = "subject")]
     filename: Option<PathBuf>,
     /// Configuration to compare with; exit code 3 if a decision changes.
@@ -114,7 +114,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
             dry::compare_manifest(file, &wanted.engine, plugin, (config, other))?
         }
         (None, Some(file), Some(other)) => dry::compare_recording(file, (config, other))?,
-        (None, _, _) => return Err(Error::new("nothing to compare was named")),
+        (None, _, _) => return Err(Error::new("no recording or manifest to compare was given")),
     };
     if format == Format::Junit {
         print(compared::junit(&compared).as_bytes())?;

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_variables_are_hidden_wherever_they_stand() {
+    fn values_of_variables_are_hidden_everywhere() {
         let mut line = json!({"state": {"containers": [{"id": "a", "env": ["TOKEN=secret"]}]}});
         redact(&mut line);
         assert!(!line.to_string().contains("secret") && line.to_string().contains("TOKEN="));

@@ -217,7 +217,7 @@ fn silent_holder(config: &Config, pid: u32) -> Error {
 }
 
 fn unknown_process() -> Error {
-    let error = Error::new("the daemon does not say which process it is");
+    let error = Error::new("the daemon does not report its process ID");
     error.hint("end it with systemctl, or by the process ID in the log")
 }
 
@@ -381,8 +381,7 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
     };
     let path = before.program.as_ref().map(|program| program.path.to_string_lossy());
     let path = path.unwrap_or_default();
-    let what =
-        format!("the next program, {path}, exited when it took the daemon's place, and {next}");
+    let what = format!("the next program, {path}, exited while it replaced the daemon, and {next}");
     Error::new(what)
         .hint("restore the previous program (install.sh --rollback), then: nri-runc nri restart")
 }

@@ -36,7 +36,7 @@ impl Unit {
                 return Ok(Self(unit.to_owned()));
             }
         }
-        Err(Error::new("no unit of systemd has this main process"))
+        Err(Error::new("no systemd unit has this main process"))
     }
 
     /// Returns the package's unit, if systemd runs it or should run it: a daemon started in

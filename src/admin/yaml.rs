@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_kubectl_prints_it() {
+    fn yaml_has_the_form_of_kubectls() {
         let document = json!([
             {"id": "b1", "labels": {"app": "web"}, "containers": [{"id": "c1", "pid": 7}], "empty": []},
             {"id": "10-foo", "note": "a: b", "pid": null, "part": 0.0000001},

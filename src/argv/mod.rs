@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resources_flag_goes_and_not_only_the_one_that_counts() {
+    fn every_resources_flag_is_removed() {
         let line = "x update -r a --resources=b -rc c1 -r d";
         let argv = for_update_by_stdin(&words(line), &call(line));
         assert_eq!(argv, words("x update --resources=- c1"));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_is_read_once_however_often_the_file_is_set_aside() {
+    fn each_line_is_read_once_over_any_number_of_rotations() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut tail = AuditTail::open(&path).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_that_is_taken_back_is_none() {
+    fn a_removed_partial_line_is_ignored() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         put(&path, "whole\nhalf of a li");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_one_line() {
+    fn an_overlong_line_counts_as_one() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let endless = vec![b'x'; usize::try_from(3 * CHUNK).unwrap()];

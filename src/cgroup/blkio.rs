@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_names_the_files_of_the_scheduler_that_is_there() {
+    fn v1_uses_the_files_of_the_disks_scheduler() {
         let class = json!({"weight": 300, "leafWeight": 20,
             "weightDevice": [{"major": 8, "minor": 0, "weight": 200}]});
         let cfq = fake_files(&[("blkio.weight", "500"), ("blkio.weight_device", "8:0 7")]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_has_bfq_weights_for_devices_and_takes_them_as_they_are() {
+    fn v2_writes_bfq_weights_of_devices_unchanged() {
         let files = fake_files(&[("io.bfq.weight", "default 100\n8:0 50")]);
         let class =
             json!({"weight": 300, "weightDevice": [{"major": 8, "minor": 16, "weight": 20}]});

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_values_of_others_are_named() {
+    fn changed_v1_values_are_reported() {
         let tree = CgroupTree::v1();
         tree.file("/sys/fs/cgroup/memory/k/c/memory.swappiness", "7\n");
         for (wanted, line) in [
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_kernel_has_not_and_need_not_have_are_left_out() {
+    fn optional_files_missing_in_a_kernel_are_skipped() {
         let tree = CgroupTree::v2();
         for file in ["memory.swap.max", "hugetlb.2MB.rsvd.max"] {
             let path = tree.host().path(format!("/sys/fs/cgroup/k/c/{file}"));

@@ -127,7 +127,7 @@ impl Cgroups {
             }
         }
         if dirs.is_empty() {
-            return Err(Error::new("its process is in no cgroup that is mounted"));
+            return Err(Error::new("its process is in no mounted cgroup"));
         }
         Ok(Self { layout: mounts.layout, dirs })
     }

@@ -257,7 +257,7 @@ fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
 }
 
 #[test]
-fn unknown_resources_are_left_to_the_runtime() {
+fn unknown_resources_are_not_written_directly() {
     for wanted in [
         json!({"blockIO": {"weight": "much"}}),
         json!({"rdma": {"mlx5": {}}}),
@@ -361,7 +361,7 @@ fn hybrid_is_v1_and_scopes_are_seen() {
 }
 
 #[test]
-fn a_cgroup_that_holds_another_is_not_a_containers_own() {
+fn a_cgroup_with_another_container_is_not_exclusive() {
     let (own, root) = (CgroupTree::v2(), CgroupTree::new(V2, "0::/\n"));
     assert!(root.cgroups().holds(&root.cgroups()));
     assert!(!own.cgroups().holds(&root.cgroups()));

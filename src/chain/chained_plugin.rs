@@ -211,7 +211,8 @@ impl ChainedPlugin {
     /// refuse requests, and its changes are dropped.
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
-        let why = |mistake| format!("may change nothing, its rights are not known: {mistake}");
+        let why =
+            |mistake| format!("may not change anything, as its permissions are unknown: {mistake}");
         self.terms.borrow_mut().doubt = mistake.map(why);
         self
     }
@@ -375,7 +376,8 @@ impl ChainedPlugin {
         match outcome {
             Some(outcome) => self.judge(name, outcome),
             None => {
-                let why = format!("has stopped answering and is not waited for at {name}");
+                let why =
+                    format!("stopped responding, so the daemon no longer waits for it at {name}");
                 self.note_unanswered(name, Cause::Timeout, why)
             }
         }
@@ -411,7 +413,7 @@ impl ChainedPlugin {
             }
             Outcome::NotConnected => {
                 self.plugin.record_skip(name, "disconnected");
-                PluginReply::Skipped(format!("had gone before {name}"))
+                PluginReply::Skipped(format!("had disconnected before {name}"))
             }
             Outcome::Busy(why) => self.note_unanswered(name, Cause::Timeout, why),
         }

@@ -142,7 +142,9 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let name = event.method();
         if self.late_execs.are_too_many(LATE_FOR) {
-            let why = format!("has not answered the last execs and is not waited for at {name}");
+            let why = format!(
+                "did not respond to the last execs, so the daemon no longer waits for it at {name}"
+            );
             return self.note_unanswered(name, Cause::Timeout, why);
         }
         let noted = async {

@@ -68,7 +68,7 @@ impl<'a> RuleScope<'a> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;
         let rule = crate::error::quoted(&rule.rule);
-        Some(format!("may change nothing: the rule \"{rule}\" hides this pod from it"))
+        Some(format!("may not change anything: the rule \"{rule}\" hides this pod from it"))
     }
 
     /// The request as this validator receives it: without updates of containers that are hidden

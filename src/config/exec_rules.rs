@@ -70,16 +70,16 @@ pub(super) fn close_if_meant(config: &mut Config, word: &str, place: &str) {
 
 list_keys! {
     EXEC_RULE_KEYS: ExecRuleSection;
-    "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. No two share one. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
+    "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. It must be unique. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
     "namespaces" = "[]", "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.", |r, v| r.pods.set("namespaces", v)?;
     "labels" = "[]", "Pods that have all of these labels, as in `[[rule]]`.", |r, v| r.pods.set("labels", v)?;
     "engines" = "[]", "Pods of one of these engines, as in `[[rule]]`. Empty = any.", |r, v| r.pods.set("engines", v)?;
     "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |r, v| r.pods.set("handlers", v)?;
     "terminal" = "", "`true`: only processes to which the engine gives a terminal; `false`: only those without one.", |r, v| r.terminal = Some(v.as_bool().ok_or("expected true or false")?);
-    "users" = "[]", "Only processes of these users of the container: IDs, `root` for 0, or names where the engine writes names. `\"!0\"` excludes. Empty = any.", |r, v| r.users = read_users(v)?;
+    "users" = "[]", "Only processes of these users of the container: IDs, `root` for 0, or names if the engine writes names. `\"!0\"` excludes. Empty = any.", |r, v| r.users = read_users(v)?;
     "commands" = "[]", "Only these programs: patterns of the first argument. `*` matches no `/`; a pattern without a `/` matches only an argument without one. `\"!PATTERN\"` excludes. Empty = any.", |r, v| r.commands = read_commands(v)?;
-    "allow" = "false", "`true`: these processes are permitted, and no later rule is tried. `false`: they are refused.", |r, v| r.allow = v.as_bool().ok_or("expected true or false")?;
-    "mode" = "\"enforce\"", "`enforce`: what the rule does not permit is refused. `audit`: it is done, and noted.", |r, v| r.mode = read_mode(v)?;
+    "allow" = "false", "`true`: permit these processes without trying later rules. `false`: refuse them.", |r, v| r.allow = v.as_bool().ok_or("expected true or false")?;
+    "mode" = "\"enforce\"", "`enforce`: refuse what the rule does not permit. `audit`: permit it and log it.", |r, v| r.mode = read_mode(v)?;
 }
 
 /// Users, as numbers or texts.
@@ -117,7 +117,7 @@ fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
 /// The table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     ExecRuleSection::markdown(
-        "## Keys of an exec rule\n\nExec rules are written as `[[exec_rule]]`, as many as you like; \
+        "## Keys of an exec rule\n\nExec rules are written as `[[exec_rule]]`, any number of them; \
          [Processes that come later](exec.md) explains them. A name in a list may have `*`, `?` and `[a-z]`.",
     )
 }

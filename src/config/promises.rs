@@ -108,20 +108,20 @@ impl ListedSection for PromiseSection {
 
 list_keys! {
     PROMISE_KEYS: PromiseSection;
-    "name" = "", "Name of the promise in messages, `explain`, the audit log and metrics. No two share one. Without it: `FILE:LINE`.", |p, v| p.name = read_name(v)?;
+    "name" = "", "Name of the promise in messages, `explain`, the audit log and metrics. It must be unique. Without it: `FILE:LINE`.", |p, v| p.name = read_name(v)?;
     "namespaces" = "[]", "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.", |p, v| p.pods.set("namespaces", v)?;
-    "labels" = "[]", "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels, and can leave one out.", |p, v| p.pods.set("labels", v)?;
+    "labels" = "[]", "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels, and can omit one.", |p, v| p.pods.set("labels", v)?;
     "engines" = "[]", "Pods of one of these engines, as in a rule. Empty = any.", |p, v| p.pods.set("engines", v)?;
     "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |p, v| p.pods.set("handlers", v)?;
     "claims" = "[]", "Containers with a claim that one of these DRA drivers serves, as kubelet reports it. The pod is refused as a whole.", |p, v| p.claims = read_items(v, "the name of a DRA driver", |item| !item.contains(['/', '=']))?;
-    "cdi" = "[]", "Containers that were given one of these CDI devices.", |p, v| p.cdi = read_items(v, "VENDOR/CLASS=NAME", is_cdi)?;
+    "cdi" = "[]", "Containers with one of these CDI devices.", |p, v| p.cdi = read_items(v, "VENDOR/CLASS=NAME", is_cdi)?;
     "devices" = "[]", "Containers with a device node at one of these paths, or a mount with one as its source or destination. A node of the host also matches by its device number.", |p, v| p.devices = read_items(v, "an absolute path without //, . and ..", is_clean_path)?;
     "resources" = "[]", "Containers with one of these extended resources (`vendor.com/gpu`), as kubelet reports them. The pod is refused as a whole.", |p, v| p.resources = read_items(v, "DOMAIN/NAME", |item| item.contains('/'))?;
     "annotations" = "[]", "Pods and containers with one of these annotations: `\"KEY\"`, or `\"KEY=VALUE\"`.", |p, v| p.annotations = read_items(v, "KEY or KEY=VALUE", |item| !item.starts_with('='))?;
-    "images" = "[]", "Containers of one of these images, by the name that the engine has.", |p, v| p.images = read_items(v, "the name of an image", |_| true)?;
-    "plugin" = "", "Plugin (`name` or `NN-name`) without which these containers are not created. Needed.", |p, v| p.plugin = read_plugin(v)?;
+    "images" = "[]", "Containers of one of these images, by the engine's name for it.", |p, v| p.images = read_items(v, "the name of an image", |_| true)?;
+    "plugin" = "", "Plugin (`name` or `NN-name`) without which these containers are not created. Mandatory.", |p, v| p.plugin = read_plugin(v)?;
     "wait" = "", "How long a pod or container waits for the plugin before it is refused. Without it: `plugin.NAME.wait`.", |p, v| p.wait = Some(read_wait(v)?);
-    "mode" = "\"enforce\"", "`enforce`: containers are refused without the plugin. `audit`: they are created, and it is noted.", |p, v| p.mode = read_mode(v)?;
+    "mode" = "\"enforce\"", "`enforce`: refuse containers without the plugin. `audit`: create and log them.", |p, v| p.mode = read_mode(v)?;
 }
 
 /// Parses patterns of names of this form; `is_name` checks those without wildcards.
@@ -171,9 +171,9 @@ fn read_wait(value: &Value) -> Result<Duration, Mistake> {
 /// The table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     PromiseSection::markdown(
-        "## Keys of a promise\n\nPromises are written as `[[require]]`, as many as you like; \
+        "## Keys of a promise\n\nPromises are written as `[[require]]`, any number of them; \
          [Promises to devices](promises.md) explains them. A name in a list may have `*`, `?` and `[a-z]`. \
-         Of `claims`, `cdi`, `devices`, `resources`, `annotations` and `images` any one suffices.",
+         Of `claims`, `cdi`, `devices`, `resources`, `annotations` and `images` one is enough.",
     )
 }
 

@@ -81,7 +81,7 @@ impl ListedSection for RuleSection {
 
     fn check(&self) -> Result<(), Mistake> {
         match self.hide && (self.allow.is_some() || !self.deny.is_empty()) {
-            true => Err("a rule with hide = true leaves nothing to allow or deny".into()),
+            true => Err("a rule with hide = true cannot have allow or deny".into()),
             false => Ok(()),
         }
     }
@@ -89,16 +89,16 @@ impl ListedSection for RuleSection {
 
 list_keys! {
     RULE_KEYS: RuleSection;
-    "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. No two rules share one. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
+    "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. It must be unique. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
     "namespaces" = "[]", "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.", |r, v| r.pods.set("namespaces", v)?;
     "labels" = "[]", "Pods that have all of these labels, each as `\"KEY=VALUE\"`, or as a table `{ KEY = \"VALUE\" }`. `\"KEY=*\"` = any value, `\"!KEY=VALUE\"` excludes. Pod authors write labels (on Docker image authors too): use them to restrict, not to permit.", |r, v| r.pods.set("labels", v)?;
     "engines" = "[]", "Pods of one of these engines: `containerd-cri`, `containerd`, `nerdctl`, `docker`, `cri-o`, `podman`, `isulad`, `kubernetes` or `plain`, as `nri-runc nri pods --json` shows it. Empty = any.", |r, v| r.pods.set("engines", v)?;
     "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |r, v| r.pods.set("handlers", v)?;
-    "plugins" = "[]", "Plugins by `name` or `NN-name`; injections by `inject:NAME` or `inject:*`, and only so. Empty = any plugin.", |r, v| r.plugins = read_patterns(v)?;
+    "plugins" = "[]", "Plugins by `name` or `NN-name`; injections only by `inject:NAME` or `inject:*`. Empty = any plugin.", |r, v| r.plugins = read_patterns(v)?;
     "allow" = "", "Fields that the plugin may set, by NRI name, and `Eviction`; `[\"*\"]` = all. Without it: all.", |r, v| r.allow = Some(read_rights(v)?);
-    "deny" = "[]", "Fields that the plugin may not set, likewise; overrides `allow`.", |r, v| r.deny = read_rights(v)?;
-    "mode" = "\"enforce\"", "`enforce`: what the rule does not permit is refused. `audit`: it is done, and noted.", |r, v| r.mode = read_mode(v)?;
-    "hide" = "false", "The plugin receives nothing about these pods and their containers, and may not change them. With `mode = \"audit\"` it receives all, and what it changes is logged. Not together with `allow` or `deny`.", |r, v| r.hide = read_truth(v)?;
+    "deny" = "[]", "Fields that the plugin may not set, by NRI name, and `Eviction`; overrides `allow`.", |r, v| r.deny = read_rights(v)?;
+    "mode" = "\"enforce\"", "`enforce`: refuse what the rule does not permit. `audit`: permit it and log it.", |r, v| r.mode = read_mode(v)?;
+    "hide" = "false", "The plugin receives nothing about these pods and their containers, and may not change them. With `mode = \"audit\"` it receives everything, and its changes are logged. Not together with `allow` or `deny`.", |r, v| r.hide = read_truth(v)?;
 }
 
 fn read_truth(value: &Value) -> Result<bool, Mistake> {
@@ -131,7 +131,7 @@ pub(super) fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
 /// The table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     RuleSection::markdown(
-        "## Keys of a rule\n\nRules are written as `[[rule]]`, as many as you like; [Rules](rules.md) \
+        "## Keys of a rule\n\nRules are written as `[[rule]]`, any number of them; [Rules](rules.md) \
          explains them. A name in a list may have `*`, `?` and `[a-z]`.",
     )
 }
@@ -209,7 +209,7 @@ mod tests {
             ("deny = []", "f:2:8: rule.deny: is empty"),
             ("mode = \"warn\"", "f:2:8: rule.mode: must be one of: enforce, audit"),
             ("hide = \"true\"", "f:2:8: rule.hide: expected true or false"),
-            ("hide = true\ndeny = [\"Env\"]", "f:1:1: a rule with hide = true leaves nothing"),
+            ("hide = true\ndeny = [\"Env\"]", "f:1:1: a rule with hide = true cannot have allow"),
             ("namespaces = [\"a[\"]", "f:2:14: rule.namespaces: the pattern \"a[\" has a ["),
             ("namespaces = [\"!*\"]", "f:2:14: rule.namespaces: \"!*\" excludes everything"),
             ("namespaces = [\"!a[\"]", "f:2:14: rule.namespaces: the pattern \"a[\" has a ["),

@@ -138,7 +138,7 @@ impl Bundle {
     ) -> Result<String> {
         let incarnation = daemon.records.read().container(key).map(|record| record.incarnation);
         let Some(incarnation) = incarnation else {
-            return Err(Error::new("the container was removed while its plugins were asked"));
+            return Err(Error::new("the container was removed while plugins handled its request"));
         };
         let document = self.document.clone();
         let temporary = format!(".{document}{}", temporary_suffix(incarnation));

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_no_runtime_reads_is_none() {
+    fn an_unreadable_process_document_is_ignored() {
         let odd = [
             r#"{"args":"sh"}"#,
             r#"{"env":[7]}"#,

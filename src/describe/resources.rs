@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_stays_absent() {
+    fn absent_values_stay_absent() {
         let told = told("{}");
         assert!(told.memory.is_none() && told.cpu.is_none() && told.pids.is_none());
     }
 
     #[test]
-    fn odd_types_are_left_out() {
+    fn values_of_wrong_types_are_dropped() {
         let told =
             told(r#"{"memory":5,"cpu":{"shares":"many"},"devices":[1,{"allow":"x"}],"pids":{}}"#);
         assert!(told.memory.is_none() && told.cpu.shares.is_none() && told.pids.is_none());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_types_in_a_cri_message_are_left_out() {
+    fn wrong_types_in_a_cri_message_are_dropped() {
         let told = from_cri(&serde_json::from_str(r#"{"cpu_shares":"x","unified":[]}"#).unwrap());
         assert_eq!(told, api::LinuxResources::default());
     }

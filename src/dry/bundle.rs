@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_none_cannot_be_described() {
+    fn an_invalid_document_cannot_be_described() {
         let (_temp, bundle) = bundle("5");
         assert!(bundle.describe("c0", &Host::default(), &Config::default()).is_err());
     }

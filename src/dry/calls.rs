@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn no_failure_is_none() {
+    fn no_failures_make_no_line() {
         assert_eq!(all_failures(Vec::new()), Ok(()));
     }
 }

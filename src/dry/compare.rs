@@ -457,7 +457,7 @@ pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Res
 
 fn lacks(file: &Path, what: &str) -> Error {
     Error::new(format!("the recording {} does not have {what}", file.display()))
-        .hint("record again, with the configuration and the daemon of now")
+        .hint("record again with the current configuration and daemon")
 }
 
 /// Reads a creation from its two lines.

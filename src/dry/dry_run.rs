@@ -129,7 +129,7 @@ impl DryRun {
             Err(why) => {
                 let path = self.config.socket_path.display();
                 let what = format!("plugins cannot connect to {path}: {why}");
-                return Err(Error::new(what).hint("name another place by --socket"));
+                return Err(Error::new(what).hint("choose another path with --socket"));
             }
         }
         let (files, unusable) =

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_state_names_its_plugins_and_one_by_hand_does_not() {
+    fn only_a_recorded_state_names_its_plugins() {
         let recorded = |line: &Value| {
             let Command::State { recorded_with, .. } = command_of(line) else { panic!("{line}") };
             recorded_with

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_from_conmon_alone() {
+    fn only_conmons_options_are_read() {
         let line = "/usr/bin/conmon -n web --exit-command /usr/bin/podman --exit-command-arg \
                     --root --exit-command-arg /srv/graph";
         let words: Vec<Vec<u8>> =
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_without_its_value_is_none() {
+    fn an_option_without_its_value_is_ignored() {
         let words = vec![b"conmon".to_vec(), b"-n".to_vec()];
         let call =
             CallerInfo { id: "c", bundle: "/b", parent: &words, grandparent: &[], variables: &[] };

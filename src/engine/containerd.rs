@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_come_from_the_sandbox_annotations_or_not_at_all() {
+    fn sums_come_only_from_the_sandbox_annotations() {
         let key = |name: &str| format!("io.kubernetes.cri.sandbox-{name}");
         let annotations =
             [(key("cpu-quota"), "-1".to_owned()), (key("memory"), "junk".to_owned())].into();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_of_a_kind_to_come_is_left_out() {
+    fn an_unknown_kind_of_profile_is_dropped() {
         let told = |json: &str| seccomp(&serde_json::from_str(json).unwrap());
         assert_eq!(told("{}"), Some(SeccompProfile::RuntimeDefault));
         assert_eq!(told("{\"profile_type\":1}"), Some(SeccompProfile::Unconfined));

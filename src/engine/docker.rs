@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_the_digest_under_the_name_that_was_asked_for() {
+    fn an_image_has_the_digest_of_the_requested_name() {
         let names = json!({"Repositories": {
             "mirror.local:5000/web": {"mirror.local:5000/web@sha256:aa": "sha256:cf59"},
             "shop/web": {"shop/web:1": "sha256:cf59", "shop/web@sha256:bb": "sha256:cf59",

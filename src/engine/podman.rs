@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_no_pod_has_none() {
+    fn a_cgroup_outside_of_a_pod_has_no_pod() {
         for path in ["", "/libpod_parent/libpod-c", "machine.slice:libpod:c", "x"] {
             assert_eq!(pod_in_cgroup(path), None);
         }

@@ -174,7 +174,7 @@ mod tests {
     const PAGE: usize = 1024;
 
     #[test]
-    fn values_are_found_through_buckets_whatever_pages_they_lie_on() {
+    fn values_are_found_on_any_page_through_buckets() {
         let database = BoltDatabase::open(DATABASE).unwrap();
         let ids = database.keys(&["ctr"]);
         assert_eq!(ids.len(), 39, "one of forty was deleted");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn a_missing_entry_is_none() {
         let database = BoltDatabase::open(DATABASE).unwrap();
         assert_eq!(database.get(&["ctr", "other03", "config"]), None, "it was deleted");
         assert!(

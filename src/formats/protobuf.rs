@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(number in 1..1000_u64, value in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn written_values_are_read_back(number in 1..1000_u64, value in proptest::collection::vec(any::<u8>(), 0..300)) {
             let bytes = field(number, &value);
             assert_eq!(member(&bytes, number).unwrap(), value);
             assert_eq!(fields(&bytes).next().unwrap().unwrap().whole, bytes);

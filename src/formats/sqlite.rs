@@ -201,7 +201,7 @@ mod tests {
     );
 
     #[test]
-    fn a_row_is_found_by_its_first_column_whatever_pages_it_lies_on() {
+    fn a_row_is_found_on_any_page_by_its_first_column() {
         let database = SqliteDatabase::open(DATABASE).unwrap();
         for at in 0..60 {
             let id = format!("other{at:02}");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_none() {
+    fn a_missing_entry_is_none() {
         let database = SqliteDatabase::open(DATABASE).unwrap();
         assert_eq!(database.find("ContainerConfig", "nobody", 3), None);
         assert_eq!(database.find("Nothing", "b0b1", 3), None);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_with_a_log_or_in_another_form_is_none() {
+    fn a_database_with_a_log_or_another_format_is_skipped() {
         let changed = |at: usize, value: u8| {
             let mut bytes = DATABASE.to_vec();
             bytes[at] = value;

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_text_is_one_line_and_json_is_left_alone() {
+    fn text_is_kept_on_one_line_and_json_is_unchanged() {
         for (is_json, wanted) in
             [(false, "a\\n\\u{1b}[2J\\u{202e}b\n"), (true, "a\n\u{1b}[2J\u{202e}b\n")]
         {

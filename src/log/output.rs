@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_pipe_takes_in_parts_stays_whole() {
+    fn a_line_written_to_a_pipe_in_parts_stays_whole() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("pipe");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_that_left_an_hour_ago_have_no_rows_and_leave_room() {
+    fn rows_of_plugins_gone_for_an_hour_are_dropped() {
         let metrics = Metrics::default();
         let plugins = metrics.plugins();
         let page = || metrics.text(&Holdings::default());
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pages_with_the_same_values_are_the_same() {
+    fn pages_with_equal_values_are_equal() {
         let metrics = Metrics::default();
         let rows: Vec<(&str, usize)> = vec![("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)];
         let holdings = Holdings { containers: rows.clone(), problems: rows, ..Holdings::default() };
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_holds_is_shown_as_it_is_now() {
+    fn gauges_show_the_current_state() {
         let metrics = Metrics::default();
         let mut holdings =
             Holdings { pods: 3, containers: vec![("running", 5)], ..Holdings::default() };

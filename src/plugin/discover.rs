@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plugin_is_skipped_with_a_line_each() {
+    fn files_that_are_not_plugins_are_skipped_with_a_line_each() {
         let temp = tempfile::tempdir().unwrap();
         let files = [
             ("1-x", 0o755),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_may_still_be_a_plugin() {
+    fn an_unreadable_file_may_still_be_a_plugin() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["10-a", "folder", "10-b c"] {
             std::os::unix::fs::symlink(name, temp.path().join(name)).unwrap();

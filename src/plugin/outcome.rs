@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_stays_one_whatever_its_last_words_are() {
+    fn a_refusal_stays_a_refusal_whatever_its_text_ends_with() {
         let method = "/nri.pkg.api.v1alpha1.Plugin/UpdatePodSandbox does not exist";
         for refusal in [
             status(Code::UNKNOWN, "RDT class gold does not exist"),

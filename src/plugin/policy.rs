@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_declares_nothing_is_skipped_and_dropped() {
+    fn a_plugin_without_a_policy_is_skipped_and_dropped() {
         let policy = Policy::new(&PluginSettings::default(), None);
         assert_eq!((policy.on_failure, policy.strikes), (OnFailure::Skip, 1));
     }

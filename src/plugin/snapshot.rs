@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_goes_into_exactly_one_part_below_the_limit() {
+    fn every_object_is_in_exactly_one_part_below_the_limit() {
         let all = pods(10_000, 1000);
         let containers = [api::Container::new(), api::Container::new()];
         let parts = parts(&EncodedSnapshot::encode(&all, &containers));

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_with_a_listener_is_left_alone() {
+    fn a_socket_with_a_listener_is_not_removed() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let _other = for_plugins(&config).unwrap();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_whose_queue_is_full_is_left_alone() {
+    fn a_socket_with_a_full_queue_is_not_removed() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let other = for_plugins(&config).unwrap();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_a_stream_socket_is_left_alone() {
+    fn a_file_that_is_not_a_stream_socket_is_not_removed() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         std::fs::create_dir(temp.path().join("nri")).unwrap();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_the_plugin_socket_is_roots_alone() {
+    fn only_root_can_use_the_plugin_sockets_folder() {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         let temp = tempfile::tempdir().unwrap();
         let config =

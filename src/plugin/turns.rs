@@ -65,10 +65,7 @@ pub(super) struct Busy {
 impl std::fmt::Display for Busy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (ahead, millis) = (self.ahead, self.takes.as_millis());
-        write!(
-            f,
-            "has {ahead} requests to answer first at {millis} ms each, longer than the engine is kept waiting"
-        )
+        write!(f, "has {ahead} queued requests at {millis} ms each, longer than a request may wait")
     }
 }
 
@@ -478,7 +475,7 @@ mod tests {
         // One is running, and each of the others returns twice: 44 whole turns are left.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
-        assert!(said.contains("requests to answer first at 200000 ms each"), "{said}");
+        assert!(said.contains("queued requests at 200000 ms each"), "{said}");
         // Past events are delivered however long it takes.
         let mut told =
             Box::pin(turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None));
@@ -498,7 +495,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_gone_holds_no_place_and_no_turn() {
+    async fn a_disconnected_plugins_requests_hold_no_turn() {
         let turns = Turns::new(2);
         let first = turns.acquire(Rank::Creation, None, None).await.unwrap();
         let second = turns.acquire(Rank::Creation, None, None).await.unwrap();
@@ -517,7 +514,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_plugin_is_noted_for_its_caller_alone() {
+    async fn a_busy_plugin_is_reported_only_to_its_caller() {
         let busy = Busy { ahead: 3, takes: Duration::from_secs(1) };
         assert!(caller_deadline().is_none() && busy_plugins().is_empty());
         with_caller_deadline(Instant::now(), async {

@@ -101,7 +101,7 @@ impl BlockIoSection {
         }
         let Some(patterns) = member(item, "Devices").filter(|devices| !devices.is_null()) else {
             if let Some((key, _, _)) = limits.first() {
-                return Err(format!("{key} is set for no Devices"));
+                return Err(format!("{key} is set without Devices"));
             }
             if let Some(weight) = weight {
                 self.0.insert("weight".to_owned(), Value::from(weight));

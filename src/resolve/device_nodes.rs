@@ -33,7 +33,7 @@ impl HostNode {
     /// Follows links, so that a link does not bypass the permissions of its target.
     fn at(host: &Host, path: &str) -> Result<Self, String> {
         let found = std::fs::metadata(host.path(path))
-            .map_err(|error| format!("it cannot be looked at ({:?})", error.kind()))?;
+            .map_err(|error| format!("it cannot be inspected ({:?})", error.kind()))?;
         let kind = match found.file_type() {
             kind if kind.is_block_device() => "b",
             kind if kind.is_char_device() => "c",

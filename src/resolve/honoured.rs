@@ -170,7 +170,7 @@ pub fn check_runtime(
     for Need { field, what } in needs(adjustment, resolved).into_iter().filter(is_runtimes) {
         if let Some(lack) = what.lacking(runtime) {
             let problem = match must_name(runtime) {
-                true => format!("{runtime} names in its features no {lack}"),
+                true => format!("{runtime} does not list {lack} in its features"),
                 false => format!("{runtime} has no {lack}"),
             };
             let problem = quoted(&problem);

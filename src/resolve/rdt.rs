@@ -79,7 +79,7 @@ pub(super) fn class_anywhere(
             None => format!("there is no class \"{shown}\" in {place}"),
             Some(file) => format!(
                 "class \"{shown}\" is in {}, but there is no such group in {place}: the engine that \
-                 reads the file makes it",
+                 reads the file creates it",
                 file.display()
             ),
         });

@@ -406,7 +406,7 @@ mod tests {
     proptest! {
         /// More devices, or less knowledge, never exempt a container from a promise.
         #[test]
-        fn a_promise_is_never_lost_by_more_devices_or_less_knowledge(
+        fn more_devices_or_unknown_facts_never_lift_a_promise(
             entries in proptest::collection::vec(word(), 1..4),
             devices in proptest::collection::vec(word(), 0..4),
             more in word(),

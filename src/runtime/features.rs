@@ -230,7 +230,7 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
     }
 
     #[test]
-    fn a_runtime_that_hangs_is_left_in_time_and_nothing_is_known() {
+    fn a_hanging_runtime_times_out_with_unknown_features() {
         let temp = tempfile::tempdir().unwrap();
         let path = program(temp.path(), "sleep 600; echo x >\"$0.late\"");
         assert_eq!(*KnownRuntimes::default().features(&path), Features::default());

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_of_a_candidate_leads_to_no_other() {
+    fn an_unreadable_candidate_does_not_select_another() {
         let temp = tempfile::tempdir().unwrap();
         let good = program(temp.path(), "b", 0o755);
         let unknown = temp.path().join("loop").display().to_string();
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn we_never_take_ourselves_by_whatever_link() {
+    fn no_link_makes_nri_runc_its_own_runtime() {
         let temp = tempfile::tempdir().unwrap();
         let own = std::env::current_exe().unwrap();
         symlink(&own, temp.path().join("link")).unwrap();

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_its_hosts_path_whatever_it_is_called() {
+    fn a_device_has_the_hosts_path_under_any_name() {
         let found = paths(&Host::default(), (false, 1, 3)).unwrap();
         assert!(found.contains(&"/dev/null".to_owned()), "{found:?}");
         assert!(!found.contains(&"/dev/zero".to_owned()), "{found:?}");

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_fields_with_a_name_of_their_own_are_given() {
+    fn only_fields_with_a_literal_name_are_returned() {
         // :status 200 from the table, a new size, content-type by its index, two names, one coded.
         let mut block = hex("88 20 5f 01 78");
         write_field(&mut block, "grpc-status", "5");
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(name in "[a-z-]{1,200}", value in "[ -~]{0,300}") {
+        fn written_values_are_read_back(name in "[a-z-]{1,200}", value in "[ -~]{0,300}") {
             let mut block = Vec::new();
             write_field(&mut block, &name, &value);
             assert_eq!(read_fields(&block).unwrap(), [(name, value)]);

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_there_are_read_and_the_others_are_absent() {
+    fn existing_files_are_read_and_others_are_absent() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(temp.path().join("srv/fifo")).unwrap();
         files::replace(&temp.path().join("srv/a"), b"1").unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_from_files_are_there_although_the_store_hangs() {
+    fn facts_from_files_are_known_while_the_store_hangs() {
         let temp = tempfile::tempdir().unwrap();
         let (host, mut wanted) = query(temp.path());
         let _accepts_and_says_nothing =

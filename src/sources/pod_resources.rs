@@ -77,7 +77,7 @@ pub(crate) fn try_kubelet(host: &Host, socket: &Path) -> Result<()> {
 
 async fn list(socket: &Path) -> Result<Vec<u8>> {
     let answer = unary::call(socket, PATH, &[], &[Vec::new()]).await?.into_iter().next();
-    let answer = answer.ok_or_else(|| Error::new("it ended the connection"))?;
+    let answer = answer.ok_or_else(|| Error::new("it closed its connection"))?;
     answer.map_err(|status| Error::new(status.to_string()))
 }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_but_unlisted_claim_may_be_any_containers() {
+    fn an_unlisted_recorded_claim_counts_for_every_container() {
         let state = claims_file(&[
             claim("u-1", "init", json!({"dra.gpu": {"Devices": null}})),
             claim("u-1", "claim", json!({"dra.net": {}})),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_of_a_container_that_is_not_listed_is_the_pods() {
+    fn a_resource_of_an_unlisted_container_counts_for_its_pod() {
         let entry = |uid: &str, container: &str, resource: &str| json!({"PodUID": uid, "ContainerName": container, "ResourceName": resource});
         let entries = [
             entry("u-1", "init", "a.com/gpu"),

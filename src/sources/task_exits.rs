@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_of_a_container_is_read_and_that_of_an_exec_is_none() {
+    fn a_containers_exit_is_read_and_an_execs_is_ignored() {
         let wanted = TaskExit { id: "c".to_owned(), pid: 700, code: 137 };
         assert_eq!(task_exit(&exit("c", "c", 700, 137)).unwrap(), Some(wanted));
         assert_eq!(task_exit(&exit("c", "exec1", 700, 0)).unwrap(), None);
     }
 
     #[test]
-    fn an_exit_without_a_process_or_with_an_odd_code_is_none() {
+    fn an_exit_without_process_or_with_an_odd_code_is_ignored() {
         for (id, pid, code) in [("c", 0, 1), ("", 7, 1), ("c", 7, 256), ("c", u64::MAX, 1)] {
             assert_eq!(task_exit(&exit(id, id, pid, code)).unwrap(), None, "{id} {pid} {code}");
         }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn members_have_the_names_that_plugins_changes_have() {
+    fn members_are_named_like_plugins_changes() {
         let before = json!({
             "process": {"env": ["A=1", "B=2", "C=3"], "args": ["x"], "rlimits": [{"type": "RLIMIT_CORE", "hard": 1}]},
             "mounts": [{"destination": "/a", "source": "/x"}, {"destination": "/b"}],

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_or_flag_that_is_none_is_named() {
+    fn an_invalid_value_or_flag_is_named() {
         for (flag, value) in [
             ("cpu-period", "-1"),
             ("cpu-share", "many"),

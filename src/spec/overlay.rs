@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_the_engine_really_changes_is_the_engines_again() {
+    fn a_field_changed_by_the_engine_belongs_to_it_again() {
         let overlay = json!({"cpu": {"cpus": "2", "shares": 7}, "unified": {"memory.high": "9"}});
         let outcome = update(overlay, json!({"cpu": {"cpus": "1"}}));
         assert_eq!(outcome.to_runtime["cpu"]["cpus"], "1");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_of_its_own_is_a_request() {
+    fn a_separate_swap_value_is_a_request() {
         let request = map(json!({"memory": {"limit": 2000, "swap": 4000}}));
         let wanted = json!({"memory": {"limit": 2000, "swap": 4000}});
         assert_eq!(Value::Object(delta(&request, &engine())), wanted);

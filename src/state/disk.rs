@@ -167,7 +167,7 @@ impl RecordFolders {
         let name = mark::file_name(&mark.root, &mark.id);
         let Some(bytes) = mark.encode() else {
             self.remove_mark(&container.key);
-            return Err(Error::new("what its later processes need is too large"));
+            return Err(Error::new("the settings for its later processes are too large"));
         };
         let hash = fnv64(bytes.iter().copied());
         if self.marked.borrow().get(&name) != Some(&hash) {
@@ -529,7 +529,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_refused_is_written_with_the_next_change() {
+    fn a_write_refused_by_a_full_disk_is_repeated_later() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         for id in ["a", "b"] {
@@ -642,7 +642,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ids_that_differ_only_at_their_ends_have_records_of_their_own() {
+    fn ids_that_differ_only_at_their_ends_have_separate_records() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         for end in ["a", "b"] {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_left_out_and_the_others_stay_as_they_are() {
+    fn omitted_fields_do_not_change_the_others() {
         // 1: "ab", 2: 300, 3: eight bytes, 4: "", 1 again.
         let message =
             [&[0x0a, 2, b'a', b'b', 0x10, 0xac, 2, 0x19][..], &[7; 8], &[0x22, 0, 0x0a, 1, b'c']]

@@ -71,7 +71,9 @@ pub(super) fn check_peer(
 ) -> Result<UnixStream> {
     let doing = || format!("reaching the daemon at {}", socket.display());
     let stream = match dialled {
-        Err(Errno::EAGAIN) => return Err(Error::new("it accepts no connections")).doing(doing),
+        Err(Errno::EAGAIN) => {
+            return Err(Error::new("it does not accept connections")).doing(doing);
+        }
         dialled => dialled.doing(doing)?,
     };
     let peer = getsockopt(&stream, sockopt::PeerCredentials)?;

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crun_log_targets_that_are_not_files_are_left_alone() {
+    fn crun_log_targets_that_are_not_files_are_ignored() {
         assert_eq!(log_file(OsStr::new("journald:x")), None);
         assert_eq!(log_file(OsStr::new("syslog:x")), None);
         assert_eq!(log_file(OsStr::new("file:/l")), Some(PathBuf::from("/l")));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_document_that_is_none_nothing_is_known() {
+    fn an_invalid_document_has_no_facts() {
         for text in ["", "[]", "{", "null", "7"] {
             assert_eq!(by_document(text), LaterProcess::default(), "{text}");
         }

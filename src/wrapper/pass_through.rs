@@ -56,8 +56,8 @@ pub(super) fn refuse_rootless(config: &Config) -> Result<()> {
     match rootless::read(&config.rootless_marker())? {
         RootlessPolicy::Pass => Ok(()),
         RootlessPolicy::Refuse => Err(Error::new(
-            "on_rootless refuses containers of users without privileges on this node, as plugins do not see them",
+            "on_rootless refuses containers of unprivileged users on this node, since plugins do not receive them",
         )
-        .hint("nothing was changed or started; use the engine of root, or ask the administrator")),
+        .hint("nothing was changed or started; use root's engine, or ask the administrator")),
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_notes_go_where_the_next_has_no_room() {
+    fn the_oldest_notes_are_removed_for_a_new_one() {
         for (most, bytes, next, removed) in [
             (6, 100, 50, 0),
             (5, 100, 50, 1),

@@ -182,7 +182,7 @@ fn a_new_plugin_is_synchronized_and_then_receives_events() {
 }
 
 #[test]
-fn an_engines_update_keeps_what_a_plugin_owns() {
+fn an_engines_update_keeps_a_plugins_values() {
     let host = started("");
     let _told = host.plugin("10", "pin", pins("0"));
     succeeds(&host.create("c1"));
@@ -296,7 +296,7 @@ fn a_daemon_that_was_killed_finds_its_containers_again() {
 }
 
 #[test]
-fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
+fn odd_documents_are_refused_in_one_line_or_passed_on() {
     let host = started("");
     for odd in ["", "[]", "{\"process\": {\"args\": 5}}", "{\"mounts\": [1]}"] {
         host.write("bundle/config.json", odd);

@@ -317,7 +317,7 @@ fn an_available_daemon_gets_no_request() {
 }
 
 #[test]
-fn what_runc_refuses_is_refused_in_its_own_words() {
+fn a_refusal_by_runc_has_runcs_message() {
     let Some(place) = Place::new() else { return };
     let _daemon = start_daemon(&place);
     std::fs::create_dir(place.path("odd")).unwrap();

@@ -57,7 +57,7 @@ pub(super) fn differences(before: &NodeFiles, after: &NodeFiles) -> Vec<PathBuf>
 }
 
 #[test]
-fn what_was_changed_added_or_removed_differs_and_nothing_else() {
+fn only_changed_added_or_removed_files_differ() {
     let file = |name: &str, sum: &str| (PathBuf::from(name), (0o644, sum.to_owned()));
     let before = NodeFiles::from([file("same", "1"), file("changed", "1"), file("removed", "1")]);
     let after = NodeFiles::from([file("same", "1"), file("changed", "2"), file("added", "1")]);

@@ -84,7 +84,7 @@ impl Place {
 }
 
 #[test]
-fn what_was_installed_goes_away_without_a_trace() {
+fn installed_files_are_removed_without_a_trace() {
     let place = Place::new();
     let before = place.tree();
     place.install(&[]);
@@ -243,7 +243,7 @@ fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
 }
 
 #[test]
-fn a_program_for_another_machine_goes_into_a_folder_unchecked() {
+fn a_foreign_program_is_installed_unchecked_into_a_folder() {
     let place = Place::new();
     let foreign = place.stub("foreign", "exit 126");
     let words = ["--binary", &foreign, "--no-units", "--unchecked"];

@@ -238,7 +238,7 @@ fn update() -> impl Strategy<Value = (Vec<OsString>, Vec<OsString>)> {
 
 proptest! {
     #[test]
-    fn any_words_are_read_within_their_bounds(argv in command_line()) {
+    fn any_arguments_are_read_within_their_bounds(argv in command_line()) {
         let call = argv::read(&argv);
         prop_assert_eq!(call.verb == Verb::None, call.verb_index.is_none());
         prop_assert!(call.verb_index.is_none_or(|at| at >= 1 && at < argv.len()));
@@ -268,7 +268,7 @@ proptest! {
     }
 
     #[test]
-    fn any_words_keep_their_order_when_made_an_update_by_stdin(argv in command_line()) {
+    fn arguments_keep_their_order_in_an_update_by_stdin(argv in command_line()) {
         let call = argv::read(&argv);
         let mut made = argv::for_update_by_stdin(&argv, &call);
         if let Some(at) = call.verb_index {

@@ -300,7 +300,7 @@ async fn an_event_reaches_every_plugin_although_one_fails() {
 }
 
 #[tokio::test]
-async fn who_had_gone_before_its_turn_is_as_if_it_were_not_there() {
+async fn a_plugin_gone_before_its_turn_counts_as_absent() {
     let odd = guest(RespondingPlugin::always(Response::Set("ODD")).declares(true, true)).await;
     let next = patient("20-next", RespondingPlugin::always(Response::Set("NEXT"))).await;
     odd.stub.close();
@@ -506,7 +506,7 @@ async fn a_busy_plugin_does_not_delay_other_plugins() {
 }
 
 #[tokio::test]
-async fn what_the_operator_denies_is_refused_and_named() {
+async fn a_denied_field_is_refused_and_named() {
     for (allow, deny, is_refused) in [
         (&["Mounts"][..], &[][..], true),
         (&["Env"], &[], false),

@@ -169,14 +169,14 @@ async fn silence_is_timed_out_and_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_refusal_carries_the_plugins_words() {
+async fn a_refusal_has_the_plugins_message() {
     let (plugin, _stub) = connected(Odd { refuses: true, ..Odd::default() }).await;
     let outcome = plugin.create_container(&container("a")).await;
     assert!(matches!(outcome, Outcome::Refused(why) if why == "not here"));
 }
 
 #[tokio::test]
-async fn a_plugin_that_goes_away_in_a_call_is_gone() {
+async fn a_plugin_that_disconnects_in_a_call_is_gone() {
     let (plugin, stub) = connected(Odd { hangs: true, ..Odd::default() }).await;
     let leave = async {
         tokio::time::sleep(Duration::from_millis(50)).await;

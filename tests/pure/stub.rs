@@ -149,7 +149,7 @@ async fn a_plugin_receives_only_the_events_that_it_names() {
 }
 
 #[tokio::test]
-async fn every_event_reaches_the_method_of_its_own() {
+async fn every_event_reaches_its_own_method() {
     let (plugin, _stub, heard) = connected().await;
     let notices = ALL_EVENTS.into_iter().filter(|e| *e != Event::ValidateContainerAdjustment);
     for event in notices.clone() {
@@ -169,7 +169,7 @@ async fn a_plugin_without_events_is_refused() {
 }
 
 #[tokio::test]
-async fn a_configuration_is_refused_in_the_plugins_own_words() {
+async fn a_refused_configuration_has_the_plugins_message() {
     let (plugin, _stub, _) = connect(&ALL_EVENTS, "bad").await;
     let why = plugin.unwrap_err().to_string();
     assert_eq!(why, "10-scribe could not be configured: no such setting: bad");
@@ -325,7 +325,7 @@ async fn a_program_waits_for_its_runtime_and_may_reconnect() {
 }
 
 #[tokio::test]
-async fn a_program_that_refuses_its_configuration_does_not_try_again() {
+async fn a_plugin_that_refuses_its_configuration_does_not_retry() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("nri.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();

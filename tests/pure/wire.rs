@@ -144,7 +144,7 @@ fn each_message_has_a_fixture_and_each_fixture_a_message() {
 }
 
 #[test]
-fn the_bytes_of_the_go_types_come_back_unchanged() {
+fn the_bytes_of_the_go_types_stay_unchanged() {
     for (name, message, bytes) in cases() {
         let decoded = message.parse_from_bytes(&bytes).unwrap();
         assert!(decoded.write_to_bytes_dyn().unwrap() == bytes, "{name}");

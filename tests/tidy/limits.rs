@@ -205,7 +205,7 @@ fn limits_of_foreign_input_are_in_one_table() {
 }
 
 #[test]
-fn a_number_is_found_however_it_is_declared_and_not_in_tests() {
+fn numbers_are_found_in_any_declaration_but_not_in_tests() {
     let text = "pub(crate) const A: usize = 1;\n    const B: u64 = 1 << 20;\nconst C: &str = \"\";\n\
                 const D: Duration = x;\npub const E_2: u32 =\n    7;\nmod tests {\n    const F: usize = 1;\n}\n";
     assert_eq!(numbers(text), ["A", "B", "E_2"]);

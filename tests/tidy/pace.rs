@@ -104,7 +104,7 @@ fn tests_in_source_files_are_read_and_the_code_is_not() {
 }
 
 #[test]
-fn what_depends_on_speed_is_recognized() {
+fn code_that_depends_on_speed_is_recognized() {
     let matches = |pattern: &str, line: &str| Regex::new(pattern).unwrap().is_match(line);
     for (is_short, line) in [
         (true, r#"started("[nri]\nplugin_request_timeout = \"900ms\"\n")"#),

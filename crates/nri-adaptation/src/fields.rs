@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_what_was_put_in_and_no_other_field() {
+    fn a_set_contains_only_the_inserted_fields() {
         for field in NriField::ALL {
             let only = FieldSet::of(field);
             assert_eq!(NriField::ALL.into_iter().filter(|f| only.has(FieldSet::of(*f))).count(), 1);

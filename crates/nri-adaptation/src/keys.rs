@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_that_mean_the_same_place_have_one_key() {
+    fn equivalent_destinations_have_one_key() {
         for path in ["/a/b", "/a/b/", "//a//b", "/a/./b", "/a/c/../b", "a/b", "/../a/b"] {
             assert_eq!(destination(path), "/a/b", "{path}");
         }

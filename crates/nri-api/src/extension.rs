@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_become_bits_and_unknown_ones_are_left_out() {
+    fn events_become_bits_and_unknown_ones_are_dropped() {
         let events = [1, 4, 0, 99, -1].map(EnumOrUnknown::from_i32);
         let bits = event_bits(&events);
         let known: Vec<ExtensionEvent> = events_in(bits).collect();

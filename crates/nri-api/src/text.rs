@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_reads_stays_as_it_is() {
+    fn readable_text_stays_unchanged() {
         for text in ["web-0", "C:\\x 'y' \"z\"", "größe", "日本語", "ελληνικά", "🦀"]
         {
             assert_eq!(printable(text), text);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_states_a_length_is_cut_all_the_same() {
+    fn a_text_that_states_a_length_is_still_cut() {
         let text = |number: &str| format!("{}… ({number} bytes)", "a".repeat(100));
         for number in ["", "7", &"9".repeat(1000), "-1", "x"] {
             let text = text(number);

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_and_evictions_become_each_answer_that_takes_them() {
+    fn updates_and_evictions_convert_to_each_response_type() {
         let updates = Updates::from(Update::of("a").cpu_shares(2));
         assert_eq!(api::StopContainerResponse::from(updates.clone()).update.len(), 1);
         assert_eq!(api::UpdateContainerResponse::from(updates.clone()).update.len(), 1);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_there_from_creation_to_removal() {
+    fn a_container_is_cached_from_creation_to_removal() {
         let cache = Cache::new();
         cache.follow(Event::RunPodSandbox, Some(&pod("p")), None);
         let one = container("c", "p");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_pod_takes_its_containers_along() {
+    fn a_removed_pod_removes_its_containers() {
         let cache = Cache::new();
         cache.reset(&[pod("p"), pod("q")], &[container("c", "p"), container("d", "q")]);
         cache.follow(Event::RemovePodSandbox, Some(&pod("p")), None);

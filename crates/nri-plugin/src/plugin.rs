@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_that_no_runtime_takes_is_refused() {
+    fn an_identity_that_runtimes_reject_is_refused() {
         for id in ["", "greeter", "1-greeter", "10-", "10-a b", "ab-greeter"] {
             let why = Plugin::blocking(id, Idle).map(|_| ()).unwrap_err().to_string();
             assert!(why.starts_with("invalid plugin"), "{id}: {why}");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_refused() {
+    fn unknown_arguments_are_refused() {
         for (words, wanted) in [
             (&["--socket"][..], "--socket needs a value"),
             (&["--sockets", "x"], "unexpected argument \"--sockets\""),

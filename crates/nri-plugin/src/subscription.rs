@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn later_events_are_asked_for_unless_the_runtime_lacks_them() {
+    fn newer_events_are_requested_unless_the_runtime_lacks_them() {
         let create = Event::CreateContainer.bit();
         let both = create | Event::PostUpdatePodSandbox.bit();
         let of = |events, in_doubt| Some(Subscription { events, in_doubt });

@@ -337,7 +337,7 @@ async fn a_launched_plugin_uses_the_descriptor_it_inherits() {
 }
 
 #[tokio::test]
-async fn a_descriptor_that_is_no_socket_is_refused() {
+async fn a_descriptor_that_is_not_a_socket_is_refused() {
     for (number, wanted) in [("9", "names 9, which is not a socket"), ("x", "is not a descriptor")]
     {
         let (_ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_followed_to_its_end_however_it_is_cut() {
+    fn a_message_is_read_to_its_end_in_any_pieces() {
         let mut hand = InHand::new(IN_HAND);
         hand.read(&header(REQUEST, 5)[..4]);
         assert_eq!(next(&mut hand), Poll::Ready(6));
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_come_are_never_in_hand() {
+    fn arriving_responses_are_never_counted_as_pending() {
         let mut hand = InHand::new(IN_HAND);
         (0..1000).for_each(|_| hand.read(&header(RESPONSE, 0)));
         assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
     }
 
     #[tokio::test]
-    async fn a_frame_holds_its_room_until_dropped_and_a_large_one_all() {
+    async fn a_frame_reserves_space_until_dropped() {
         let room = Room::default();
         let large = BufferedFrame::new(vec![0; 4 << 20], room.reserve(4 << 20).await);
         let soon = std::time::Duration::from_millis(20);

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_full_of_the_smallest_messages_is_gone_through_once() {
+    fn a_frame_of_minimal_messages_is_read_once() {
         let (mut calls, mut answers) = waiting_for(&[1, 3]);
         let count = FRAME_LIMIT / TTRPC_HEADER - 2;
         for kind in [RESPONSE, REQUEST] {

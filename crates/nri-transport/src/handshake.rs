@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_registration_that_does_not_come_is_no_plugin() {
+    async fn a_connection_without_registration_is_not_a_plugin() {
         let mut sides = sides(None).await;
         let late = sides.server.registered(&sides.trunk, Duration::from_millis(10)).await;
         assert_eq!(late, Err(NotRegistered::TimedOut));

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_that_came_refuses_however_long_its_frame_is() {
+    async fn a_received_refusal_counts_at_any_frame_length() {
         for length in [TTRPC_LIMIT - 1, TTRPC_LIMIT] {
             let (answered, _) = called(refusal(length)).await;
             assert!(matches!(answered, Err(Unanswered::Status(_))), "{length}");
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_before_a_registration_is_bounded() {
+    async fn bytes_before_a_registration_are_bounded() {
         let long = [&[0, 0, 0, 2, 0, 0x3b, 0, 0][..], &[7; 2 * UNREGISTERED]].concat();
         let small = [0, 0, 0, 2, 0, 0, 0, 1, 0].repeat(UNREGISTERED / 4);
         for bytes in [long, small] {

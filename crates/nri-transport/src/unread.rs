@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_frame_is_taken_in_parts_and_its_rest_is_a_frame() {
+    fn a_long_frame_is_read_in_parts_and_its_rest_is_a_frame() {
         let unread = Unread::default();
         unread.put(&[frame(1, b"abcdefghijkl"), frame(2, b"xyz")].concat());
         assert_eq!(unread.take_part(2), b"ab");

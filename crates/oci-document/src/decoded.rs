@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engines_document_says_what_it_looks_like() {
+    fn an_engines_usual_document_is_not_odd() {
         for text in [
             &br#" {"ociVersion":"1.0.2","process":{"env":["A=\u00e9\ud83d\ude00"]},"Xx":[1e3]} "#[..],
             br#"{"annotations":{"a":"1","A":"2"},"linux":{"netDevices":{"e":{},"E":{}}}}"#,
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn members_again_that_replace_all_of_the_earlier_one_are_read() {
+    fn repeated_members_that_fully_replace_are_read() {
         for (text, read) in [
             (&br#"{"args":["a","b"],"args":["c"]}"#[..], json!({"args": ["c"]})),
             (br#"{"args":["a"],"args":[],"args":[null]}"#, json!({"args": [""]})),

@@ -52,7 +52,7 @@ pub enum DocumentError {
         spellings: String,
     },
     /// A repeated member that Go merges into the earlier one, or that runtimes read differently.
-    #[error("config.json is ambiguous: {} is there more than once", shown(path))]
+    #[error("config.json is ambiguous: {} occurs more than once", shown(path))]
     Repeated {
         /// The member, as a dotted path.
         path: String,

@@ -15,7 +15,7 @@ fn edited(
 }
 
 #[test]
-fn what_is_not_edited_comes_out_as_it_went_in() {
+fn unedited_parts_stay_byte_for_byte() {
     let odd =
         " {\t\"a\" :1E+400 , \"a\":-0.10, \"\\ud800\":\"\\u00e9\\/\",\n\"n\":null,\"o\":{ } }\n\n";
     assert_eq!(edited(odd, |_| Ok(())).unwrap(), odd);
@@ -29,7 +29,7 @@ fn what_is_not_edited_comes_out_as_it_went_in() {
 }
 
 #[test]
-fn a_replaced_value_leaves_its_surroundings_alone() {
+fn a_replaced_value_changes_nothing_around_it() {
     let text = "{ \"x\" : {\"a\": 1 , \"b\"\t:\n2.50 ,\"c\":3}, \"y\":1.0 }";
     let result = edited(text, |root| root.object("x")?.set("b", &json!([true])));
     assert_eq!(result.unwrap(), "{ \"x\" : {\"a\": 1 , \"b\"\t:\n[true] ,\"c\":3}, \"y\":1.0 }");
@@ -69,7 +69,7 @@ fn absent_null_and_empty_places_are_filled() {
 }
 
 #[test]
-fn members_can_be_taken_out_at_every_position() {
+fn members_can_be_removed_at_every_position() {
     let text = r#"{ "a":1, "b":2, "c":3 }"#;
     for (out, wanted) in [
         (&["a"][..], r#"{ "b":2, "c":3 }"#),
@@ -95,7 +95,7 @@ fn moved_elements_keep_their_text() {
 }
 
 #[test]
-fn a_key_that_is_there_twice_or_in_another_case_is_not_edited() {
+fn a_duplicate_key_or_one_in_another_case_is_not_edited() {
     for text in [
         r#"{"linux":{},"linux":{}}"#,
         r#"{"Linux":{}}"#,
@@ -144,7 +144,7 @@ fn documents_that_cannot_be_a_config_are_refused_in_one_line() {
 }
 
 #[test]
-fn what_gos_decoder_does_not_look_at_stays_as_it_is() {
+fn parts_that_gos_decoder_ignores_stay_unchanged() {
     for text in
         [&b"{\"a\":1}{}"[..], b"{\"a\":1} x\0\xff", b"{\"a\":\"\xff\",\"b\":[\"\xe2\x82\"]}"]
     {

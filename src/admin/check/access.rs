@@ -65,7 +65,7 @@ fn written_by_others(
     // Members of group 0 count as root.
     let others = if there.gid() == 0 { 0o002 } else { 0o022 };
     (bits & others != 0).then(|| {
-        let what = format!("{shown} may be written by others (mode {bits:04o})");
+        let what = format!("{shown} is writable by others (mode {bits:04o})");
         (what, format!("chmod {mode} {shown}"))
     })
 }

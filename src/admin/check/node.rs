@@ -65,7 +65,9 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Finding> {
         AuditTarget::Journal if config.host().path(journal::SOCKET).exists() => {
             ("the journal".to_owned(), Ok(()))
         }
-        AuditTarget::Journal => ("the journal".to_owned(), Err(Error::new("systemd does not run"))),
+        AuditTarget::Journal => {
+            ("the journal".to_owned(), Err(Error::new("systemd is not running")))
+        }
     };
     let hint = "make it writable, or set audit.path";
     if let Err(error) = tried {
@@ -125,7 +127,7 @@ fn appends(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().append(true).custom_flags(flags).open(path);
     match opened.and_then(|file| file.metadata()).doing(doing)?.is_file() {
         true => files::try_write(path.parent().unwrap_or(Path::new("/"))).doing(doing),
-        false => Err(Error::new("it is no plain file")).doing(doing),
+        false => Err(Error::new("it is not a plain file")).doing(doing),
     }
 }
 

@@ -110,7 +110,7 @@ fn opens(lock: &Path) -> Result<()> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let opened = OpenOptions::new().write(true).custom_flags(flags).open(lock);
     let opened = opened.map_err(Error::from).and_then(|_file| match there.file_type() {
-        kind if kind.is_fifo() || kind.is_socket() => Err(Error::new("it is no plain file")),
+        kind if kind.is_fifo() || kind.is_socket() => Err(Error::new("it is not a plain file")),
         _ => Ok(()),
     });
     opened.map_err(|error| error.doing(format!("opening {shown}")).hint(format!("rm -r {shown}")))

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flatcar_is_known_by_its_id_alone() {
+    fn flatcar_is_detected_only_by_its_id() {
         let is = |text: &str| is_flatcar(&Texts::from([(OS_RELEASE.to_owned(), text.to_owned())]));
         assert!(is("NAME=\"x\"\nID=flatcar\n") && is("ID=\"flatcar\"\n"));
         assert!(!is("ID=debian\nID_LIKE=flatcar\n") && !is(""));

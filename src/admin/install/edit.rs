@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_below_its_table_header_with_the_files_line_ends() {
+    fn a_key_is_added_below_its_header_with_the_files_line_ends() {
         let text = "[a]\r\n  [a.\"b.c\"] # here\r\n    k = 1\r\n";
         let new = set("f", text, &["a", "b.c"], "n", "2").unwrap();
         assert_eq!(new, "[a]\r\n  [a.\"b.c\"] # here\r\n    n = 2\r\n    k = 1\r\n");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_added_to_is_left_to_a_person() {
+    fn a_file_that_cannot_be_extended_is_left_unchanged() {
         for (text, table) in
             [("a = { b = 1 }\n", "[a.n]"), ("a.b = 1\n", "[a]"), ("a = 3\n", "[a.n]")]
         {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_goes_again_although_the_file_was_edited_around_it() {
+    fn our_entry_is_removed_from_an_edited_file() {
         let (before, after) = ("a\nb\n", "a\nours\nmore\nb\n");
         assert_eq!(reverse(before, after, after).as_deref(), Some(before));
         assert_eq!(

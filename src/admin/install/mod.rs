@@ -107,7 +107,7 @@ struct EngineNamed {
     /// Container engine.
     #[arg(required_unless_present = "distribution")]
     engine: Option<Engine>,
-    /// Kubernetes distribution with the containerd (default: found).
+    /// Kubernetes distribution with the containerd (default: detected).
     #[arg(long, value_name = "NAME")]
     distribution: Option<Distribution>,
     /// The engine of this user (Podman only).
@@ -123,7 +123,7 @@ impl EngineNamed {
                 Err(Error::new("--distribution applies to containerd only"))
             }
             (engine, _) if self.user && engine != Some(Engine::Podman) => {
-                Err(Error::new(root::NOT_A_USERS).hint("give --user with podman"))
+                Err(Error::new(root::NOT_A_USERS).hint("use --user with podman"))
             }
             (engine, _) => Ok(engine.unwrap_or(Engine::Containerd)),
         }

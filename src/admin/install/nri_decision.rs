@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_a_socket_is_refused() {
+    fn an_invalid_socket_path_is_refused() {
         let long = format!("/{}", "x".repeat(LONGEST_SOCKET_PATH));
         for path in ["nri.sock", "", "/run/nri/", "/run/a\nb", long.as_str()] {
             let refused = NriDecision::of(false, Some(path)).unwrap_err().to_string();

@@ -83,7 +83,7 @@ impl NriCandidate {
     fn switch_off(&self, texts: &Texts, plan: &mut Plan) -> Result<()> {
         let main = self.main.as_deref();
         if let Some(main) = main.filter(|main| running::is_written_by_docker(main)) {
-            return Err(Error::new(format!("dockerd writes {main} anew at each start")).hint(
+            return Err(Error::new(format!("dockerd rewrites {main} at each start")).hint(
                 "install with --beside, or let dockerd use a containerd of your own (--containerd)",
             ));
         }
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_the_same_by_either_name_of_its_folder() {
+    fn both_names_of_a_sockets_folder_are_equal() {
         assert!(is_same_place("/run/nri/nri.sock", "/var/run/nri/nri.sock"));
         assert!(is_same_place("/srv/nri.sock", "/srv/nri.sock"));
         assert!(!is_same_place("/run/nri/nri.sock", "/run/nri/other.sock"));

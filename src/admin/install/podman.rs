@@ -29,7 +29,7 @@ pub(super) fn main_of_user(user: Option<(&str, &str)>, has_daemon: bool) -> Resu
         return Err(Error::new(format!(
             "this user has no daemon: {file} or the folder of XDG_RUNTIME_DIR is missing"
         ))
-        .hint("nothing was changed; make the file, which may be empty, in a login session"));
+        .hint("nothing was changed; create the file (it may be empty) in a login session"));
     }
     Ok(Some(format!("{config}/containers/containers.conf")))
 }

@@ -66,7 +66,7 @@ impl Addition<'_> {
         let (title, version) = (distribution.title(), self.version);
         let Some(path) = distribution::template(main, version) else {
             return Err(Error::new(format!("{main} cannot be changed, and imports no folder"))
-                .hint(format!("install for a file of your own: --engine-config; {title} reads it where its containerd is told to")));
+                .hint(format!("install for a file of your own: --engine-config; {title} reads it if its containerd is configured to")));
         };
         let tables = self.tables(distribution, files)?;
         if tables.is_empty() {
@@ -160,7 +160,7 @@ fn require_base(distribution: Distribution, version: i64, files: &Files, path: &
     }
     let title = distribution.title();
     Err(Error::new(format!(
-        "this {title} is too old for a template that extends its own: {path} would replace it"
+        "this {title} is too old for a template that extends its default: {path} would replace it"
     ))
     .hint(format!("update {title} to a version of 2024 or later, or write this template yourself")))
 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_addition_is_found_again_and_everything_around_it_stays() {
+    fn an_addition_is_found_and_its_surroundings_stay() {
         let text = format!("a\n\n{BEGIN}[x]\n{END}b\n");
         assert_eq!(without_addition(&text), "a\nb\n");
         for text in ["", "a\n", "# nri-runc: end\n", BEGIN, "a\n\nb"] {

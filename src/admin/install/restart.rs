@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn k0s_needs_no_command_unless_it_did_not_see_the_change() {
+    fn k0s_needs_a_command_only_if_it_missed_the_change() {
         let main = Distribution::K0s.main();
         assert_eq!(of(main, &[]), "");
         let (_temp, root) = place(&[("etc/systemd/system/k0sworker.service", "")]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_with_files_of_their_own_are_restarted_as_ever() {
+    fn engines_with_separate_files_are_restarted_as_usual() {
         let (_temp, root) = place(&[]);
         let of = |engine, removes| command(engine, None, removes, &root);
         assert_eq!(of(Engine::Containerd, false), "systemctl restart containerd");

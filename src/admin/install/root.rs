@@ -28,7 +28,7 @@ use crate::sources::registered::FOLDER;
 const LOOKUP_ATTEMPTS: usize = 32;
 
 /// Why `--user` cannot be meant.
-pub(super) const NOT_A_USERS: &str = "--user is for Podman of users without privileges";
+pub(super) const NOT_A_USERS: &str = "--user is for the Podman of an unprivileged user";
 
 /// The directory below which everything happens.
 #[derive(Debug)]
@@ -52,9 +52,7 @@ impl Root {
     /// Fails for the host's root, and without a home.
     pub(super) fn of_user(host: Host) -> Result<Self> {
         let Some((config, data)) = config::user_homes() else {
-            return Err(
-                Error::new(NOT_A_USERS).hint("call it as the user, whose HOME has to be set")
-            );
+            return Err(Error::new(NOT_A_USERS).hint("run it as that user, with HOME set"));
         };
         let user = Some((config.display().to_string(), data.display().to_string()));
         Ok(Self { host, inside: None, user })

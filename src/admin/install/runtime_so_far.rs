@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_program_needs_no_note() {
+    fn an_unchanged_runtime_needs_no_note() {
         let found = |path: &str| Some(Ok(PathBuf::from(path)));
         for (theirs, ours) in [
             ("/opt/own/runc", found("/opt/own/runc")),

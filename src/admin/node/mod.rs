@@ -48,10 +48,10 @@ const CHECK_PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct NodeOptions {
     #[command(flatten)]
     install: Install,
-    /// Configuration for the node, put into /etc/nri-runc/config.d.
+    /// Configuration for the node, written to /etc/nri-runc/config.d.
     #[arg(long, value_name = "FILE")]
     node_config: Option<PathBuf>,
-    /// Unit that runs the engine; of several, the active one.
+    /// Unit that runs the engine (repeatable: the active one is used).
     #[arg(long, value_name = "UNIT")]
     unit: Vec<String>,
     /// Never restart the engine: print the command and wait.
@@ -77,7 +77,7 @@ pub(super) struct NodeOptions {
     /// How long SIGTERM waits for containers that use nri-runc.
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     removal_wait: String,
-    /// Program that speaks to systemd and to Kubernetes.
+    /// Program that talks to systemd and to Kubernetes.
     #[arg(long, value_name = "PATH", default_value = "/nri-runc-node-helper")]
     helper: PathBuf,
     /// Exit once the node is ready.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_daemonset_that_is_being_deleted_takes_everything_back() {
+    fn only_a_deleted_daemonset_uninstalls() {
         let of = |script: &str, may_ask| {
             let (_temp, helper) = helper(script);
             is_being_removed(&helper, Some("kube-system/nri-runc"), may_ask)

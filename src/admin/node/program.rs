@@ -43,7 +43,7 @@ pub(super) fn put_configuration(
     let loaded = config::load(Some(file));
     if let Some(problem) = loaded.problems.first() {
         return Err(Error::new(format!("the configuration has an error: {}", problem.text))
-            .hint("nothing was put on the node; correct the file that --node-config names"));
+            .hint("nothing was installed on the node; fix the file that --node-config names"));
     }
     let (_, text) = loaded.files.first().cloned().unwrap_or_default();
     put(on, record, CONFIGURATION, text.as_bytes(), |path| on.put_text(path, Some(&text), false))
@@ -64,7 +64,7 @@ fn put(
     if let Some(there) = &there
         && !record.knows(path, there)
     {
-        return Err(Error::new(format!("{path} is on the node and was not put there by node"))
+        return Err(Error::new(format!("{path} exists on the node, but node did not install it"))
             .hint("remove or rename it, or choose another path with --binary"));
     }
     record.begin(on, path, bytes)?;
@@ -78,7 +78,7 @@ pub(super) fn node_configuration(folder: &Path) -> Result<Loaded> {
     let mut loaded = config::load_below(folder);
     if let Some(why) = &loaded.config.protection_error {
         return Err(Error::new(format!("the node's configuration has an error: {why}"))
-            .hint("correct it: with it, nri-runc refuses containers"));
+            .hint("fix it: nri-runc refuses containers until then"));
     }
     let run_dir = loaded.config.run_dir.clone();
     loaded.config.run_dir = folder.join(run_dir.strip_prefix("/").unwrap_or(&run_dir));

@@ -110,7 +110,7 @@ fn end_daemon(config: &Config) -> Result<bool> {
     let deadline = Instant::now() + DAEMON_WAIT;
     while wrapper::is_listening(config) {
         if Instant::now() >= deadline {
-            return Err(Error::new("the daemon has not ended yet"));
+            return Err(Error::new("the daemon has not exited yet"));
         }
         std::thread::sleep(DAEMON_POLL);
     }

@@ -31,7 +31,7 @@ pub(super) struct Top {
     /// Time between updates.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     interval: Duration,
-    /// End after so many pages (1 into a pipe).
+    /// Exit after this many pages (1 into a pipe).
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
     #[command(flatten)]

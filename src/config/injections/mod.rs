@@ -132,7 +132,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "name",
         "",
-        "Name of the injection: `inject:NAME` owns what it sets, in messages, `explain`, the audit log and metrics. No two share one. Without it: `FILE:LINE`.",
+        "Name of the injection: `inject:NAME` owns what it sets, in messages, `explain`, the audit log and metrics. It must be unique. Without it: `FILE:LINE`.",
         |d, v| {
             d.name = read_name(v)?;
             match d.name.contains(',') {
@@ -150,7 +150,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "labels",
         "[]",
-        "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels: where nothing but labels and images selects, only `env` and `annotations` can be injected.",
+        "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels: an injection selected only by labels and images can set only `env` and `annotations`.",
         |d, v| d.pods.set("labels", v),
     ),
     setting("engines", "[]", "Pods of one of these engines, as in a rule. Empty = any.", |d, v| {
@@ -165,7 +165,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "images",
         "[]",
-        "Containers of one of these images, by the name that the engine has. Empty = any.",
+        "Containers of one of these images, by the engine's name for it. Empty = any.",
         |d, v| {
             d.images = read_patterns(v)?;
             Ok(())
@@ -174,7 +174,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "index",
         "\"00\"",
-        "Place in the order of plugins, before those of the same index.",
+        "Position in the order of plugins, before plugins with this index.",
         |d, v| {
             let index = read_text(v)?;
             let is_index = index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit());
@@ -188,7 +188,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "mode",
         "\"enforce\"",
-        "`enforce`: it is done. `audit`: what it would do is noted.",
+        "`enforce`: apply it. `audit`: only log what it would do.",
         |d, v| {
             d.mode = read_mode(v)?;
             Ok(())
@@ -197,7 +197,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "when",
         "\"absent\"",
-        "`absent`: what the container's document has stays, and a plugin that sets the same wins. `always`: it is set like a plugin's answer.",
+        "`absent`: values of the container's document and of plugins win. `always`: it is merged like a plugin's response.",
         |d, v| {
             d.is_always = match read_text(v)? {
                 "always" => true,
@@ -210,7 +210,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     setting(
         "on_failure",
         "\"skip\"",
-        "A container for which it cannot be done is created without it (`skip`), or refused (`refuse`).",
+        "If it cannot be applied, the container is created without it (`skip`) or refused (`refuse`).",
         |d, v| {
             d.refuses = match read_text(v)? {
                 "refuse" => true,
@@ -246,7 +246,7 @@ static INJECTION_KEYS: &[InjectionKey] = &[
     ),
     values(
         "seccomp",
-        "File with a seccomp profile in the form of the OCI specification, read at each create. Only with `when = \"always\"`.",
+        "File with a seccomp profile in the OCI specification's format, read at each create. Only with `when = \"always\"`.",
         Path,
     ),
     values("oom_score_adj", "Adjustment of the OOM score.", Integer(-1000, 1000)),
@@ -469,7 +469,7 @@ impl Draft {
 /// The table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     let mut page = String::from(
-        "\n## Keys of an injection\n\nInjections are written as `[[inject]]`, as many as you like; \
+        "\n## Keys of an injection\n\nInjections are written as `[[inject]]`, any number of them; \
          [Injections](injections.md) explains them.\n\n| key | default | meaning |\n|---|---|---|\n",
     );
     for InjectionKey { name, default, meaning, form: _ } in INJECTION_KEYS {

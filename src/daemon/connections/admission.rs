@@ -114,7 +114,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
         handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
         () = slot.lost() => None,
         () = daemon.registry.roster.cut() => {
-            let why = "the daemon becomes another program, and it had not registered in time";
+            let why = "the daemon is being re-executed, and it had not registered in time";
             Some(Err(SessionError::Gone(why.to_owned())))
         }
     };
@@ -145,7 +145,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
 
 fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     let line = format!(
-        "{} connections have not registered yet: one of process {pid}, which is among those with the most, was closed",
+        "{} connections have not registered yet: one of process {pid}, which has among the most, was closed",
         limits::REGISTERING
     );
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));
@@ -162,7 +162,7 @@ async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Resu
         let (folder, why) = (config.plugin_path.display(), in_our_words(&error));
         if config.plugin(identity.0, name).displace == Displace::Never {
             let why = format!(
-                "whether it is pre-installed cannot be known ({folder}: {why}): make this folder readable"
+                "cannot determine whether it is pre-installed ({folder}: {why}): make this folder readable"
             );
             checked = Err((NotAdmitted::File, why));
         }
@@ -240,7 +240,7 @@ pub(super) async fn admit(
         Ok(None) if !launched && !config.names_plugin(&id) && is_full(daemon) => {
             let most = limits::PLUGINS;
             let why = format!(
-                "{most} plugins take part already; end some of them, or give this one a section [plugin.NAME]"
+                "{most} plugins already take part; stop some of them, or give this one a section [plugin.NAME]"
             );
             Err((ConnectionLine::Full, why))
         }
@@ -320,7 +320,7 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     daemon.keep_execs_file_while_it_runs();
     record_protecting_plugins(daemon);
     // The process of a launched plugin must not outlive its connection.
-    connected.chained.plugin.disconnect("its connection has ended");
+    connected.chained.plugin.disconnect("its connection was closed");
     let (who, why) = ((id.as_str(), connected.chained.launched), quoted(&why));
     let line = format!("{id} disconnected: {why}");
     refusals::report_plugin(daemon, ConnectionLine::Disconnected, who, (&line, &why));

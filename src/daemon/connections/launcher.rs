@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_goes_on_while_its_folder_cannot_be_read() {
+    fn a_plugin_keeps_running_while_its_folder_is_unreadable() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("folder");
         std::os::unix::fs::symlink("folder", &folder).unwrap();

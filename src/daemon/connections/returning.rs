@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_comes_back_and_a_session_does_not() {
+    fn a_service_returns_but_a_session_does_not() {
         assert!(is_service("/system.slice/balloons.service"));
         assert!(!is_service("/user.slice/user-0.slice/user@0.service"));
         assert!(!is_service("/user.slice/user-0.slice/session-1.scope"));

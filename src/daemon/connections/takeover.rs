@@ -78,14 +78,14 @@ impl Takeover {
         let (takeovers, at) = (&daemon.registry.takeovers, Instant::now());
         let old_pid = old.chained.plugin.pid();
         let why = if takeovers.is_contested(&self.id, at) {
-            format!("this place was taken over {MOST} times within {} seconds", WINDOW.as_secs())
+            format!("this plugin was replaced {MOST} times within {} seconds", WINDOW.as_secs())
         } else if self.comes_back(daemon, old_pid) {
             "another pod has taken over from its pod since".to_owned()
         } else {
             return Ok(());
         };
         let reason = format!(
-            "{} was refused, since {} has its place and {why}; only one of them may run, stop the other",
+            "{} was refused, since {} has this name and {why}: stop one of the two",
             process_name(self.pid),
             process_name(old_pid)
         );

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_or_unnamed_writer_is_unknown_and_this_test_is_none() {
+    fn an_exited_or_unnamed_writer_is_unknown() {
         let host = Host::default();
         assert_eq!(identify(&host, None, &[]), LimitWriter::Unknown);
         let own = || Writer {

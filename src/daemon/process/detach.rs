@@ -111,8 +111,10 @@ pub(crate) fn reset_priorities() -> Result<()> {
     // SAFETY: as above.
     let io_class = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } >> 13;
     let stays = |what: &str, value: i64| {
-        Err(Error::new(format!("{what} {value} of the process that started the daemon stays"))
-            .hint("it lacks CAP_SYS_NICE to reset it; see docs/install.md"))
+        Err(Error::new(format!(
+            "{what} {value} of the process that started the daemon cannot be reset"
+        ))
+        .hint("it lacks CAP_SYS_NICE to reset it; see docs/install.md"))
     };
     match (policy, nice, io_class) {
         (policy, ..) if policy != libc::c_long::from(libc::SCHED_OTHER) => {
@@ -133,8 +135,10 @@ pub(crate) fn refuse_no_new_privs() -> Result<()> {
     if !nix::sys::prctl::get_no_new_privs().unwrap_or(false) {
         return Ok(());
     }
-    Err(Error::new("the process that started the daemon has no_new_privs set, for good")
-        .hint("let a service manager start it; see docs/install.md"))
+    Err(Error::new(
+        "the process that started the daemon has no_new_privs set, which cannot be undone",
+    )
+    .hint("let a service manager start it; see docs/install.md"))
 }
 
 /// Resets signals to their defaults: ignored ones stay ignored across exec, and an ignored SIGCHLD

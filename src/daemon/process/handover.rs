@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_were_passed_on_in_vain_are_taken_back() {
+    fn descriptors_of_a_failed_handover_are_reclaimed() {
         let (one, _other) = nix::unistd::pipe().unwrap();
         let flags = || nix::fcntl::fcntl(&one, nix::fcntl::FcntlArg::F_GETFD).unwrap();
         drop(PassedOn::new(vec![number(&one)]).unwrap());

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_daemon() {
+    fn only_one_daemon_runs() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let first = lock(&config).unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_a_silent_process_holds_is_waited_for_and_named() {
+    fn a_lock_of_a_silent_process_is_awaited_and_named() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let first = lock(&config).unwrap();
@@ -180,6 +180,6 @@ mod tests {
         drop(lock(&config).unwrap());
         std::fs::set_permissions(&config.run_dir, PermissionsExt::from_mode(0o777)).unwrap();
         let error = lock(&config).unwrap_err().to_string();
-        assert!(error.contains("may be written by others"), "{error}");
+        assert!(error.contains("is writable by others"), "{error}");
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_again_only_where_they_may_have_changed() {
+    fn only_possibly_changed_files_are_read_again() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("config.toml");
         let write = |text: &str| crate::files::replace(&path, text.as_bytes()).unwrap();

@@ -380,7 +380,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let reason = match apply::reapply(daemon, key).await {
         Ok(()) => "values that plugins own were written again after that update".to_owned(),
         Err(update_error) => {
-            let why = format!("values that plugins own could not be restored: {update_error}");
+            let why = format!("plugin-owned values could not be restored: {update_error}");
             daemon.report.note_failure(&format!("update {}: {why}", key.id), "");
             why
         }

@@ -193,7 +193,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
         [(_, Some(only))] => Ok((None, vec![Rc::clone(only)])),
         [] => Err(Error::new(format!("no container or pod has the ID {wanted}"))
             .hint("see: nri-runc nri pods")),
-        several => Err(Error::new(format!("{wanted} means {} records", several.len()))
+        several => Err(Error::new(format!("{wanted} matches {} records", several.len()))
             .hint("give the whole ID")),
     }
 }
@@ -206,7 +206,7 @@ fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<
             .hint("stop and remove it with its engine"));
     }
     if !daemon.lane(&record.key).pending.borrow().is_empty() {
-        return Err(Error::new(format!("a command of the runtime works on {id}"))
+        return Err(Error::new(format!("a runtime command is in progress for {id}"))
             .hint("try again once it has ended"));
     }
     if is_forced || presence::is_absent(&state_dir::folder(&daemon.host, &record.key)) {

@@ -417,7 +417,7 @@ fn call(
         ..WrapperRequest::default()
     };
     let call = VerbRequest::new(ReceivedQuestion::alone(question)).filter(|call| call.key == *key);
-    call.ok_or_else(|| Error::new("no command line can name it"))
+    call.ok_or_else(|| Error::new("its ID cannot be passed on a command line"))
 }
 
 /// The runtime of this kind: as configured for an instance, else as installed, else the default one.

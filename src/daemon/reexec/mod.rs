@@ -274,7 +274,7 @@ impl Reexec<'_> {
         // A launched plugin would be stopped; see `check_launched`.
         let others = connected.iter().filter(|plugin| !plugin.chained.launched);
         for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
-            let why = "the daemon becomes another program, and it was not synchronized in time";
+            let why = "the daemon is being re-executed, and it was not synchronized in time";
             plugin.chained.plugin.disconnect(why);
         }
     }

@@ -56,11 +56,11 @@ impl Program {
         let path = self.path.display();
         let answer = tokio::time::timeout(PROBE_WAIT, self.ask()).await;
         let answer = answer.map_err(|_late| {
-            Error::new(format!("{path} did not say in {} s what it can do", PROBE_WAIT.as_secs()))
+            Error::new(format!("{path} did not report its abilities in {} s", PROBE_WAIT.as_secs()))
         })??;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         let Some(states) = answer["states"].as_array() else {
-            return Err(Error::new(format!("{path} cannot take a running daemon's place"))
+            return Err(Error::new(format!("{path} cannot replace a running daemon"))
                 .hint("it is no nri-runc, or a version without this ability: restart the daemon"));
         };
         if states.iter().any(|state| *state == self.state_version) {

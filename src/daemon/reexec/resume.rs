@@ -67,11 +67,11 @@ impl Predecessor {
         let saved: SavedDaemon = serde_json::from_slice(&document)
             .map_err(|error| Error::new(format!("it cannot be read: {error}")))?;
         if saved.run_dir != config.run_dir {
-            return Err(Error::new(format!("it is of {}", saved.run_dir.display())));
+            return Err(Error::new(format!("its run directory is {}", saved.run_dir.display())));
         }
         let file = std::fs::File::from(handover::own(saved.lock)?);
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|_locked| Error::new("the daemon's lock was not kept"))?;
+            .map_err(|_locked| Error::new("the daemon's lock was lost"))?;
         let stand_in = saved.stand_in.map(handover::own).transpose()?;
         Ok(Self { saved, lock, stand_in: stand_in.map(StandIn::resume) })
     }
@@ -185,6 +185,6 @@ async fn answer_on(caller: RawFd, answer: &[u8]) -> Result<()> {
     stream.set_nonblocking(true)?;
     let mut stream = UnixStream::from_std(stream)?;
     let written = tokio::time::timeout(ANSWER_WAIT, stream.write_all(answer)).await;
-    written.map_err(|_late| Error::new("it does not read"))??;
+    written.map_err(|_late| Error::new("it does not read the response"))??;
     Ok(())
 }

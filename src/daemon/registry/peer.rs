@@ -108,7 +108,7 @@ pub(crate) fn allow_user(config: &Config, uid: u32) -> Result<(), String> {
 
 fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
     format!(
-        "{} has this name, so only the process that nri-runc starts from it is this plugin: stop process {pid}, remove the file, or set displace = \"any\" in [plugin.{name}]",
+        "{} has this name, which is reserved for the process that nri-runc starts from it: stop process {pid}, remove the file, or set displace = \"any\" in [plugin.{name}]",
         file.display()
     )
 }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_judged_by_user_origin_and_file() {
+    fn a_process_is_admitted_by_user_origin_and_file() {
         let temp = tempfile::tempdir().unwrap();
         crate::files::replace(&temp.path().join("10-policy"), b"").unwrap();
         let mut config = Config { plugin_path: temp.path().to_owned(), ..Config::default() };

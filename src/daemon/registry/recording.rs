@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recording_ends_at_its_bound_of_lines_and_keeps_those() {
+    async fn a_recording_stops_at_its_line_limit_and_keeps_its_lines() {
         let recorders = Recorders::default();
         let mut recording = recorders.listen();
         for _ in 0..=limits::RECORDING_BACKLOG {

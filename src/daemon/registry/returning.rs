@@ -189,7 +189,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[tokio::test]
-    async fn a_wait_ends_with_the_word_that_a_plugin_does_not_come_back() {
+    async fn a_wait_ends_once_a_plugin_cannot_return() {
         let returning = ReturningPlugins::default();
         returning.expect("10-a", LONG);
         returning.expect("20-b", LONG);

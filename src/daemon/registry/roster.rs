@@ -215,7 +215,7 @@ impl Roster {
         match meant.as_slice() {
             [record] => Ok(record.output()),
             [] if connected.iter().any(|id| id == wanted || is_named(id, wanted)) => Err(format!(
-                "{wanted} was not launched by nri-runc: its output is where it was started"
+                "{wanted} was not launched by nri-runc: nri-runc does not have its output"
             )),
             [] => {
                 let error = Error::new(format!("no plugin {wanted} was launched"));

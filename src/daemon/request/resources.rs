@@ -44,7 +44,8 @@ pub(crate) fn requested(
         RuntimeKind::Runc | RuntimeKind::Other => match odd_document(&bytes) {
             Ok(block) => block,
             Err(DocumentError::Repeated { path }) => {
-                let why = format!("the requested resources have {} more than once", quoted(&path));
+                let why =
+                    format!("the requested resources contain {} more than once", quoted(&path));
                 return Err(Error::new(why).hint("nothing was changed"));
             }
             Err(_not_a_document) => return Ok(None),

@@ -404,7 +404,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
         },
     };
     if let Err(update_error) = written {
-        warn!("{}: values that plugins own could not be restored: {update_error}", key.id);
+        warn!("{}: plugin-owned values could not be restored: {update_error}", key.id);
     }
 }
 

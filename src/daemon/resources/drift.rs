@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_fields_and_disabled_plugins_are_left_alone() {
+    fn unnamed_fields_and_disabled_plugins_are_not_reapplied() {
         for place in Place::each() {
             place.cpus("0-3\n");
             for config in [

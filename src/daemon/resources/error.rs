@@ -35,8 +35,8 @@ pub(crate) enum UpdateError {
 impl fmt::Display for UpdateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("no such container is known"),
-            Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
+            Self::Unknown => f.write_str("this container is unknown"),
+            Self::Sandbox => f.write_str("it is its pod's infrastructure container"),
             Self::Gone => f.write_str("it has ended"),
             Self::NotCreated => f.write_str("it was not created"),
             Self::Starting => f.write_str("it is being started"),

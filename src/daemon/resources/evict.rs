@@ -78,7 +78,7 @@ async fn evict_one(
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let plugin = allowed(daemon, &record, askers)?;
     if record.is_sandbox && !daemon.config().eviction_sandboxes {
-        return Err("it is the infrastructure of its pod (eviction.sandboxes)".to_owned());
+        return Err("it is its pod's infrastructure container (eviction.sandboxes)".to_owned());
     }
     match record.state {
         Lifecycle::Creating => return Err("it is still being created".to_owned()),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_shared_on_one_engine_and_by_words_that_count() {
+    fn a_shared_namespace_needs_one_engine_and_proven_names() {
         let own = pod("cri-o", "shop", false);
         assert!(share_namespace(&own, &pod("cri-o", "shop", false)));
         assert!(!share_namespace(&own, &pod("cri-o", "shop", true)));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_whose_init_process_is_not_known_proves_nothing() {
+    fn a_container_without_a_known_init_process_does_not_match() {
         let all = [("victim", "/kubepods/podv/victim")];
         assert!(outermost("0::/kubepods/podv/victim", &all, |_| None).is_err());
         assert!(outermost("0::/x/kubepods/podv/victim", &all, |_| None).is_err());

@@ -35,7 +35,7 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     // Without a pidfd the child is polled.
     let process = pidfd::open(child.id()).or_absent().flatten();
     let Some(status) = ended(child, process.as_ref(), RUNTIME_WAIT).await? else {
-        return Err(Error::new(format!("{} {} did not end", record.runtime, words.join(" "))));
+        return Err(Error::new(format!("{} {} did not exit", record.runtime, words.join(" "))));
     };
     if status.success() {
         return Ok(());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_descriptor_of_the_process_others_go_on_meanwhile() {
+    async fn without_a_pidfd_other_work_continues() {
         let ticks = std::cell::Cell::new(0);
         let tick = async {
             loop {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_reported_in_the_last_words() {
+    async fn a_failure_has_the_last_line_of_the_output() {
         let fine = run(&record(&[]), &["-c", "grep -q wanted"], b"wanted").await;
         assert!(fine.is_ok(), "{fine:?}");
         let words = ["-c", "echo one >&2; echo two >&2; exit 3"];

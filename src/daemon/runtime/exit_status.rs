@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_published_exit_is_that_of_this_process_alone() {
+    async fn a_published_exit_applies_only_to_its_process() {
         let codes = ExitCodes::default();
         let here = record("/run/one", "/none");
         codes.note_monitor(&here, false);

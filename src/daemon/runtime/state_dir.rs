@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_and_nothing_give_nothing() {
+    fn invalid_and_stopped_states_have_no_process() {
         let (_a, garbage) = place(&[("c/state.json", "{{{")]);
         let (_b, stopped) = place(&[("c/status", "{\"pid\":0}")]);
         for key in [garbage, stopped] {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_a_process_is_there_all_the_same() {
+    fn a_container_without_a_process_still_exists() {
         let ended = json!({"pid": 0, "bundle": "/b"});
         let ended = understood("status", &ended);
         assert_eq!((ended.pid, ended.bundle.as_deref()), (None, Some("/b")));

@@ -229,7 +229,7 @@ fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Re
                 let plugin = changes.owners.get(field).cloned().unwrap_or_default();
                 let plugin = plugin.trim_start_matches('-').to_owned();
                 let why = format!(
-                    "{plugin} changes {field}, for which exec has no flag: only an exec with --process can have it"
+                    "{plugin} changes {field}, but exec has no flag for it: use exec with --process"
                 );
                 return Err(Error::new(why).by(plugin).about(field));
             }

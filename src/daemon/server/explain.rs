@@ -48,7 +48,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
         return pod.map(|pod| Explanation::Pod(Box::new(pod)));
     }
     let Some(best) = best else {
-        let error = Error::new(format!("no container or pod {wanted} is known"));
+        let error = Error::new(format!("no container or pod matches {wanted}"));
         return Err(error.hint("see: nri-runc nri pods").to_string());
     };
     let found = ranked.into_iter().filter(|(rank, _)| *rank == best);

@@ -160,7 +160,7 @@ pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -
 /// Gives up on a peer that does not read: tasks that wait for idle connections must not wait for it.
 async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
     let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
-    let sent = sent.map_err(|_late| Error::new("the peer does not read the answer"))?;
+    let sent = sent.map_err(|_late| Error::new("the peer does not read the response"))?;
     sent.doing(|| "sending an answer")
 }
 
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn work_goes_on_while_a_wrapper_reads_no_heartbeat() {
+    fn work_continues_while_a_wrapper_reads_no_heartbeat() {
         run(async {
             let (mut ours, _unread) = full().await;
             let work = async {

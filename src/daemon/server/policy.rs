@@ -37,7 +37,7 @@ pub(super) fn policy(
     let pod = match found.as_slice() {
         [pod] => *pod,
         [] => {
-            let error = Error::new(format!("no pod {wanted} is known"));
+            let error = Error::new(format!("no pod matches {wanted}"));
             return Err(error.hint("see: nri-runc nri pods").to_string());
         }
         several => return Err(rows::ambiguous_pods(wanted, several)),

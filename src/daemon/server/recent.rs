@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_and_a_plugins_configuration_are_left_out() {
+    fn unreadable_requests_and_configurations_are_omitted() {
         let answer = ttrpc::Response::default();
         let request = api::ConfigureRequest { config: "secret".to_owned(), ..Default::default() };
         let row = row(&call("Configure", request.write_to_bytes().unwrap(), &answer));

@@ -104,7 +104,7 @@ mod tests {
     use crate::files::open_dir;
 
     #[tokio::test]
-    async fn a_bundle_is_one_whatever_it_is_called_and_others_are_others() {
+    async fn one_bundle_by_several_paths_has_one_turn() {
         let temp = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         let link = other.path().join("link");

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_the_same_as_a_message_and_as_bytes() {
+    fn a_pods_message_and_its_bytes_are_equal() {
         let json = serde_json::json!({
             "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
             "engine": "plain", "state": "ready", "sandbox": null, "message": ""

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_does_not_return_holds_up_its_own_folder_alone() {
+    fn a_hanging_call_delays_only_its_own_folder() {
         in_a_loop(async {
             let calls = Unanswered::default();
             let (answer, call) = hung(&calls, "/a");

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
+    fn the_number_of_remembered_failures_is_bounded() {
         let backoff = UpdateBackoff::default();
         (0..2 * limits::FAILING_UPDATES).for_each(|id| backoff.note("10-a", &id.to_string(), true));
         assert_eq!(backoff.0.borrow().len(), limits::FAILING_UPDATES);

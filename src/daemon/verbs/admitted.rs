@@ -111,7 +111,7 @@ async fn describe_and_record(
 
 /// Records the plugins that did not connect while a create waited for them.
 fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
-    let reason = "was expected to connect and did not in time";
+    let reason = "was expected but did not connect in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
     let late: Vec<Skipped> = late.collect();
     daemon.audit_skipped(&record.key, Event::CreateContainer.name(), &late);

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_inside_is_not_the_folder_itself() {
+    fn removing_an_entry_does_not_remove_the_folder() {
         let temp = tempfile::tempdir().unwrap();
         local(async {
             let mut watched = FolderWatch::default().watch(temp.path()).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_before_a_new_watch_has_its_listener_is_received() {
+    fn events_before_a_watch_has_its_listener_are_received() {
         let temp = tempfile::tempdir().unwrap();
         let (kept, gone) = (temp.path().join("kept"), temp.path().join("gone"));
         for folder in [&kept, &gone] {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_was_started_and_is_gone_was_started() {
+    fn a_vanished_container_that_started_counts_as_started() {
         let (place, mut start_watch) = Place::new();
         assert!(!start_watch.has_started(false).unwrap());
         std::fs::create_dir(place.folder()).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_while_the_daemon_is_busy_is_not_missed() {
+    fn a_start_while_the_daemon_is_busy_is_not_missed() {
         let (place, mut start_watch) = Place::new();
         start_watch.watch_in_background();
         std::fs::create_dir(place.folder()).unwrap();

@@ -46,7 +46,7 @@ fn a_node_without_a_mode_has_the_hosts() {
 }
 
 #[test]
-fn a_node_without_numbers_has_the_hosts_and_a_given_mode_holds() {
+fn a_node_without_numbers_gets_the_hosts_and_keeps_its_mode() {
     let null = |mode| ("c".to_owned(), 1, 3, Some(mode));
     assert_eq!(node("{path: /dev/open}"), null(0o666));
     assert_eq!(node("{path: /dev/open, type: \"\", fileMode: 0}"), null(0));
@@ -55,7 +55,7 @@ fn a_node_without_numbers_has_the_hosts_and_a_given_mode_holds() {
 }
 
 #[test]
-fn a_node_that_is_not_on_the_host_comes_from_its_file_alone() {
+fn a_node_missing_on_the_host_comes_from_its_file() {
     let gone = "{path: /dev/gone, type: c, major: 195, minor: 7}";
     assert_eq!(node(gone), ("c".to_owned(), 195, 7, None));
     assert_eq!(node("{path: /dev/gone, type: p}"), ("p".to_owned(), 0, 0, None));

@@ -274,7 +274,7 @@ fn disks() -> HostTree {
 }
 
 #[test]
-fn a_block_io_class_becomes_limits_for_the_disks_that_are_there() {
+fn a_block_io_class_becomes_limits_of_existing_disks() {
     let resolved = disks().resolve(&blockio("slow")).unwrap();
     let rate = |major, minor, rate| json!({"major": major, "minor": minor, "rate": rate});
     let wanted = json!({
@@ -312,7 +312,7 @@ fn a_block_io_class_that_means_nothing_is_refused_with_its_file() {
         ("unheard", "there is no class"),
         ("bad-weight", "outside 10 to 1000"),
         ("bad-number", "many"),
-        ("no-devices", "no Devices"),
+        ("no-devices", "without Devices"),
         ("bad-key", "Wait"),
         ("bad-device", "not a path in /dev"),
         ("no-list", "not a list"),

@@ -113,7 +113,7 @@ fn an_unknown_runtime_has_only_its_named_features() {
     let youki = Features::from_answers("youki version 0.5.3", "{}");
     says(
         &checked(&rdt, &youki).unwrap_err(),
-        &["youki 0.5.3 names in its features no linux.intelRdt.schemata"],
+        &["youki 0.5.3 does not list linux.intelRdt.schemata in its features"],
     );
 }
 
@@ -164,7 +164,7 @@ fn a_runtimes_features_take_precedence_over_its_version() {
 }
 
 #[test]
-fn removals_and_everyday_fields_ask_no_runtime() {
+fn removals_and_basic_fields_need_no_features_query() {
     for adjustment in [
         json!({}),
         json!({"mounts": [mount("/m", &["ro", "rbind", "noexec"]), mount("-/n", &["idmap"])]}),
@@ -215,7 +215,7 @@ fn memory_that_runc_ignores_needs_the_daemon_to_write_it() {
 }
 
 #[test]
-fn what_cdi_and_classes_bring_needs_the_runtime_too() {
+fn edits_by_cdi_and_classes_need_runtime_support_too() {
     let brought = |resolved: &Resolved, runtime: &Features| {
         check_runtime(&asks(&json!({})), resolved, runtime, ResourceWriter::Runtime)
     };

@@ -69,7 +69,7 @@ fn checked(tree: &HostTree, resources: &serde_json::Value) -> Result<(), PatchEr
 }
 
 #[test]
-fn what_cgroup_v2_has_no_setting_for_is_refused_by_field() {
+fn fields_missing_in_cgroup_v2_are_refused_by_name() {
     let (v1, v2) = (HostTree::new(&V1), HostTree::new(&V2));
     for (resources, field) in [
         (json!({"memory": {"kernel": 4096}}), "MemKernelLimit"),
@@ -109,7 +109,7 @@ fn values_that_hold_anyway_pass_on_both_versions() {
 }
 
 #[test]
-fn what_the_kernel_lacks_or_ignores_is_refused_by_field() {
+fn fields_that_the_kernel_lacks_are_refused_by_name() {
     let v1 = HostTree::new(&V1);
     let error = checked(&v1, &json!({"cpu": {"realtimeRuntime": 900}})).unwrap_err();
     assert_eq!(error.field(), Some("CPURealtimeRuntime"), "{error}");
@@ -130,7 +130,7 @@ fn what_the_kernel_lacks_or_ignores_is_refused_by_field() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_not_taken_for_missing() {
+fn an_unreadable_file_does_not_count_as_missing() {
     // A folder fails with another error than a missing file.
     let budget = "/sys/fs/cgroup/cpu/kubepods/cpu.rt_runtime_us";
     let node = HostTree::new(&[(&format!("{budget}/x"), "")]);

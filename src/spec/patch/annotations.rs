@@ -59,7 +59,7 @@ fn problem_of(key: &str, allowed: &BTreeSet<String>) -> Option<&'static str> {
     } else if key.contains('=') {
         Some("runc would read the part before \"=\" as the key")
     } else if key == BUNDLE || (is_acted_on(key) && !allowed.contains(key)) {
-        Some("the runtime gives this annotation a meaning of its own")
+        Some("the runtime interprets this annotation")
     } else {
         None
     }

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_variable_that_is_there_twice_the_last_counts() {
+    fn the_last_of_duplicate_variables_counts() {
         let values = [value("process.env[A]", json!("2"), json!("a"))];
         becomes(r#"{"env":["A=1","B=","A=2"]}"#, &values, r#"{"env":["A=a","B="]}"#);
         let asked = r#"{"env":["A=2","A=1"]}"#;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn members_become_the_plugins_unless_the_caller_has_others() {
+    fn plugin_values_replace_members_the_caller_left_unset() {
         let idle = json!({"policy": "SCHED_IDLE"});
         let values = [
             value("process.oomScoreAdj", json!(100), json!(-5)),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_edited_without_guessing_is_refused() {
+    fn ambiguous_documents_are_refused() {
         let values = [value("process.env[A]", Value::Null, json!("1"))];
         for document in [
             "",
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_version_does_not_know_is_left_alone() {
+    fn unknown_members_stay_unchanged() {
         let values = [value("process.execCPUAffinity", Value::Null, json!({"initial": "0"}))];
         becomes(r#"{"env":[]}"#, &values, r#"{"env":[]}"#);
         becomes(r#"{"env":[]}"#, &[], r#"{"env":[]}"#);

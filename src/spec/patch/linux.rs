@@ -131,7 +131,7 @@ fn patch_sysctls(patch: &mut Patch<'_, '_>, sysctl: &HashMap<String, String>) ->
             Err(problem) => problem.to_owned(),
             // A document without any namespace is left to the runtime.
             Ok(kind) if !namespaces.is_empty() && is_missing(kind) => {
-                format!("the container has no {kind} namespace of its own: it is the host's")
+                format!("the container uses the host's {kind} namespace")
             }
             Ok(_) => continue,
         };

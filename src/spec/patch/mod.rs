@@ -77,7 +77,7 @@ pub enum PatchError {
     #[error(transparent)]
     SpecDocument(#[from] DocumentError),
     /// An NRI field that this version does not apply.
-    #[error("{} is set, which this version of nri-runc cannot apply", quoted(field))]
+    #[error("{} is set, but this version of nri-runc cannot apply it", quoted(field))]
     NotApplied {
         /// The NRI field, as in D25.
         field: String,

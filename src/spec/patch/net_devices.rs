@@ -40,7 +40,7 @@ pub(super) fn patch(
         if let Some(other) = taken.insert(name, host_name) {
             let field = format!("LinuxNetDevices[{host_name}]");
             let problem =
-                format!("{} is \"{}\" in the container already", quoted(other), quoted(name));
+                format!("{} is already \"{}\" in the container", quoted(other), quoted(name));
             return Err(PatchError::invalid(field, problem));
         }
     }

@@ -90,10 +90,12 @@ fn wanted(mount: &api::Mount) -> Option<Propagation> {
 fn check(mounts: &HostMounts, source: &str, wanted: Propagation) -> Result<(), String> {
     let quoted_source = quoted(source);
     if !source.starts_with('/') {
-        return Err(format!("the source \"{quoted_source}\" that is to propagate is not absolute"));
+        return Err(format!(
+            "the source \"{quoted_source}\" of the propagated mount is not absolute"
+        ));
     }
     let Some((point, is)) = mounts.holding(&clean(source)) else {
-        return Err(format!("no mount of the host holds the source {quoted_source}"));
+        return Err(format!("no host mount contains the source {quoted_source}"));
     };
     let needed = match (wanted, is) {
         (_, Some(Propagation::Shared)) | (Propagation::Slave, Some(Propagation::Slave)) => {
@@ -104,7 +106,7 @@ fn check(mounts: &HostMounts, source: &str, wanted: Propagation) -> Result<(), S
     };
     let is = if is.is_some() { "a slave" } else { "private" };
     Err(format!(
-        "its source {quoted_source} is on the host's mount {}, which is {is} and would have to be \
+        "its source {quoted_source} is on the host's mount {}, which is {is} but must be \
          {needed}",
         quoted(point)
     ))

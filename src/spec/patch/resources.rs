@@ -317,10 +317,10 @@ fn patch_hugepages(patch: &mut Patch<'_, '_>, hugepages: Vec<(String, Value)>) -
 fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = rule;
     if !matches!(type_.as_str(), "" | "a" | "b" | "c") {
-        return Err("its type is none of a, b, c");
+        return Err("its type must be one of: a, b, c");
     }
     if access.chars().any(|mode| !"rwm".contains(mode)) {
-        return Err("its access is not made of r, w, m");
+        return Err("its access must consist of r, w, m");
     }
     // Minus one means any device, for every runtime.
     let is_number = |number: i64| (-1..=i64::from(u32::MAX)).contains(&number);

@@ -41,7 +41,7 @@ pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
 /// Checks a path at which the runtime creates a file: it must not lead out of the root file system.
 pub(super) fn check_place(path: &str) -> Result<(), &'static str> {
     check_path(path)?;
-    if climbs(path) { Err("its path leads upwards") } else { Ok(()) }
+    if climbs(path) { Err("its path leads above its root") } else { Ok(()) }
 }
 
 /// Checks the numbers of a device. A negative one would be a wildcard in its rule, and grant access
@@ -82,7 +82,7 @@ pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(),
         return Err("it leads upwards");
     }
     if path.split('/').all(|part| matches!(part, "" | ".")) {
-        return Err("it is the root of all cgroups, the host's own");
+        return Err("it is the host's root cgroup");
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
             || part.chars().any(|c| c.is_control() || c.is_whitespace())
     };
     if parts.iter().any(is_odd) {
-        return Err("it is not the name of a sysctl");
+        return Err("it is not a sysctl name");
     }
     match parts.as_slice() {
         ["net", _, ..] => Ok("network"),
@@ -113,7 +113,7 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
         ["kernel", "domainname" | "hostname"] => Ok("uts"),
         ["kernel", "ns_last_pid"] => Ok("pid"),
         ["user", _] => Ok("user"),
-        _ => Err("it belongs to no namespace and would be set for the whole host"),
+        _ => Err("it is not namespaced and would apply to the whole host"),
     }
 }
 

@@ -65,7 +65,7 @@ fn adjusted() -> (TestHost, Heard) {
 }
 
 #[test]
-fn an_event_and_a_newcomer_have_what_the_runtime_was_given() {
+fn events_and_newcomers_have_the_runtimes_document() {
     let (host, heard) = adjusted();
     let written: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
     let created = of(&heard, "PostCreateContainer");
@@ -87,7 +87,7 @@ fn an_event_and_a_newcomer_have_what_the_runtime_was_given() {
 }
 
 #[test]
-fn an_update_changes_what_it_names_and_no_device_rule() {
+fn an_update_changes_only_its_fields_and_no_device_rule() {
     let (host, heard) = adjusted();
     let created = of(&heard, "PostCreateContainer");
     succeeds(&update(&host, &json!({"memory": {"limit": 50_000_000}})));

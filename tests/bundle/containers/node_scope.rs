@@ -54,7 +54,7 @@ fn ids(host: &TestHost) -> Vec<String> {
 }
 
 #[test]
-fn what_the_plain_runtime_made_before_is_synchronized_and_ends() {
+fn earlier_plain_containers_are_synchronized_and_end() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -260,7 +260,7 @@ fn other_entries_of_the_root_directory_are_skipped() {
 }
 
 #[test]
-fn a_restart_under_the_same_id_is_another_container() {
+fn a_restart_under_its_id_is_another_container() {
     let mut host = shared_root("node");
     host.start_daemon();
     let told = host.plugin("10", "env", Script::default());

@@ -110,7 +110,7 @@ fn a_member_that_runc_merges_into_an_earlier_one_is_refused() {
         write(&host, format!("{},{again}}}", &plain[..plain.len() - 1]).as_bytes());
         let output = host.create("c1");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
-        let wanted = format!("ambiguous: {place} is there more than once");
+        let wanted = format!("ambiguous: {place} occurs more than once");
         assert!(!output.status.success() && line.contains(&wanted), "{line}");
         assert_eq!(host.read("fake/argv"), "");
     }
@@ -121,7 +121,7 @@ fn a_member_that_runc_merges_into_an_earlier_one_is_refused() {
     let file = host.path("resources").display().to_string();
     let output = host.verb(&["update", "--resources", &file, "c1"]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    let wanted = "the requested resources have memory.limit more than once";
+    let wanted = "the requested resources contain memory.limit more than once";
     assert!(!output.status.success() && line.contains(wanted), "{line}");
     assert_eq!(host.read("fake/argv"), "", "the runtime ran");
 }
@@ -143,7 +143,7 @@ fn a_symbolic_link_is_followed_but_never_replaced() {
 }
 
 #[test]
-fn what_runc_refuses_is_refused_with_line_and_column() {
+fn a_document_runc_refuses_is_refused_with_line_and_column() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for bytes in [&b"{\n \"a\": 1,}"[..], b"\n\xef\xbb\xbf{}", b"{\n\"a\": \"\0\"}"] {

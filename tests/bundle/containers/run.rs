@@ -201,7 +201,7 @@ fn a_refused_run_leaves_nothing() {
 
 /// `run` is create and start in one: who refuses the start is asked before anything runs.
 #[test]
-fn a_run_whose_start_is_refused_leaves_nothing() {
+fn a_run_with_a_refused_start_leaves_nothing() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let _env = live.host.plugin("10", "env", sets("HELLO", "there"));
     let at = Some("StartContainer".to_owned());
@@ -218,7 +218,7 @@ fn a_run_whose_start_is_refused_leaves_nothing() {
 }
 
 #[test]
-fn a_run_that_fails_in_runc_is_undone_and_was_never_started() {
+fn a_run_that_fails_in_runc_is_undone_and_not_started() {
     let Some(live) = Live::new(&["no-such-program"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     for flags in [&[][..], &["--detach"]] {

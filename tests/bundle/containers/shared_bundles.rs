@@ -44,7 +44,7 @@ fn concurrent_creates_in_one_bundle_run_their_own_documents() {
 }
 
 #[test]
-fn a_concurrent_create_of_the_same_id_is_left_to_the_runtime() {
+fn the_runtime_decides_on_a_concurrent_create_of_an_id() {
     let host = started("");
     let one = host.plugin("10", "one", sets("ONE", "1"));
     host.write("fake/slow", "");

@@ -31,7 +31,7 @@ fn member(host: &TestHost, folder: &str, kind: &str) {
 }
 
 #[test]
-fn a_pod_whose_pause_dies_alone_ends_with_its_last_container() {
+fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     for (folder, kind) in [("pause", "sandbox"), ("app", "container"), ("helper", "container")] {
@@ -64,7 +64,7 @@ fn a_pod_whose_pause_dies_alone_ends_with_its_last_container() {
 }
 
 #[test]
-fn a_pod_whose_pause_goes_last_ends_with_it() {
+fn a_pod_ends_with_its_pause_if_that_exits_last() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     member(&host, "pause", "sandbox");

@@ -162,14 +162,14 @@ fn a_silent_daemon_refuses_by_policy_but_never_a_delete() {
 }
 
 #[test]
-fn a_daemon_that_takes_no_more_calls_is_given_up() {
+fn a_wrapper_gives_up_on_a_daemon_with_a_full_queue() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     std::fs::create_dir(host.path("run")).unwrap();
     let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
     // The one place in the queue is taken, and nobody ever empties it.
     let _waiting = dial(&host, "run/daemon.sock");
-    refused(&host, &host.create("c1"), &["reaching the daemon", "accepts no connections"]);
+    refused(&host, &host.create("c1"), &["reaching the daemon", "does not accept connections"]);
 }
 
 #[test]

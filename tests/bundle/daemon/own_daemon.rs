@@ -215,7 +215,7 @@ fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
 }
 
 #[test]
-fn a_user_runs_containers_whatever_state_roots_file_is_in() {
+fn a_user_runs_containers_despite_any_state_of_roots_file() {
     let Some(host) = UserHost::new("") else { return };
     let told = host.plugin(sets("OWN", "1"));
     let root = host.node.path("root").display().to_string();
@@ -237,7 +237,7 @@ fn a_user_runs_containers_whatever_state_roots_file_is_in() {
 }
 
 #[test]
-fn the_daemon_of_a_user_stays_one_when_its_file_is_removed() {
+fn a_users_daemon_survives_the_removal_of_its_file() {
     let Some(host) = UserHost::new("") else { return };
     let told = host.plugin(sets("OWN", "1"));
     std::fs::remove_file(host.node.path(USERS_FILE)).unwrap();
@@ -252,7 +252,7 @@ fn the_daemon_of_a_user_stays_one_when_its_file_is_removed() {
 }
 
 #[test]
-fn a_user_is_told_to_ask_the_service_manager_of_the_user() {
+fn a_users_hint_names_the_users_service_manager() {
     let Some(host) = UserHost::new("") else { return };
     for (verb, command) in [
         ("stop", "systemctl --user stop nri-runc.socket nri-runc.service"),

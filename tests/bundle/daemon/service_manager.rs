@@ -123,7 +123,7 @@ fn a_daemon_trusts_no_run_directory_that_others_can_write() {
     let output = host.call(&["nri", "daemon"]);
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("may be written by others"), "{said}");
+    assert!(said.contains("is writable by others"), "{said}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const PROTECTIONS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn without_a_daemon_nothing_is_created_where_something_protects() {
+fn without_a_daemon_protected_creates_are_refused() {
     for (settings, why) in PROTECTIONS {
         let host = TestHost::new(&format!("autostart = false\n{settings}"));
         refused(&host, &host.create("c1"), &["cannot create c1", "reaching the daemon", why]);
@@ -37,7 +37,7 @@ fn without_a_daemon_nothing_is_created_where_something_protects() {
 }
 
 #[test]
-fn without_a_daemon_everything_goes_on_where_nothing_protects() {
+fn without_a_daemon_unprotected_commands_continue() {
     let nothing = "[plugin.policy]\nrequired = false\non_failure = \"skip\"\ndeny = [\"Env\"]\n";
     let host = TestHost::new(&format!("autostart = false\n{nothing}"));
     succeeds(&host.create("c1"));
@@ -188,7 +188,7 @@ fn without_a_daemon_self_declared_protecting_plugins_are_known() {
 }
 
 #[test]
-fn a_plugin_that_left_of_its_own_protects_nothing_any_more() {
+fn a_plugin_that_disconnected_itself_no_longer_protects() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
     let leaves =
@@ -209,7 +209,7 @@ fn check_row(host: &TestHost) -> String {
 }
 
 #[test]
-fn check_names_what_applies_while_the_daemon_is_away() {
+fn check_shows_the_policy_while_the_daemon_is_away() {
     let row = check_row(&TestHost::new("autostart = false"));
     assert_eq!(row, "containers are created without plugins");
     let row = check_row(&TestHost::new(&format!("autostart = false\n{REQUIRED}")));

@@ -224,7 +224,7 @@ fn an_operator_forbids_fields_of_execs_as_of_creations() {
 }
 
 #[test]
-fn a_pod_that_a_rule_hides_has_execs_of_its_own() {
+fn a_hidden_pods_execs_reach_no_hidden_plugin() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no"));
     let host = started(
         "[[rule]]\nname = \"hidden\"\nengines = [\"plain\"]\nplugins = [\"a\"]\nhide = true\n",
@@ -414,7 +414,7 @@ fn a_plugin_is_notified_of_starts_and_ends_asynchronously() {
 }
 
 #[test]
-fn a_process_of_runc_has_what_a_plugin_set_in_both_forms() {
+fn a_process_of_runc_has_a_plugins_values_in_both_forms() {
     let host = started("");
     let dir = host.path("").display().to_string();
     let Some(real) = RealRuntime::new(Path::new(dir.trim_end_matches('/'))) else { return };

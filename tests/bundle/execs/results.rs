@@ -63,7 +63,7 @@ fn a_failed_update_is_reported_with_its_reason() {
     assert_eq!(ask(&handle, "c1", 77).len(), 1);
     for (result, id, why) in results(&plugin, 2)
         .iter()
-        .zip([("nobody", "no such container"), ("c1", "runtime says no")])
+        .zip([("nobody", "this container is unknown"), ("c1", "runtime says no")])
         .map(|(result, (id, why))| (result, id, why))
     {
         assert_eq!(result.outcome, UpdateOutcome::UPDATE_FAILED.into(), "{result}");

@@ -276,7 +276,7 @@ fn a_mistyped_exec_rule_refuses_unless_a_valid_one_is_in_force() {
 }
 
 #[test]
-fn a_bare_denial_is_warned_of_by_check_and_reload() {
+fn check_and_reload_warn_about_a_bare_denial() {
     let host = host("", "");
     reconfigure(&host, "", NOTHING);
     let reload = host.call(&["nri", "reload"]);

@@ -199,7 +199,7 @@ fn an_object_with_one_plain_member_is_one_line_of_the_page() {
 }
 
 #[test]
-fn the_page_of_messages_is_what_plugins_get() {
+fn the_page_of_messages_has_the_plugins_requests() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/messages.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (head, rest) = page.split_once(BEGIN).expect("its beginning");

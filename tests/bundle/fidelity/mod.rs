@@ -264,7 +264,7 @@ fn native(name: &str) -> Told {
 }
 
 #[test]
-fn plugins_receive_what_the_engines_own_nri_sent() {
+fn plugins_receive_the_messages_of_the_engines_own_nri() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());
     let mut table = String::from("capture                        fields  equal  percent\n");

@@ -56,7 +56,7 @@ fn a_claimed_namespace_gets_nothing_and_does_not_escape() {
 }
 
 #[test]
-fn a_destination_is_the_same_however_it_is_spelt() {
+fn all_spellings_of_a_destination_are_equal() {
     let lines = |when: &str| {
         format!(
             "[[inject]]\nname = \"i\"\nwhen = \"{when}\"\n\
@@ -122,7 +122,7 @@ fn a_profile_that_cannot_be_read_skips_or_refuses() {
 }
 
 #[test]
-fn only_an_injection_that_refuses_holds_without_the_daemon() {
+fn only_a_refusing_injection_applies_without_the_daemon() {
     for (on_failure, is_refused) in [("skip", false), ("refuse", true)] {
         let lines = format!(
             "autostart = false\n[[inject]]\nname = \"i\"\nenv = {{ X = \"1\" }}\n\
@@ -153,7 +153,7 @@ fn a_mistyped_section_with_skip_is_omitted_and_others_apply() {
 }
 
 #[test]
-fn a_mistyped_section_that_refuses_closes_with_its_place() {
+fn a_mistyped_refusing_section_refuses_and_names_its_place() {
     let host = started("[[inject]]\non_failure = \"refuse\"\nenv = { X = 1 }\n");
     fails(&host.create("c1"), &["config.toml:", "inject.env.X: expected a string in quotes"]);
     assert_eq!(host.read("bundle/config.json"), BUNDLE);

@@ -25,7 +25,7 @@ fn a_container_gets_the_variable_without_any_plugin() {
 }
 
 #[test]
-fn what_the_container_has_stays_unless_it_is_always_set() {
+fn existing_values_stay_unless_always_replaces_them() {
     let host = started(
         "[[inject]]\nname = \"polite\"\nenv = { A = \"2\" }\n\
          [[inject]]\nname = \"firm\"\nwhen = \"always\"\nenv = { B = \"3\" }\n",
@@ -78,7 +78,7 @@ fn audit_mode_notes_and_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_done_is_left_out_or_refuses() {
+fn an_impossible_injection_is_skipped_or_refuses() {
     let section = |more: &str| {
         format!("[[inject]]\nname = \"gpu\"\nwhen = \"always\"\ncdi = [\"acme.com/gpu=7\"]\n{more}")
     };

@@ -102,7 +102,7 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
     }
     // What is said of one that did not wait until its time was over.
     let said: Vec<&str> = others.iter().map(|came| came.said.as_str()).collect();
-    let at_once = said.iter().filter(|said| said.contains("requests to answer first"));
+    let at_once = said.iter().filter(|said| said.contains("queued requests at"));
     assert!(at_once.count() >= 10, "{said:#?}");
     // A container that is created is not kept waiting by those that are to be.
     let told = plugin.told();
@@ -128,7 +128,7 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
         // On a machine that is busy itself some callers do not come that far in time.
-        if skipped.contains("requests to answer first") {
+        if skipped.contains("queued requests at") {
             sent_off += 1;
             // It does not hear of a container that it was not asked about.
             let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
@@ -148,7 +148,7 @@ fn a_slow_daemon_is_not_reported_silent_and_still_refuses() {
 }
 
 #[test]
-fn a_plugin_that_is_free_again_gets_requests_again() {
+fn a_plugin_gets_requests_again_once_it_is_free() {
     let host = started(&settings("required = true"));
     let _slow = slow(&host);
     let came = burst(&host);

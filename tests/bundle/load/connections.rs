@@ -116,7 +116,7 @@ fn a_flood_of_refused_plugins_has_few_lines_and_no_labels() {
 }
 
 #[test]
-fn a_refused_connection_takes_no_row_of_the_plugin() {
+fn a_refused_connection_does_not_replace_the_plugins_row() {
     let own = example("event_logger").display().to_string();
     let more = format!("[plugin.slow]\nfrom = [\"exe:{own}\"]\n");
     let host = started(&more);
@@ -131,7 +131,7 @@ fn a_refused_connection_takes_no_row_of_the_plugin() {
 }
 
 #[test]
-fn beside_128_plugins_only_one_that_is_configured_may_take_part() {
+fn after_128_plugins_only_a_configured_one_is_accepted() {
     const MOST: usize = 128;
     let host = started(&format!("{PATIENT}[plugin.named]\nstrikes = 0\n"));
     let taking_part = || {
@@ -151,7 +151,7 @@ fn beside_128_plugins_only_one_that_is_configured_may_take_part() {
         let refused = host.admin(&["status"])["refused_connections"].to_string();
         refused.contains("\"full\"") && refused.contains("[plugin.NAME]")
     });
-    host.logs(&["10-late was refused: 128 plugins take part already"], 1);
+    host.logs(&["10-late was refused: 128 plugins already take part"], 1);
     assert!(!is_synchronized(&host.admin(&["plugins"]), "10-late"));
     let _told = host.plugin("10", "named", Script::default());
     assert_eq!(taking_part(), MOST + 1);

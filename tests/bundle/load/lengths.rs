@@ -16,7 +16,7 @@ use test_support::{
 use crate::{refused, succeeds};
 
 #[test]
-fn a_refusal_refuses_however_long_it_is() {
+fn a_refusal_counts_at_any_length() {
     for length in [400 << 10, 3 << 20] {
         let host = started(BUSY);
         let phrase = "is a directory ";
@@ -34,7 +34,7 @@ fn a_refusal_refuses_however_long_it_is() {
 }
 
 #[test]
-fn a_rejection_of_a_validator_refuses_however_long_it_is() {
+fn a_validators_rejection_counts_at_any_length() {
     let host = started(BUSY);
     let rejects = Some("no such process ".repeat(200_000));
     let events = Some(Event::ValidateContainerAdjustment.bit());
@@ -204,7 +204,7 @@ fn annotated(host: &TestHost, name: &str, annotations: Value) {
 }
 
 #[test]
-fn an_operator_sees_all_pods_however_long_their_labels_are() {
+fn an_operator_sees_all_pods_with_labels_of_any_length() {
     let host = started(BUSY);
     // More than a frame between daemon and command holds, by far.
     for number in 0..10 {
@@ -343,7 +343,7 @@ fn notes_of_bypassed_commands_are_bounded_and_counted() {
 }
 
 #[test]
-fn a_note_goes_without_resources_that_are_too_long() {
+fn a_note_omits_resources_that_are_too_long() {
     let host = TestHost::new("");
     host.configure(&host.path("fake/runc"), "autostart = false");
     succeeds(&host.create("c1"));
@@ -363,7 +363,7 @@ fn a_note_goes_without_resources_that_are_too_long() {
 }
 
 #[test]
-fn a_container_whose_note_is_gone_is_found_by_the_next_daemon() {
+fn the_next_daemon_finds_a_container_without_its_note() {
     let mut host = with_too_many_notes();
     succeeds(&host.create("c1"));
     host.start_daemon();

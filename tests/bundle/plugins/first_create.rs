@@ -52,7 +52,7 @@ fn a_waiting_create_names_the_plugin_and_the_limit() {
 }
 
 #[test]
-fn a_plugin_whose_process_has_ended_is_not_waited_for() {
+fn creates_do_not_wait_for_an_exited_plugin() {
     if is_service() {
         return;
     }

@@ -152,7 +152,7 @@ fn a_folder_that_is_not_there_is_watched_for_from_above() {
 }
 
 #[test]
-fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
+fn a_file_that_is_not_a_plugin_is_reported_once() {
     let mut host = host("");
     script(&host, "plugins/badly-named", "exit 0");
     host.write("plugins/11-not-executable", "");
@@ -179,7 +179,7 @@ fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
 }
 
 #[test]
-fn a_plugin_that_dies_is_started_again_after_a_pause_that_grows() {
+fn a_plugin_that_dies_is_restarted_with_growing_pauses() {
     let mut host = host("");
     host.start_daemon();
     let mut pid = process(&host, "greeter", 0);
@@ -294,7 +294,7 @@ fn between_its_lives<T>(host: &TestHost, look: impl Fn() -> T) -> T {
 }
 
 #[test]
-fn what_a_failing_plugin_writes_and_how_it_ends_is_logged() {
+fn a_failing_plugins_output_and_exit_are_logged() {
     let host = with_failing_plugins();
     for line in ["21-short: opening /dev/x", "21-short: \\u{1b}[2Jno such device"] {
         host.logs_at_least(&[line], 1);
@@ -305,7 +305,7 @@ fn what_a_failing_plugin_writes_and_how_it_ends_is_logged() {
 }
 
 #[test]
-fn a_failing_launched_plugin_shows_its_exit_and_last_words() {
+fn a_failing_launched_plugin_shows_its_exit_and_output() {
     let host = with_failing_plugins();
     let row = between_its_lives(&host, || any_row(&host, "short"));
     assert_eq!((&row["launched"], &row["exit_status"]), (&true.into(), &"exit status 3".into()));
@@ -342,7 +342,7 @@ fn a_launched_plugin_that_keeps_failing_is_a_warning_of_check() {
 }
 
 #[test]
-fn the_row_of_a_failing_plugin_goes_with_its_file() {
+fn a_failing_plugins_row_is_removed_with_its_file() {
     let host = with_failing_plugins();
     std::fs::remove_file(host.path("plugins/21-short")).unwrap();
     wait_until("its row is gone", || any_row(&host, "short").is_null());
@@ -375,7 +375,7 @@ fn output(host: &TestHost, words: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_last_words_of_a_launched_plugin_are_shown_over_two_runs() {
+fn a_launched_plugins_output_is_shown_over_two_runs() {
     let mut host = TestHost::new("");
     std::fs::create_dir(host.path("plugins")).unwrap();
     let says = "echo to-stdout $$; echo 'to-stderr \u{1b}[2J' >&2; exit 3";

@@ -60,7 +60,7 @@ fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
 }
 
 #[test]
-fn the_operator_overrides_what_the_plugin_declares() {
+fn the_operator_overrides_the_plugins_declaration() {
     let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n"));
     let hangs = RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true);
     let _odd = seat(&host, "10-slow", hangs);

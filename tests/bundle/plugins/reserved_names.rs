@@ -156,7 +156,7 @@ fn a_pods_own_list_means_the_pre_installed_plugin_too() {
 }
 
 #[test]
-fn a_name_that_is_given_away_can_be_taken() {
+fn a_displaceable_name_can_be_used_by_another_process() {
     let more = format!("{REQUIRED}displace = \"any\"\n");
     let host = host(&more, sample);
     takes_part(&host, "10-policy", true);
@@ -173,7 +173,7 @@ fn a_name_that_is_given_away_can_be_taken() {
 }
 
 #[test]
-fn a_file_that_appears_takes_over_whatever_fights_there_were() {
+fn a_new_file_takes_over_despite_earlier_fights() {
     let host = host(REQUIRED, |_| {});
     // Three takeovers within a minute are a fight.
     let _fighting: Vec<_> = (0..4)

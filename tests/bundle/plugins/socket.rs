@@ -121,7 +121,7 @@ fn replaced_by_an_engine() -> (TestHost, UnixListener) {
 }
 
 #[test]
-fn who_took_the_plugin_socket_is_named_in_status_check_and_log() {
+fn status_check_and_log_name_the_plugin_sockets_owner() {
     let (host, _engine) = replaced_by_an_engine();
     let status = host.admin(&["status"]);
     let said = status["plugin_socket"].as_str().unwrap();
@@ -155,7 +155,7 @@ fn a_plugin_socket_is_taken_back_when_the_engine_lets_go_of_it() {
 }
 
 #[test]
-fn a_removed_plugin_socket_is_made_again_with_its_folder() {
+fn a_removed_plugin_socket_is_recreated_with_its_folder() {
     let host = TestHost::new("");
     let dir = host.path("").display().to_string();
     let text =

@@ -471,7 +471,7 @@ fn an_unresponsive_process_stays_until_its_successor_is_ready() {
 }
 
 #[test]
-fn a_required_plugin_is_there_all_the_while() {
+fn a_required_plugin_stays_available_during_a_takeover() {
     let host = started("[plugin.foo]\nrequired = true\n");
     let old = first(&host, works("old"));
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
@@ -504,7 +504,7 @@ fn the_new_process_keeps_the_order_among_equal_indexes() {
 }
 
 #[test]
-fn what_the_plugin_owns_stays_owned_and_in_force() {
+fn a_takeover_keeps_the_plugins_values_and_ownership() {
     let host = started("");
     let pins = test_support::adjustments::pins("0");
     let _old = host.plugin("10", "foo", pins);

@@ -173,7 +173,7 @@ fn removals_without_a_daemon_are_reported_oldest_first() {
 }
 
 #[test]
-fn what_its_engine_does_not_keep_is_removed_with_the_delete() {
+fn a_container_its_engine_drops_is_removed_with_the_delete() {
     let host = started("");
     let told = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");
@@ -212,7 +212,7 @@ fn the_end_of_everything_that_the_engine_kept_removes_it_all() {
 }
 
 #[test]
-fn an_id_that_comes_back_ends_the_container_that_had_it() {
+fn a_reused_id_ends_the_earlier_container() {
     let host = started("");
     let told = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");

@@ -270,7 +270,7 @@ fn a_pod_older_than_the_daemon_is_announced_with_its_container() {
 }
 
 #[test]
-fn the_folder_of_all_pods_may_go_and_come_again() {
+fn the_folder_of_all_pods_may_be_recreated() {
     let mut host = host();
     host.start_daemon();
     let ear = listener(&host);
@@ -383,7 +383,7 @@ fn a_refused_pod_is_forgotten_with_its_folder() {
 
 /// A required plugin that comes late: the pod was refused without it, and begins with it.
 #[test]
-fn a_pod_refused_for_an_absent_plugin_begins_once_it_is_there() {
+fn a_pod_refused_for_a_missing_plugin_starts_once_it_connects() {
     let mut host = host();
     let root = host.path("host").display().to_string();
     let more = "[plugin.guard]\nrequired = true\nwait = \"0s\"\n";

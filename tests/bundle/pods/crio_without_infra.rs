@@ -75,7 +75,7 @@ fn a_pod_without_infrastructure_ends_with_its_folder() {
 }
 
 #[test]
-fn a_pod_whose_folder_goes_first_ends_with_its_last_container() {
+fn a_pod_without_its_folder_ends_with_its_last_container() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     pod(&host);

@@ -79,7 +79,7 @@ fn wake_ups(host: &TestHost) -> u64 {
 }
 
 #[test]
-fn many_pods_whose_resizes_are_awaited_cost_no_wake_ups() {
+fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
     let host = host();
     let told = listener(&host);
     let parent = |n: usize| format!("/kubepods/burstable/pod{n}");
@@ -107,7 +107,7 @@ fn many_pods_whose_resizes_are_awaited_cost_no_wake_ups() {
 }
 
 #[test]
-fn a_shared_or_removed_cgroup_is_no_resize_of_a_pod() {
+fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
     let host = host();
     let told = listener(&host);
     limit(&cgroup(&host, "/k8s.io"), "67108864");
@@ -150,7 +150,7 @@ fn rows(host: &TestHost, word: &str) -> Vec<Value> {
 }
 
 #[test]
-fn only_what_kubelet_writes_is_a_resize() {
+fn only_kubelets_writes_are_resizes() {
     let host = host();
     let told = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");

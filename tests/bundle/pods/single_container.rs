@@ -50,7 +50,7 @@ fn an_own_key_names_another_namespace_but_none_that_is_exempt() {
 
 /// A namespace that nobody but the configuration says is no reason to do without what protects.
 #[test]
-fn a_default_namespace_exempts_no_container_whatever_is_exempt() {
+fn a_default_namespace_exempts_no_container() {
     let required = "[plugin.guard]\nrequired = true\n";
     for (more, name) in [
         ("exempt_namespaces = [\"plain\"]\n", "plain"),
@@ -69,7 +69,7 @@ fn a_default_namespace_exempts_no_container_whatever_is_exempt() {
 }
 
 #[test]
-fn a_pod_has_its_containers_process_for_as_long_as_there_is_one() {
+fn a_pod_has_its_containers_process_until_it_exits() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let (script, heard) = listening(Script::default());

@@ -176,7 +176,7 @@ fn a_plugin_slow_at_the_pods_stop_delays_a_kill_by_a_second() {
 }
 
 #[test]
-fn without_a_daemon_or_with_one_that_hangs_the_kill_goes_on() {
+fn a_kill_continues_without_a_daemon_or_if_it_hangs() {
     let mut host = started("autostart = false\non_daemon_failure = \"fail\"\n");
     let told = running(&host, &[], Script::default());
     let pid = nix::unistd::Pid::from_raw(host.daemon_pid());
@@ -196,7 +196,7 @@ fn without_a_daemon_or_with_one_that_hangs_the_kill_goes_on() {
 }
 
 #[test]
-fn a_daemon_that_comes_back_stops_the_pod_that_ended_meanwhile() {
+fn a_restarted_daemon_stops_the_pod_that_ended_meanwhile() {
     let mut host = started("autostart = false\n");
     let _told = running(&host, &[], Script::default());
     host.kill_daemon();

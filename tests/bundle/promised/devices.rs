@@ -146,7 +146,7 @@ fn exempt_namespaces_hold_and_no_annotation_excuses() {
 }
 
 #[test]
-fn a_namespace_that_is_not_proven_may_be_meant() {
+fn an_unproven_namespace_counts_as_covered() {
     let host = host("namespaces = [\"prod\"]\ndevices = [\"/proc\"]");
     let proven = pod_container(&host, "dev", "c1");
     succeeds(&host.create_from(&proven, "c1"));

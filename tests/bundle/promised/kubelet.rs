@@ -194,7 +194,7 @@ fn unknown_allocations_count_only_while_the_plugin_is_missing() {
 
 /// A container which kubelet does not list, as it does not an init container, has what only the records have.
 #[test]
-fn what_kubelet_does_not_list_is_known_by_its_records() {
+fn unlisted_claims_are_read_from_kubelets_records() {
     let host = host(CLAIMS);
     let pods = [pod("p1", "dra.cpu", ""), pod("p2", "", ""), pod("p3", "", ""), pod("p4", "", "")];
     let _kubelet = Kubelet::answering(socket(&host), pods.concat());

@@ -158,7 +158,7 @@ fn a_value_refused_by_the_runtime_is_a_line_with_its_field() {
 }
 
 #[test]
-fn a_plugin_that_is_left_out_is_a_line() {
+fn a_skipped_plugin_has_a_line() {
     let host = host("[plugin.a]\nrequest_timeout = \"3s\"\n");
     let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
@@ -339,7 +339,7 @@ fn without_an_audit_log_the_audit_command_names_the_setting() {
     let output = host.call(&["nri", "audit"]);
     assert_eq!(output.status.code(), Some(1));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(line.contains("no audit log is kept") && line.contains("audit.target"), "{line}");
+    assert!(line.contains("the audit log is off") && line.contains("audit.target"), "{line}");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
     let (code, said) = Follower::start(&host, &[]).ends(&host);
-    assert!(code == Some(1) && said.contains("no audit log is kept"), "{code:?} {said}");
+    assert!(code == Some(1) && said.contains("the audit log is off"), "{code:?} {said}");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();

@@ -203,7 +203,7 @@ spec:
 "#;
 
 #[test]
-fn a_manifest_is_judged_without_a_node() {
+fn a_manifest_is_compared_without_a_node() {
     let host = TestHost::new("");
     host.write("pod.yaml", MANIFEST);
     let sections = "[[inject]]\nname = \"ca\"\nnamespaces = [\"shop\"]\nimages = [\"registry.example/*\"]\nenv = { CA = \"/ca\" }\n\

@@ -66,7 +66,7 @@ fn no_color_dumb_terminals_and_pipes_get_no_colour() {
 }
 
 #[test]
-fn a_hostile_name_brings_no_sequence_of_its_own_to_a_terminal() {
+fn a_hostile_name_writes_no_escape_sequence_to_a_terminal() {
     let host = started("");
     let mut terminal = Terminal::new(120, 30);
     let hostile = "x\u{1b}[2J\u{9b}31m";

@@ -461,5 +461,5 @@ fn explain_shows_each_plugins_time_since_the_last_creation() {
     // Nobody was asked about a container that was never created here.
     let none = host.call(&["nri", "explain", "c2"]);
     let line = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert!(line.contains("no container or pod c2 is known") && line.contains("[NR478]"), "{line}");
+    assert!(line.contains("no container or pod matches c2") && line.contains("[NR478]"), "{line}");
 }

@@ -169,7 +169,7 @@ fn updates_and_evictions_of_others_are_counted_by_result() {
 }
 
 #[test]
-fn the_listener_serves_the_same_page_and_nothing_else() {
+fn the_listener_serves_only_the_metrics_page() {
     let host = started(LISTENS);
     let at = address(&host);
     succeeds(&host.create("c1"));
@@ -189,7 +189,7 @@ fn the_listener_serves_the_same_page_and_nothing_else() {
 }
 
 #[test]
-fn a_node_is_ready_once_its_required_plugins_are_there() {
+fn a_node_is_ready_once_its_required_plugins_connect() {
     let host = started(&format!("{LISTENS}[plugin.a]\nrequired = true\n"));
     let at = address(&host);
     let (status, why) = get(&at, "/readyz");
@@ -233,7 +233,7 @@ fn files_other_than_stale_sockets_stay() {
 }
 
 #[test]
-fn a_node_whose_protection_is_mistyped_is_not_ready() {
+fn a_node_with_a_mistyped_protection_is_not_ready() {
     let host = started(&format!("{LISTENS}[plugin.a]\nrequird = true\n"));
     let (status, why) = get(&address(&host), "/readyz");
     assert_eq!(status, 503, "{why}");

@@ -264,7 +264,7 @@ fn a_recording_is_replayed_to_plugins_that_connect_later() {
 }
 
 #[test]
-fn recording_goes_with_no_script_and_no_socket() {
+fn recording_allows_no_script_and_no_socket() {
     let host = TestHost::new("");
     for words in [
         &["--record", "x", "script"] as &[&str],

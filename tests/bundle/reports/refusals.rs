@@ -225,7 +225,7 @@ fn a_refusal_by_the_runtime_is_explained_with_the_plugin() {
 }
 
 #[test]
-fn what_the_runtime_refuses_for_another_reason_blames_no_plugin() {
+fn an_unrelated_runtime_error_blames_no_plugin() {
     let host = with_a_mount_of_nowhere();
     let lines = runtimes_line("container init was OOM-killed");
     let refused = refused_by_the_runtime(&host, &lines);
@@ -286,7 +286,7 @@ fn a_pod_refused_without_a_daemon_is_found_without_its_bundle() {
 }
 
 #[test]
-fn a_silent_daemon_reports_what_the_wrapper_refused() {
+fn a_silent_daemon_later_reports_the_wrappers_refusals() {
     let host = TestHost::new("");
     let file = host.path("fault").display().to_string();
     let more = format!("[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");

@@ -256,7 +256,7 @@ fn an_ambiguous_name_is_in_json_a_list_of_matches() {
 }
 
 #[test]
-fn a_name_that_is_used_again_means_the_container_that_lives() {
+fn a_reused_name_means_the_running_container() {
     let host = with_two_apps();
     succeeds(&host.verb(&["delete", "--force", "c2"]));
     wait_until("it is removed", || host.admin(&["explain", "c2"])["state"] == "removed");
@@ -265,7 +265,7 @@ fn a_name_that_is_used_again_means_the_container_that_lives() {
 }
 
 #[test]
-fn a_name_that_was_tried_again_means_the_last_attempt() {
+fn a_retried_name_means_the_last_attempt() {
     let host = started("");
     let _told = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     let names = json!({"nri-runc.dev/pod-namespace": "shop", "nri-runc.dev/pod-name": "web",
@@ -349,7 +349,7 @@ fn an_unknown_name_fails_without_the_daemon() {
     let output = host.call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(line.contains("nowhere is known") && !line.contains("nri restart"), "{line}");
+    assert!(line.contains("matches nowhere") && !line.contains("nri restart"), "{line}");
     let away = TestHost::new("").call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(away.stderr).unwrap();
     assert!(line.contains("is not running") && line.contains("nri restart"), "{line}");
@@ -398,7 +398,7 @@ fn status_names_the_command_that_shows_the_log() {
 }
 
 #[test]
-fn the_kill_switch_shows_and_is_in_the_log() {
+fn the_kill_switch_is_shown_and_logged() {
     let host = started("");
     assert!(page(&host, &["status"]).contains("switched on:    yes"));
     let said = page(&host, &["disable"]);
@@ -471,7 +471,7 @@ fn the_page_of_plugins_shows_policies_and_fits_a_terminal() {
 }
 
 #[test]
-fn events_of_plugins_are_on_the_wide_page_alone() {
+fn only_the_wide_page_has_plugins_events() {
     let host = with_a_plugin_that_went();
     assert!(!page(&host, &["plugins"]).contains("RunPodSandbox"));
     let wide = page(&host, &["plugins", "-o", "wide"]);

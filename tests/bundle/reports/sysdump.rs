@@ -258,7 +258,7 @@ fn the_end_of_a_long_log_is_kept_in_archive_and_directory() {
 }
 
 #[test]
-fn nothing_that_exists_is_replaced_and_no_link_is_followed() {
+fn existing_files_are_not_replaced_and_links_not_followed() {
     let host = TestHost::new("");
     host.write("there.tar.gz", "mine");
     std::os::unix::fs::symlink(host.path("target"), host.path("link.tar.gz")).unwrap();

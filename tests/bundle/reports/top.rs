@@ -16,7 +16,7 @@ const ENTERED: &str = "\u{1b}[?1049h";
 const LEFT: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
 #[test]
-fn one_page_goes_into_a_pipe_and_has_no_escapes() {
+fn a_pipe_gets_one_page_without_escapes() {
     let host = started("");
     let _told = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("c1"));
@@ -63,7 +63,7 @@ fn a_terminal_shows_changes_and_is_restored_afterwards() {
 }
 
 #[test]
-fn a_daemon_that_goes_away_is_shown_and_its_successor_is_found() {
+fn a_stopped_daemon_is_shown_and_its_successor_is_found() {
     let mut host = started("");
     let mut terminal = Terminal::new(100, 30);
     let mut top = terminal.run_top(&host, &["--interval", "100ms"]);
@@ -84,7 +84,7 @@ fn a_daemon_that_goes_away_is_shown_and_its_successor_is_found() {
 }
 
 #[test]
-fn a_terminal_that_takes_no_output_does_not_hold_top() {
+fn a_stopped_terminal_does_not_block_top() {
     let host = started("");
     for by in [Signal::SIGINT, Signal::SIGTERM] {
         let mut terminal = Terminal::new(100, 30);
@@ -100,7 +100,7 @@ fn a_terminal_that_takes_no_output_does_not_hold_top() {
 }
 
 #[test]
-fn lines_are_as_long_as_the_terminal_is_wide() {
+fn lines_fit_the_terminals_width() {
     let host = started("");
     let mut terminal = Terminal::new(40, 8);
     let mut top = terminal.run_top(&host, &["--interval", "100ms", "-n", "2"]);
@@ -116,7 +116,7 @@ fn lines_are_as_long_as_the_terminal_is_wide() {
 }
 
 #[test]
-fn without_a_daemon_top_fails_and_leaves_the_terminal_alone() {
+fn without_a_daemon_top_fails_without_changing_the_terminal() {
     let host = TestHost::new("");
     let piped = host.call(&["nri", "top"]);
     assert_eq!(piped.status.code(), Some(1));

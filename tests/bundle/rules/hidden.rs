@@ -30,7 +30,7 @@ fn whole_life(host: &TestHost, namespace: &str, id: &str) {
 }
 
 #[test]
-fn a_hidden_pod_lives_and_ends_without_a_word_to_the_plugin() {
+fn a_plugin_receives_no_event_of_a_hidden_pod() {
     let host = started(SECRET);
     let script = Script { events: Some(WITH_VALIDATION), ..sets("HELLO", "nosy") };
     let nosy = host.plugin("10", "nosy", script);
@@ -183,7 +183,7 @@ fn waiting(lines: &str, seconds: u32) -> String {
 }
 
 #[test]
-fn creates_wait_for_a_plugin_that_is_to_be_shown_more() {
+fn creates_wait_for_a_plugin_that_will_see_more_pods() {
     let host = started(&waiting(SECRET, 60));
     let nosy = host.plugin("10", "nosy", sets("HELLO", "nosy"));
     let create = |id: &str| {
@@ -219,7 +219,7 @@ fn creates_wait_for_a_plugin_that_is_to_be_shown_more() {
 }
 
 #[test]
-fn a_create_that_waited_in_vain_continues_and_logs_it() {
+fn a_create_continues_and_logs_a_timed_out_wait() {
     let host = started(&waiting(SECRET, 1));
     let _told = host.plugin("10", "nosy", sets("HELLO", "nosy"));
     let bundle = pod_container(&host, "vault", "hidden");
@@ -231,11 +231,11 @@ fn a_create_that_waited_in_vain_continues_and_logs_it() {
     let explained = host.admin(&["explain", "c1"]);
     let skipped = &explained["skipped"][0];
     assert_eq!(skipped["plugin"], "10-nosy", "{explained}");
-    assert!(skipped["reason"].as_str().unwrap().contains("did not in time"), "{explained}");
+    assert!(skipped["reason"].as_str().unwrap().contains("did not connect in time"), "{explained}");
 }
 
 #[test]
-fn explain_has_what_was_decided_and_not_what_would_be_today() {
+fn explain_shows_past_decisions_not_todays_rules() {
     let host = started(SECRET);
     let _nosy = host.plugin("10", "nosy", Script::default());
     let create = |id: &str| {

@@ -125,7 +125,7 @@ fn a_pod_that_names_its_own_namespace_escapes_no_rule() {
 }
 
 #[test]
-fn a_container_without_pods_goes_by_its_default_namespace() {
+fn rules_use_the_default_namespace_without_pods() {
     let lines = "[[rule]]\nname = \"plain\"\nnamespaces = [\"plain\"]\nengines = [\"plain\"]\ndeny = [\"Env\"]\n";
     let host = started(lines);
     let _told = host.plugin("10", "a", sets("HELLO", "there"));

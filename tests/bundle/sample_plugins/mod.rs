@@ -123,7 +123,7 @@ fn defaults_set_only_values_that_the_engine_left_unset() {
 }
 
 #[test]
-fn a_container_without_annotation_and_defaults_is_left_alone() {
+fn a_container_without_annotation_and_defaults_is_unchanged() {
     let host = launched("resource_defaults", "20-resource-defaults", "");
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
@@ -405,7 +405,7 @@ fn a_manual_logger_prints_what_other_plugins_changed() {
 }
 
 #[test]
-fn a_plugin_by_hand_without_its_runtime_ends_with_one_line() {
+fn a_manual_plugin_without_a_runtime_exits_with_one_line() {
     let host = TestHost::new("");
     let status = by_hand(&host, "device_injector", &[]).status().unwrap();
     assert_eq!(status.code(), Some(1));
@@ -415,7 +415,7 @@ fn a_plugin_by_hand_without_its_runtime_ends_with_one_line() {
 }
 
 #[test]
-fn a_plugin_that_waits_comes_back_to_the_next_daemon() {
+fn a_waiting_plugin_connects_to_the_next_daemon() {
     let (mut host, started) =
         external("resource_defaults", "20-resource-defaults", &["--reconnect"]);
     let pid = nix::unistd::Pid::from_raw(host.daemon_pid());

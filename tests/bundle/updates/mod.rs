@@ -156,7 +156,7 @@ fn resources_in_a_file_have_a_bound() {
 }
 
 #[test]
-fn what_the_runtime_did_not_take_does_not_hold() {
+fn a_failed_update_does_not_count_as_done() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));

@@ -98,7 +98,7 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
 }
 
 #[test]
-fn a_response_to_a_repeated_update_holds_with_derived_swap() {
+fn a_response_to_a_repeated_update_keeps_derived_swap() {
     let host = started("");
     let answer = json!({"memory": {"limit": 100_663_296}, "unified": {"a.b": "1"}});
     let updates = vec![update_of("c1", &answer)];

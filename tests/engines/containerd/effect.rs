@@ -123,12 +123,12 @@ async fn takes_effect(runc: Option<PathBuf>) {
 }
 
 #[tokio::test]
-async fn what_runc_1_5_can_do_takes_effect_inside_a_pod() {
+async fn features_of_runc_1_5_take_effect_inside_a_pod() {
     takes_effect(tools::newer("runc-1.5.2")).await;
 }
 
 #[tokio::test]
-async fn what_runc_1_6_can_do_takes_effect_inside_a_pod() {
+async fn features_of_runc_1_6_take_effect_inside_a_pod() {
     takes_effect(tools::newer("runc-1.6.0-rc.1")).await;
 }
 

@@ -8,7 +8,7 @@ use super::host::{self, Engine};
 use super::{container, create, end_pod, run_pod, start};
 
 #[tokio::test]
-async fn without_the_kernels_word_twenty_codes_are_containerds() {
+async fn without_the_kernel_twenty_codes_come_from_containerd() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let file = engine.path("nri-runc.toml");

@@ -50,7 +50,7 @@ fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
 }
 
 #[tokio::test]
-async fn processes_that_containerd_starts_later_have_what_plugins_set() {
+async fn later_processes_on_containerd_have_the_plugins_values() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();

@@ -268,7 +268,7 @@ async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
 
 /// As after `install --beside`, whose drop-in the configuration of this test has in it.
 #[tokio::test]
-async fn two_nris_beside_each_other_both_adjust_one_container() {
+async fn two_nris_side_by_side_both_adjust_one_container() {
     let Some((containerd, tools, runc)) = parts() else { return };
     let Some(_folder) = SocketFolder::mount() else { return };
     let ours = "/run/nri/nri-runc.sock";

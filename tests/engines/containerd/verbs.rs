@@ -164,7 +164,7 @@ async fn every_kubectl_command_on_a_container_works_through_us() {
 
 /// The port is one of the pod's own network, where nobody else can have it.
 #[tokio::test]
-async fn a_port_of_a_pod_with_a_network_of_its_own_is_forwarded() {
+async fn a_port_of_a_pod_with_its_own_network_is_forwarded() {
     let Some(node) = Node::start() else { return };
     let engine = &node.engine;
     let _daemon = engine.start_daemon();

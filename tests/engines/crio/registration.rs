@@ -32,7 +32,7 @@ async fn adjusted(host: &CrioHost, cri: &mut Cri, name: &str, handler: &str) -> 
 }
 
 #[tokio::test]
-async fn the_quick_start_holds_from_registration_to_removal() {
+async fn the_quick_start_works_from_registration_to_removal() {
     let Some(mut host) = CrioHost::new() else { return };
     let before = host.read(OF_PACKAGE);
     host.start().await;

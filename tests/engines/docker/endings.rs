@@ -71,7 +71,7 @@ fn every_end_of_a_container_is_one_prompt_event() {
 }
 
 #[test]
-fn each_restart_by_docker_is_reported_as_a_life_of_its_own() {
+fn each_restart_by_docker_is_a_separate_lifecycle() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);
@@ -258,7 +258,7 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
 }
 
 #[test]
-fn without_the_kernels_word_twenty_codes_are_containerds() {
+fn without_the_kernel_twenty_codes_come_from_containerd() {
     let Some(docker) = Docker::without_kernel_exits() else { return };
     let received = Received::default();
     let told = docker.host.plugin("10", "codes", received.script());

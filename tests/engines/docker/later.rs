@@ -16,7 +16,7 @@ fn changing() -> Adjustment {
 }
 
 #[test]
-fn docker_exec_has_what_plugins_set_and_its_own_variables_win() {
+fn docker_exec_has_the_plugins_values_but_its_own_win() {
     let Some(docker) = Docker::new() else { return };
     let _told = docker.host.plugin("10", "later", changing());
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];

@@ -141,7 +141,7 @@ fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
 
 /// As `jq -S '. + {"live-restore": true}'` leaves it.
 #[test]
-fn settings_that_a_script_laid_out_anew_lose_ours_alone() {
+fn a_reformatted_settings_file_loses_only_our_entries() {
     let Some(mut docker) = Docker::before_install() else { return };
     let original: Value = serde_json::from_slice(&settings(&docker).0).unwrap();
     docker.host.start_daemon();

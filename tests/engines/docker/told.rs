@@ -39,7 +39,7 @@ fn everything(docker: &Docker) -> Vec<String> {
 }
 
 #[test]
-fn plugins_receive_what_docker_inspect_prints() {
+fn plugins_receive_the_values_of_docker_inspect() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);

@@ -128,7 +128,7 @@ fn a_docker_restart_lets_the_plugin_set_its_values_again() {
 }
 
 #[test]
-fn a_plugin_that_answers_an_update_of_docker_has_the_last_word() {
+fn a_plugins_response_overrides_an_update_of_docker() {
     let Some(docker) = Docker::new() else { return };
     let id = limited(&docker);
     let updates = vec![Update::of(&id).cpu_shares(333).into()];

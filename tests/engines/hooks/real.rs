@@ -86,7 +86,7 @@ fn a_container_deleted_while_the_daemon_is_busy_is_not_started() {
 }
 
 #[test]
-fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
+fn a_refusal_fails_the_runtimes_create_without_leftovers() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let guard = Script { refuses: Some("not signed"), ..Script::default() };
     let told = hooked.host.plugin("90", "guard", guard);
@@ -96,7 +96,7 @@ fn who_refuses_fails_the_runtimes_create_and_nothing_is_left() {
 }
 
 #[test]
-fn what_a_cgroup_takes_is_set_and_explained() {
+fn cgroup_resources_are_set_and_explained() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let _told = hooked.host.plugin("10", "limit", limits_processes(77));
     succeeds(&hooked.create());

@@ -25,7 +25,7 @@ fn go(program: &Path, flags: &[&str], lines: &str) -> String {
 }
 
 #[test]
-fn every_character_is_the_letter_that_go_takes_it_for() {
+fn every_character_has_gos_case_folding() {
     let Some(program) = golang::program("names") else { return };
     let taken: BTreeMap<char, Vec<u32>> =
         serde_json::from_str(&go(&program, &["-letters"], "")).unwrap();
@@ -40,7 +40,7 @@ fn every_character_is_the_letter_that_go_takes_it_for() {
 }
 
 #[test]
-fn a_member_is_the_field_that_go_takes_it_for() {
+fn a_member_name_matches_gos_field() {
     let Some(program) = golang::program("names") else { return };
     let fields = ["config", "digest", "disk", "Classes", "hugepageLimits", "kernelTCP", "k-s_1"];
     let mut names = vec![String::new(), "-".to_owned(), "k_s-1".to_owned()];

@@ -41,7 +41,7 @@ fn cgroup(path: &str, controller: &str, v1: &str, v2: &str) -> String {
 }
 
 #[test]
-fn what_the_plugin_sets_is_so_in_the_container() {
+fn the_container_has_the_plugins_values() {
     let Some((host, real, _plugin)) = world("real") else { return };
     let created = host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
@@ -84,7 +84,7 @@ fn is_old(runc: &Path) -> bool {
 }
 
 #[test]
-fn what_this_runc_would_skip_is_refused_by_name() {
+fn fields_that_this_runc_would_skip_are_refused_by_name() {
     let Some((host, real, _plugin)) = world("all") else { return };
     if !is_old(real.runc()) {
         return;

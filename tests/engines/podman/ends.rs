@@ -52,7 +52,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
 }
 
 #[test]
-fn without_the_kernels_word_twenty_codes_are_conmons() {
+fn without_the_kernel_twenty_codes_come_from_conmon() {
     let Some(host) = installed("debug.kernel_exits = false") else { return };
     let received = Received::default();
     let _told = host.plugin("10", "codes", received.script());
@@ -151,7 +151,7 @@ fn forgotten_by_podman(host: &PodmanHost, told: &super::Told, id: &str) {
 }
 
 #[test]
-fn a_container_whose_monitor_is_killed_lives_on_and_ends_once() {
+fn a_container_outlives_its_monitor_and_ends_once() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     let id = run(&host, "web", &[], &[]);
@@ -175,7 +175,7 @@ fn a_container_that_is_killed_with_its_monitor_ends_once() {
 }
 
 #[test]
-fn the_next_daemon_sees_the_end_of_what_an_earlier_one_began() {
+fn the_next_daemon_sees_the_end_of_an_earlier_container() {
     let Some(mut host) = installed("autostart = false") else { return };
     run(&host, "web", &[], &[]);
     run(&host, "gone", &[], &[]);
@@ -195,7 +195,7 @@ fn the_next_daemon_sees_the_end_of_what_an_earlier_one_began() {
 }
 
 #[test]
-fn a_create_whose_daemon_dies_is_known_to_the_next_daemon() {
+fn the_next_daemon_knows_a_create_of_a_killed_daemon() {
     let Some(mut host) = installed("autostart = false") else { return };
     let hangs = Script { hangs: true, ..Script::default() };
     let told = host.plugin("10", "slow", hangs);

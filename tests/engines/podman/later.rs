@@ -15,7 +15,7 @@ fn changing() -> Adjustment {
 }
 
 #[test]
-fn podman_exec_has_what_plugins_set_and_its_own_variables_win() {
+fn podman_exec_has_the_plugins_values_but_its_own_win() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "later", changing());
     run(&host, "web", &["--env", "OWN=kept"], &[]);

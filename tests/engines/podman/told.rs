@@ -20,7 +20,7 @@ fn every_kind(host: &PodmanHost) -> Adjustment {
 }
 
 #[test]
-fn an_adjustment_is_in_the_container_and_events_come_once() {
+fn the_container_is_adjusted_and_each_event_comes_once() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "changes", every_kind(&host));
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512", "--env", "A=1"], &[]);
@@ -59,7 +59,7 @@ fn compare(pairs: &[(&str, &Value, Value)]) {
 }
 
 #[test]
-fn plugins_receive_what_podman_inspect_prints() {
+fn plugins_receive_the_values_of_podman_inspect() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
     let told = host.plugin("10", "witness", script);

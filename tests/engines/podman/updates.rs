@@ -32,7 +32,7 @@ fn owned(script: Script) -> Option<(PodmanHost, Told, String)> {
 }
 
 #[test]
-fn an_engine_changes_what_is_its_own_and_plugins_keep_theirs() {
+fn an_engine_changes_its_own_values_not_the_plugins() {
     let (script, heard_of) = hearing(Script::default());
     let Some((host, told, id)) = owned(script) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
@@ -49,7 +49,7 @@ fn an_engine_changes_what_is_its_own_and_plugins_keep_theirs() {
 }
 
 #[test]
-fn what_an_engine_changes_on_purpose_is_its_own_from_then_on() {
+fn a_value_that_the_engine_changes_becomes_the_engines() {
     let Some((host, told, id)) = owned(Script::default()) else { return };
     host.good(&["update", "--cpu-shares", "700", "web"]);
     assert_eq!(limits(&host, &id), says(64, 700, "77"));
@@ -59,7 +59,7 @@ fn what_an_engine_changes_on_purpose_is_its_own_from_then_on() {
 }
 
 #[test]
-fn what_a_plugin_answers_is_what_the_runtime_gets() {
+fn the_runtime_gets_the_plugins_response() {
     // It knows the id of one container only.
     let answers = |id: &str| Update::of(id).resources(resources(48, 0, 55)).into();
     let Some(host) = installed("") else { return };
@@ -93,7 +93,7 @@ fn unlimited() -> &'static str {
 }
 
 #[test]
-fn values_of_plugins_are_there_again_when_the_container_is() {
+fn plugin_values_return_with_a_restarted_container() {
     let Some((host, _told, id)) = owned(Script::default()) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
     host.good(&["restart", "--time", "0", "web"]);

@@ -36,7 +36,7 @@ fn a_program_that_cannot_take_over_changes_nothing() {
     let before = installed.pid();
     for (number, (script, why)) in [
         ("exit 1", "it failed"),
-        ("echo nonsense", "cannot take a running daemon's place"),
+        ("echo nonsense", "cannot replace a running daemon"),
         (
             "echo '{\"version\":\"9.9\",\"states\":[77]}'",
             "9.9) cannot continue from this daemon's state",
@@ -45,7 +45,7 @@ fn a_program_that_cannot_take_over_changes_nothing() {
             "echo '{\"version\":\"0.0\",\"states\":[]}'",
             "0.0) cannot continue from this daemon's state",
         ),
-        ("sleep 60", "did not say in 5 s what it can do"),
+        ("sleep 60", "did not report its abilities in 5 s"),
         ("kill -9 $$", "it failed"),
     ]
     .into_iter()
@@ -68,7 +68,7 @@ fn a_program_that_cannot_take_over_changes_nothing() {
 }
 
 #[test]
-fn a_state_of_another_version_is_left_to_a_program_for_it() {
+fn a_state_of_another_version_is_not_continued() {
     for version in [0, 2] {
         let installed = Installed::new(&format!("[debug]\nstate_version = {version}\n"));
         let told = installed.host.plugin("10", "a", Script::default());
@@ -96,7 +96,7 @@ fn a_program_that_dies_at_the_takeover_is_a_plain_restart() {
     let script =
         "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[1]}' ;; *) exit 3 ;; esac";
     install_script(&installed.host, script);
-    let what = "exited when it took the daemon's place, and no daemon runs";
+    let what = "exited while it replaced the daemon, and no daemon runs";
     fails(&installed.reexec(), &["the next program", what, "install.sh --rollback"]);
     installed.start_again();
     let told = installed.host.plugin("10", "a", Script::default());

@@ -115,7 +115,7 @@ fn wrappers_and_operators_wait_for_a_slow_next_program() {
 }
 
 #[test]
-fn sigusr2_does_the_same_and_notifies_the_service_manager() {
+fn sigusr2_re_executes_and_notifies_the_service_manager() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
@@ -225,7 +225,7 @@ fn a_create_in_progress_is_finished_first_and_sent_once() {
 }
 
 #[test]
-fn metrics_count_it_and_are_served_on_at_the_same_socket() {
+fn metrics_count_a_re_execution_and_stay_on_their_socket() {
     let installed = Installed::new("");
     let host = &installed.host;
     let at = host.path("metrics.sock");
@@ -247,7 +247,7 @@ fn metrics_count_it_and_are_served_on_at_the_same_socket() {
 }
 
 #[test]
-fn the_plugin_socket_stays_and_takes_new_plugins() {
+fn the_plugin_socket_stays_and_accepts_new_plugins() {
     let installed = Installed::new("");
     let host = &installed.host;
     let before = host.admin(&["status"])["plugin_socket_state"]["since"].clone();

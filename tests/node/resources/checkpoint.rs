@@ -91,7 +91,7 @@ fn explain(output: &std::process::Output) -> String {
 }
 
 #[test]
-fn a_checkpointed_container_goes_on_with_what_plugins_gave_it() {
+fn a_restored_container_keeps_its_plugins_values() {
     let Some(place) = place() else { return };
     let told = place.host.plugin("10", "bringer", bringing(&place));
     let before = place.counted_and_checkpointed("c1", 5);

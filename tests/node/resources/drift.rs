@@ -149,7 +149,7 @@ fn a_value_that_cannot_be_restored_is_reported_and_retried() {
 }
 
 #[test]
-fn a_daemon_that_dies_at_the_write_leaves_it_to_the_next_one() {
+fn the_next_daemon_repeats_an_interrupted_write() {
     let Some(mut place) = pinned("") else { return };
     faulty(&mut place, "kill");
     write(&place, "pids", "pids.max", "5");

@@ -55,7 +55,7 @@ fn an_update_response_may_evict_with_the_configured_signal() {
 }
 
 #[test]
-fn what_is_not_allowed_or_too_much_stays_alive() {
+fn a_container_without_permitted_eviction_stays_alive() {
     for (more, why) in [
         ("[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
         ("[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
@@ -96,7 +96,7 @@ fn an_eviction_that_could_not_begin_can_be_requested_again() {
 }
 
 #[test]
-fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
+fn the_next_daemon_carries_out_a_pending_eviction() {
     let grace = "[eviction]\ngrace = \"300ms\"\n";
     let fault = format!("{grace}\n[debug]\nfault = \"daemon.evict:kill\"");
     let Some(mut place) = anywhere("runc", &fault) else { return };

@@ -168,7 +168,7 @@ fn last_reason(place: &Place) -> String {
 }
 
 #[test]
-fn what_the_kernel_refuses_leaves_every_file_as_it_was() {
+fn a_refusal_by_the_kernel_leaves_every_file_unchanged() {
     let Some(place) = place("") else { return };
     place.run(
         "c1",

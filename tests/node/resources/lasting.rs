@@ -56,7 +56,7 @@ fn no_verb_of_the_engine_brings_back_a_value_from_before() {
 }
 
 #[test]
-fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
+fn a_recreated_container_gets_its_plugins_values_again() {
     let Some(place) = place("") else { return };
     let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}});
     place.run("c1", &resources);
@@ -124,7 +124,7 @@ fn plugin_values_are_set_again_after_the_daemon_ended() {
 }
 
 #[test]
-fn who_has_left_owns_nothing_in_a_container_made_anew() {
+fn a_disconnected_plugin_owns_nothing_after_a_recreation() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let (asking, asks) = super::asking();
@@ -140,7 +140,7 @@ fn who_has_left_owns_nothing_in_a_container_made_anew() {
 }
 
 #[test]
-fn the_next_daemon_keeps_what_plugins_own() {
+fn the_next_daemon_keeps_plugin_owned_values() {
     let Some(mut place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let asking = place.asker();
@@ -233,7 +233,7 @@ fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
 }
 
 #[test]
-fn what_waits_for_a_creation_survives_the_daemon() {
+fn updates_that_wait_for_a_creation_survive_the_daemon() {
     let Some(mut place) = place("[debug]\nfault = \"daemon.settle:kill\"") else { return };
     let told = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"shares": 1024}}));

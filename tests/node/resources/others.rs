@@ -103,7 +103,7 @@ fn a_plugin_may_request_updates_from_inside_its_handler() {
 }
 
 #[test]
-fn what_an_operator_forbids_fails_the_whole_request() {
+fn a_denied_field_fails_the_whole_request() {
     let Some(place) = place("[plugin.asker]\ndeny = [\"CPUShares\"]") else { return };
     place.run("c1", &json!({"cpu": {"shares": 500}}));
     let asking = place.asker();

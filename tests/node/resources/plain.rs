@@ -78,7 +78,7 @@ fn updates(runtime: &str) {
 }
 
 #[test]
-fn it_is_evicted_and_its_exit_code_is_known_or_unknown() {
+fn a_plain_container_is_evicted_with_or_without_exit_code() {
     let Some(mut place) = whole_node("runc") else { return };
     place.host.start_daemon();
     let asking = place.asker();

@@ -150,7 +150,7 @@ fn schemata_that_the_kernel_refuses_leave_no_group_behind() {
 }
 
 #[test]
-fn a_group_for_which_there_is_no_class_id_refuses_the_container() {
+fn a_group_without_a_free_class_id_refuses_the_container() {
     let Some(host) = divided() else { return };
     let _told = host.place.host.plugin("10", "rdt", sets("gold", &["L3:0=f"], true));
     let taken = ["a", "b", "c"];
@@ -193,7 +193,7 @@ fn a_container_kept_out_of_its_class_by_the_kernel_is_refused() {
 }
 
 #[test]
-fn a_move_that_the_kernel_refuses_half_way_is_taken_back() {
+fn a_partially_refused_move_is_rolled_back() {
     let Some(host) = divided() else { return };
     for name in ["gold", "silver"] {
         host.resctrl.kernel().group(name);
@@ -235,7 +235,7 @@ fn a_move_that_the_kernel_refuses_half_way_is_taken_back() {
 }
 
 #[test]
-fn a_group_of_a_container_that_was_refused_meanwhile_goes_too() {
+fn the_group_of_a_refused_container_is_removed_too() {
     let Some(mut host) = unstarted() else { return };
     let runc = host.place.real.runc().display().to_string();
     let held = host.place.host.path("held");

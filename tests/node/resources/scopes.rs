@@ -439,22 +439,22 @@ fn each_field_is_known_to_systemd_with_crun() {
 }
 
 #[test]
-fn a_scope_keeps_what_a_plugin_owns_with_runc() {
+fn a_scope_keeps_plugin_owned_values_with_runc() {
     beside_the_engine("runc");
 }
 
 #[test]
-fn a_scope_keeps_what_a_plugin_owns_with_crun() {
+fn a_scope_keeps_plugin_owned_values_with_crun() {
     beside_the_engine("crun");
 }
 
 #[test]
-fn what_is_refused_leaves_a_scope_as_it_was_with_runc() {
+fn a_refused_update_leaves_a_scope_unchanged_with_runc() {
     refusals("runc");
 }
 
 #[test]
-fn what_is_refused_leaves_a_scope_as_it_was_with_crun() {
+fn a_refused_update_leaves_a_scope_unchanged_with_crun() {
     refusals("crun");
 }
 

@@ -35,7 +35,7 @@ fn is_caught_up(host: &TestHost) -> bool {
 }
 
 #[test]
-fn what_was_deleted_while_disabled_is_removed_at_enable() {
+fn containers_deleted_while_disabled_are_removed_at_enable() {
     let (host, told) = with_running(&["gone", "stays"], "");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.verb(&["delete", "--force", "gone"]));
@@ -54,7 +54,7 @@ fn what_was_deleted_while_disabled_is_removed_at_enable() {
 }
 
 #[test]
-fn what_was_created_while_disabled_is_known_from_enable_on() {
+fn containers_created_while_disabled_are_known_at_enable() {
     let (host, told) = with_running(&[], "");
     succeeds(&host.call(&["nri", "disable"]));
     run(&host, "new");
@@ -73,7 +73,7 @@ fn what_was_created_while_disabled_is_known_from_enable_on() {
 }
 
 #[test]
-fn what_was_started_while_disabled_is_running_at_enable() {
+fn containers_started_while_disabled_run_at_enable() {
     let (host, told) = with_running(&[], "");
     bundle(&host, "made");
     succeeds(&host.create_from("made", "made"));
@@ -96,7 +96,7 @@ fn what_was_started_while_disabled_is_running_at_enable() {
 }
 
 #[test]
-fn an_id_used_again_while_disabled_means_the_new_container() {
+fn an_id_reused_while_disabled_means_the_new_container() {
     let (host, told) = with_running(&["same"], "");
     let before = host.admin(&["pods"])[0]["containers"][0]["pid"].clone();
     succeeds(&host.call(&["nri", "disable"]));
@@ -127,7 +127,7 @@ fn without_a_daemon_at_enable_the_next_one_finds_out() {
 }
 
 #[test]
-fn a_reload_that_ends_nri_disable_finds_out_too() {
+fn a_reload_that_ends_nri_disable_catches_up_too() {
     let (host, _told) = with_running(&["gone"], "");
     let root = host.path("root").display().to_string();
     let configured = |more: &str| {
@@ -143,7 +143,7 @@ fn a_reload_that_ends_nri_disable_finds_out_too() {
 }
 
 #[test]
-fn a_state_that_cannot_be_looked_up_is_not_taken_for_gone() {
+fn an_unreadable_state_does_not_count_as_removed() {
     let (host, told) = with_running(&["c1"], "");
     succeeds(&host.call(&["nri", "disable"]));
     // A path that is a loop of links fails with another error than a missing one.

@@ -35,7 +35,7 @@ fn a_container_that_runs_is_not_forgotten_even_by_force() {
 }
 
 #[test]
-fn what_the_runtime_still_has_is_forgotten_by_force_alone() {
+fn a_container_that_the_runtime_has_needs_forced_forgetting() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "c1");

@@ -26,7 +26,7 @@ fn lose(host: &TestHost, folders: &[&str]) {
 }
 
 #[test]
-fn a_container_that_is_gone_is_removed_with_its_events_once() {
+fn a_vanished_container_is_removed_with_its_events_once() {
     let host = host();
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "c1");
@@ -47,7 +47,7 @@ fn a_container_that_is_gone_is_removed_with_its_events_once() {
 }
 
 #[test]
-fn what_lives_or_left_a_file_stays() {
+fn records_with_a_process_or_a_file_stay() {
     let host = host();
     for id in ["lives", "bundle", "state"] {
         run(&host, id);

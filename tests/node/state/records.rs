@@ -150,7 +150,7 @@ fn a_newer_versions_record_is_used_and_kept_by_an_older_one() {
 }
 
 #[test]
-fn what_an_older_version_wrote_is_used_after_an_upgrade() {
+fn records_of_an_older_version_are_used_after_an_upgrade() {
     let mut host = started("");
     run(&host, "c1");
     host.kill_daemon();

@@ -137,7 +137,7 @@ fn a_container_not_made_through_us_is_not_recovered() {
 }
 
 #[test]
-fn what_went_past_the_daemon_is_adopted_not_found() {
+fn bypassed_containers_are_taken_over_not_recovered() {
     let mut host = ours();
     run(&host, "c1");
     host.start_daemon();
@@ -284,7 +284,7 @@ fn a_running_daemon_restores_wiped_files() {
 }
 
 #[test]
-fn what_goes_past_a_daemon_after_a_wipe_is_still_noticed() {
+fn commands_that_bypass_a_daemon_after_a_wipe_are_noticed() {
     let mut host = started("");
     run(&host, "c1");
     let pid = host.daemon_pid();

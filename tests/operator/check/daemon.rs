@@ -186,7 +186,7 @@ fn a_daemon_that_hangs_is_replaced_by_the_next_step() {
 }
 
 #[test]
-fn a_daemon_that_cannot_start_is_named_with_its_last_words() {
+fn a_daemon_that_cannot_start_is_named_with_its_output() {
     try_all(START);
 }
 

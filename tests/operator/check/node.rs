@@ -229,11 +229,11 @@ fn a_runtime_that_does_not_run_is_named() {
 }
 
 #[test]
-fn what_the_node_lacks_is_named() {
+fn missing_features_of_the_node_are_named() {
     try_all(AROUND);
 }
 
 #[test]
-fn a_registration_that_no_longer_holds_is_named() {
+fn an_outdated_registration_is_named() {
     try_all(REGISTERED);
 }

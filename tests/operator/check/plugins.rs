@@ -133,7 +133,7 @@ const ACCESS: &[Fault] = &[
         name: "others may write to its folder",
         seed: |world| set_mode(world, "", 0o777),
         row: "plugin socket",
-        says: "may be written by others (mode 0777): they can put another socket",
+        says: "is writable by others (mode 0777): they can put another socket",
         next: "chmod 700 ",
         ..FAULT
     },
@@ -214,7 +214,7 @@ const ACCESS: &[Fault] = &[
         name: "others may write to the folder of plugins",
         seed: |world| set_mode(world, "plugins", 0o777),
         row: "pre-installed plugins",
-        says: "may be written by others (mode 0777): what they put there runs as root",
+        says: "is writable by others (mode 0777): what they put there runs as root",
         next: "chmod 755 ",
         ..FAULT
     },
@@ -236,7 +236,7 @@ const ACCESS: &[Fault] = &[
             set_mode(world, "plugins/10-a", 0o777);
         },
         row: "pre-installed plugins",
-        says: "10-a may be written by others (mode 0777)",
+        says: "10-a is writable by others (mode 0777)",
         next: "chmod go-w ",
         ..FAULT
     },
@@ -473,7 +473,7 @@ fn a_pre_installed_plugin_that_does_not_run_is_named() {
 }
 
 #[test]
-fn a_plugin_that_takes_no_part_is_named() {
+fn an_inactive_plugin_is_named() {
     try_all(CONNECTED);
 }
 

@@ -54,7 +54,7 @@ const FOLDER: &[Fault] = &[
             set_mode(world, "run", 0o777);
         },
         row: "run directory",
-        says: "may be written by others (mode 0777)",
+        says: "is writable by others (mode 0777)",
         next: "chmod 700 ",
         ..FAULT
     },
@@ -123,7 +123,7 @@ const FOLDER: &[Fault] = &[
             set_mode(world, "run/bypassed", 0o777);
         },
         row: "run directory",
-        says: "bypassed may be written by others",
+        says: "bypassed is writable by others",
         next: "chmod 700 ",
         ..FAULT
     },
@@ -336,12 +336,12 @@ fn a_run_directory_that_cannot_be_used_is_named() {
 }
 
 #[test]
-fn a_disk_that_takes_no_record_is_named() {
+fn a_disk_that_refuses_records_is_named() {
     try_all(DISK);
 }
 
 #[test]
-fn what_was_left_in_the_run_directory_is_named() {
+fn leftovers_in_the_run_directory_are_named() {
     try_all(LEFT);
 }
 

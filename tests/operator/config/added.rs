@@ -50,7 +50,7 @@ fn creates_wait_for_the_plugins_of_another_plugin_path() {
 }
 
 #[test]
-fn creates_wait_for_plugins_that_left_while_none_could_connect() {
+fn creates_wait_for_plugins_lost_while_the_socket_was_closed() {
     let host = started(PATIENT);
     let at = Some("PostCreateContainer".to_owned());
     let _told = host.plugin("10", "a", Script { leaves: true, at, ..sets("HELLO", "a") });

@@ -116,7 +116,7 @@ fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String 
 }
 
 #[test]
-fn exempt_namespaces_go_on_while_a_mistake_is_there() {
+fn exempt_namespaces_work_despite_a_mistake() {
     for (exempt, passes, refused) in [
         ("", "kube-system", "tenant"),
         ("exempt_namespaces = [\"ops\"]", "ops", "kube-system"),
@@ -156,7 +156,7 @@ fn no_plugin_changes_an_exempt_container_with_unknown_rights() {
 }
 
 #[test]
-fn what_every_plugin_is_denied_holds_under_any_index_and_name() {
+fn a_denial_for_all_plugins_covers_any_index_and_name() {
     let lines = "[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
     for (index, name) in [("10", "a"), ("99", "trusted-not"), ("10", "Trusted")] {
         let host = started(lines);

@@ -53,7 +53,7 @@ fn with_env() -> Script {
 }
 
 #[test]
-fn a_hangup_does_what_reload_does_and_logs_it() {
+fn a_hangup_reloads_and_logs_it() {
     let host = started("[log]\nlevel = \"info\"\n");
     let before = pid(&host);
     hang_up(&host);
@@ -161,7 +161,7 @@ fn a_reload_names_each_section_that_is_new_changed_or_removed() {
 }
 
 #[test]
-fn what_needs_a_restart_is_named_and_stays_until_then() {
+fn keys_that_need_a_restart_are_named_and_unchanged() {
     let mut host = TestHost::new("");
     let fault = |point: &str| format!("[debug]\nfault = \"{point}:fail\"\n");
     host.start_daemon();

@@ -23,7 +23,7 @@ fn pid(host: &TestHost) -> Option<u64> {
 }
 
 #[test]
-fn a_mistake_that_is_fixed_lets_creates_go_on_by_itself() {
+fn creates_continue_once_a_mistake_is_fixed() {
     let host = started("[plugin.a]\ndeny = \"Env\"\n");
     let before = pid(&host);
     fails(&host.create("c1"), &["configuration has an error"]);
@@ -158,7 +158,7 @@ fn run_by_systemd() -> (TestHost, std::process::Child) {
 }
 
 #[test]
-fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
+fn stop_does_not_end_a_hanging_daemon_of_systemd() {
     let (host, mut daemon) = run_by_systemd();
     kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGSTOP).unwrap();
     fails(&host.call(&["nri", "stop"]), &["systemd runs the daemon", "systemctl stop"]);
@@ -178,7 +178,7 @@ fn restart_keeps_the_daemon_while_the_configuration_is_broken() {
 }
 
 #[test]
-fn a_daemon_that_systemd_runs_is_left_to_systemd() {
+fn stop_and_restart_leave_systemds_daemon_running() {
     let (host, mut daemon) = run_by_systemd();
     fails(
         &host.call(&["nri", "stop"]),

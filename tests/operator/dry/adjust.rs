@@ -84,7 +84,7 @@ fn env(name: &str, value: &str) -> Value {
 }
 
 #[test]
-fn a_diff_shows_what_would_change_and_the_bundle_stays() {
+fn a_diff_shows_the_changes_and_the_bundle_stays() {
     let stand = Stand::new("");
     let diff = shown(&stand.apply(&[env("B", "2")], &[]));
     assert!(diff.contains("-    \"env\": [\"PATH=/bin\", \"A=1\"]},\n"), "{diff}");
@@ -169,7 +169,7 @@ fn owners_are_those_named_or_the_place_in_the_file() {
 }
 
 #[test]
-fn nothing_to_change_is_an_empty_diff_and_the_same_bytes() {
+fn without_changes_the_diff_is_empty_and_bytes_stay() {
     let stand = Stand::new("");
     assert_eq!(shown(&stand.apply(&[json!({})], &[])), "");
     assert_eq!(shown(&stand.apply(&[], &["--output", "spec"])), BUNDLE);
@@ -310,7 +310,7 @@ fn a_connecting_plugin_is_awaited_and_receives_all_events() {
 }
 
 #[test]
-fn a_plugin_that_does_not_come_is_named() {
+fn a_plugin_that_does_not_connect_is_named() {
     let stand = Stand::new("plugin_registration_timeout = \"100ms\"");
     let socket = stand.path("nri.sock");
     let line = refused(&stand.adjust(&["--wait", "10-late", "--socket", socket.to_str().unwrap()]));
@@ -318,7 +318,7 @@ fn a_plugin_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_refusal_of_a_plugin_is_its_words_and_the_bundle_stays() {
+fn a_refusal_has_the_plugins_message_and_the_bundle_stays() {
     for event in [Event::CreateContainer, Event::RunPodSandbox] {
         let stand = Stand::new("");
         let socket = stand.path("nri.sock");

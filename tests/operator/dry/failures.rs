@@ -11,7 +11,7 @@ fn error(answer: &serde_json::Value) -> &str {
 }
 
 #[test]
-fn a_refusal_names_the_plugin_and_keeps_its_words() {
+fn a_refusal_names_the_plugin_and_keeps_its_message() {
     let mut replay = Replay::start();
     replay.plugin("10-no", ReplayPlugin::new().creating(Action::Refuse("not on a Monday")));
     let later = replay.plugin("20-later", ReplayPlugin::new());
@@ -97,7 +97,7 @@ fn the_built_in_validator_applies() {
 }
 
 #[test]
-fn a_right_that_was_taken_away_is_a_refusal() {
+fn a_revoked_permission_is_a_refusal() {
     let mut replay = Replay::with("[plugin.a]\ndeny = [\"Env\"]", &[]);
     replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.create();
@@ -173,7 +173,7 @@ fn a_response_of_the_wrong_kind_is_refused_and_can_be_repeated() {
 }
 
 #[test]
-fn a_second_plugin_of_the_same_name_is_turned_away() {
+fn a_second_plugin_of_one_name_is_rejected() {
     let mut replay = Replay::start();
     let first = replay.plugin("10-a", ReplayPlugin::new());
     ReplayPlugin::new().creating(setting("B", "2")).connect(replay.path("nri.sock"), "10-a");

@@ -113,7 +113,7 @@ fn no_plugin_is_awaited_if_none_can_connect_or_is_wanted() {
 }
 
 #[test]
-fn a_script_by_hand_names_its_plugins_with_wait_alone() {
+fn a_handwritten_script_names_its_plugins_only_with_wait() {
     let mut replay = Replay::start();
     let line = json!({"id": 1, "plugins": ["10-a"], "state": {}});
     let answer = replay.ask(&line);
@@ -121,7 +121,7 @@ fn a_script_by_hand_names_its_plugins_with_wait_alone() {
 }
 
 #[test]
-fn a_time_that_is_none_is_a_mistake_of_the_command_line() {
+fn an_invalid_time_is_a_usage_error() {
     let output = replay_alone("", &[], &["--wait-timeout", "soon"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("such as 30s"), "{}", stderr(&output));

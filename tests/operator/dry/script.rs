@@ -213,7 +213,7 @@ fn a_script_in_a_file_is_followed() {
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_one_line_and_exit_code_1() {
+fn a_failed_start_is_one_line_and_exit_code_1() {
     let temp = prepared("");
     let long = "/".to_owned() + &"x".repeat(200);
     for words in [

@@ -46,7 +46,7 @@ impl K3s {
 }
 
 #[test]
-fn an_addition_survives_the_rendering_and_goes_again_with_it() {
+fn an_addition_survives_rendering_until_uninstall() {
     for (name, template, words) in [
         ("k3s-v3-template", "config-v3.toml.tmpl", "--take-over-nri"),
         ("k3s-v3-template", "config-v3.toml.tmpl", "--default --take-over-nri"),
@@ -80,7 +80,7 @@ fn an_addition_survives_the_rendering_and_goes_again_with_it() {
 }
 
 #[test]
-fn another_handler_takes_the_place_of_the_first_in_the_template() {
+fn another_handler_replaces_the_first_in_the_template() {
     let k3s = K3s::of("k3s-v2-template", "config.toml.tmpl");
     let first = k3s.start();
     k3s.install("");
@@ -99,7 +99,7 @@ fn another_handler_takes_the_place_of_the_first_in_the_template() {
 }
 
 #[test]
-fn an_addition_that_was_edited_goes_and_is_not_overwritten() {
+fn an_edited_addition_is_removed_but_not_overwritten() {
     let k3s = K3s::of("k3s-v3-template", "config-v3.toml.tmpl");
     k3s.install("--take-over-nri");
     let path = format!("{K3S}/config-v3.toml.tmpl");

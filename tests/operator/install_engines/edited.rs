@@ -314,7 +314,7 @@ fn an_edit_of_containerds_file_is_all_that_uninstall_leaves() {
 }
 
 #[test]
-fn what_an_operator_adds_to_our_own_file_stays() {
+fn additions_of_the_operator_to_our_file_stay() {
     for (engine, path, added) in [
         (
             "crio",
@@ -334,7 +334,7 @@ fn what_an_operator_adds_to_our_own_file_stays() {
 }
 
 #[test]
-fn a_list_that_an_operator_extended_loses_our_name_alone() {
+fn an_extended_list_loses_only_our_name() {
     let place = Place::new();
     place.install("podman");
     let path = "/etc/containers/containers.conf.d/50-nri-runc.conf";
@@ -347,7 +347,7 @@ fn a_list_that_an_operator_extended_loses_our_name_alone() {
 }
 
 #[test]
-fn an_extended_entry_goes_while_it_names_our_program() {
+fn an_extended_entry_is_removed_if_it_names_our_program() {
     let place = Place::new();
     place.write(DOCKER, "{\"debug\": true}\n");
     place.install("docker --default");
@@ -376,7 +376,7 @@ fn a_default_that_was_chosen_since_stays() {
 }
 
 #[test]
-fn a_default_that_names_the_removed_handler_goes_with_it() {
+fn a_default_that_names_the_handler_is_removed_with_it() {
     let place = Place::new();
     place.write(DOCKER, "{\"debug\": true}\n");
     place.install("docker");
@@ -430,7 +430,7 @@ fn a_unit_file_of_ours_loses_our_lines_and_keeps_the_others() {
 }
 
 #[test]
-fn an_unedited_file_comes_back_byte_for_byte() {
+fn an_unedited_file_is_restored_byte_for_byte() {
     let place = Place::new();
     let text = "{\n\t\"debug\" : true,\n\n\t\"dns\": [ \"10.0.0.1\" ]\n}";
     place.write(DOCKER, text);

@@ -143,7 +143,7 @@ fn programs_that_would_not_run_in_the_image_are_refused() {
 }
 
 #[test]
-fn an_image_of_a_plugin_has_the_plugin_alone() {
+fn a_plugin_image_contains_only_the_plugin() {
     let programs = Programs::new();
     let out = programs.path("image.tar").display().to_string();
     let plugin = format!("amd64={}", programs.path("x86").display());

@@ -524,7 +524,7 @@ fn docker_is_to_be_restarted_when_it_shall_forget_something() {
 }
 
 #[test]
-fn secrets_in_the_undo_record_are_roots_alone() {
+fn only_root_can_read_the_undo_record() {
     let place = Place::new();
     place.write(DOCKER, "{\"secret\": 1}\n");
     place.install("docker");
@@ -546,7 +546,7 @@ fn socket(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn a_listener_on_the_plugin_socket_is_named_and_left_alone() {
+fn a_listener_on_the_plugin_socket_is_named_and_kept() {
     let place = Place::new();
     let path = socket(&place);
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

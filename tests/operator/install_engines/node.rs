@@ -256,7 +256,7 @@ fn a_failed_restart_is_retried_and_its_command_printed() {
 }
 
 #[test]
-fn without_a_restart_of_its_own_it_waits_for_the_operators() {
+fn without_a_restart_node_waits_for_the_operators() {
     let node = DockerNode::new();
     let output = node.once("--no-restart");
     assert_eq!(output.status.code(), Some(1));
@@ -280,13 +280,13 @@ fn foreign_files_stay_and_a_mistake_changes_nothing() {
     assert_eq!(node.tree(), before);
     node.write(&format!("root/{PROGRAM}"), "#!/bin/sh\n");
     let output = node.once("");
-    assert!(stderr(&output).contains("was not put there by node"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("but node did not install it"), "{}", stderr(&output));
     let there = std::fs::read_to_string(node.root().join(PROGRAM)).unwrap();
     assert_eq!((there.as_str(), node.calls().len()), ("#!/bin/sh\n", 0));
 }
 
 #[test]
-fn a_configuration_comes_changes_and_goes_with_its_option() {
+fn the_node_configuration_follows_its_option() {
     let node = DockerNode::new();
     node.write("one.toml", "[log]\nlevel = \"debug\"\n");
     let words = format!("--node-config {}", node.path("one.toml").display());
@@ -303,7 +303,7 @@ fn a_configuration_comes_changes_and_goes_with_its_option() {
 }
 
 #[test]
-fn on_sigterm_everything_goes_and_the_node_is_as_it_was() {
+fn sigterm_removes_everything_and_restores_the_node() {
     let node = DockerNode::new();
     let before = node.tree();
     let mut running = node.start("--uninstall-on-exit");
@@ -393,7 +393,7 @@ fn an_engine_that_cannot_be_restarted_keeps_its_program() {
 }
 
 #[test]
-fn what_was_edited_on_the_node_is_kept() {
+fn edited_files_on_the_node_are_kept() {
     let node = DockerNode::new();
     node.write("one.toml", "[log]\nlevel = \"debug\"\n");
     let words = format!("--uninstall-on-exit --node-config {}", node.path("one.toml").display());

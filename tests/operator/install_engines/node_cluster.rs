@@ -321,7 +321,7 @@ fn a_node_that_others_change_meanwhile_is_read_again() {
 }
 
 #[test]
-fn a_missing_permission_is_named_once_and_the_rest_goes_on() {
+fn a_missing_permission_is_named_once_and_the_rest_works() {
     let cluster = ClusterNode::new(REQUIRED);
     let words = "403: nodes \"one\" is forbidden: cannot patch resource \"nodes/status\"";
     cluster.set(Some(("STRATEGIC", Trouble::Fails(3, words))));

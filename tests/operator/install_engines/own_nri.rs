@@ -21,7 +21,7 @@ fn with_containerd_2() -> Place {
 }
 
 #[test]
-fn a_decision_holds_until_the_next_and_uninstall_undoes_it() {
+fn a_decision_lasts_until_the_next_or_uninstall() {
     let place = with_containerd_2();
     let before = tree(place.root());
     let refusal = place.refused("install", "containerd");

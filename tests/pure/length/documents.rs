@@ -262,7 +262,7 @@ fn cases() -> Vec<String> {
 }
 
 #[test]
-fn each_place_of_a_document_costs_what_it_is_long() {
+fn each_part_of_a_document_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     for case in cases() {
         let case = Case::load(&case);
@@ -309,7 +309,7 @@ fn the_complete_document_has_each_member_that_is_named() {
 }
 
 #[test]
-fn each_member_of_the_oci_specification_costs_what_it_is_long() {
+fn each_member_of_the_oci_specification_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     let mut case = Case::load("plain-run");
     case.document = complete();
@@ -372,7 +372,7 @@ fn exec(document: &[u8], values: &[ProcessValue]) {
 }
 
 #[test]
-fn each_member_of_a_process_document_costs_what_it_is_long() {
+fn each_member_of_a_process_document_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     let (process, values) = (complete()["process"].clone(), carried(2));
     let mut all = Vec::new();
@@ -397,7 +397,7 @@ fn each_member_of_a_process_document_costs_what_it_is_long() {
 }
 
 #[test]
-fn each_place_of_an_engines_files_costs_what_it_is_long() {
+fn each_part_of_an_engines_files_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     for case in cases() {
         let case = Case::load(&case);
@@ -436,7 +436,7 @@ fn each_place_of_an_engines_files_costs_what_it_is_long() {
 }
 
 #[test]
-fn each_word_of_an_engines_call_costs_what_it_is_long() {
+fn each_argument_of_an_engine_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     for case in cases() {
         let (call, usual) = (call_of(&case), Case::load(&case));
@@ -459,7 +459,7 @@ fn each_word_of_an_engines_call_costs_what_it_is_long() {
 }
 
 #[test]
-fn each_place_of_dockers_answer_costs_what_it_is_long() {
+fn each_part_of_dockers_response_costs_linear_time() {
     let mut findings = Findings::default();
     let info = json!({
         "Containers": 3,
@@ -499,7 +499,7 @@ const ENGINES: [&str; 11] = [
 ];
 
 #[test]
-fn each_annotation_that_an_engine_knows_costs_what_it_is_long() {
+fn each_annotation_known_to_an_engine_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     let mut known = keys::known();
     known.insert(TOLERATED.to_owned());

@@ -224,7 +224,7 @@ fn a_cost_that_grows_with_the_square_of_a_length_is_found() {
 }
 
 #[test]
-fn a_cost_that_grows_with_the_length_is_none() {
+fn a_linear_cost_is_not_reported() {
     let mut findings = Findings::default();
     findings.measure(
         "linear",

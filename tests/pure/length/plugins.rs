@@ -317,28 +317,28 @@ fn measure<M: MessageFull + Clone>(
 }
 
 #[test]
-fn each_field_of_an_adjustment_costs_what_it_is_long() {
+fn each_field_of_an_adjustment_costs_linear_time() {
     let mut findings = Findings::default();
     measure(&mut findings, Sample::of_today(), 2, create);
     findings.are_none(10);
 }
 
 #[test]
-fn each_field_of_an_update_costs_what_it_is_long() {
+fn each_field_of_an_update_costs_linear_time() {
     let mut findings = Findings::default();
     measure(&mut findings, Sample::of_today(), 1, update);
     findings.are_none(5);
 }
 
 #[test]
-fn each_field_of_an_unasked_update_costs_what_it_is_long() {
+fn each_field_of_an_unsolicited_update_costs_linear_time() {
     let mut findings = Findings::default();
     measure(&mut findings, Sample::of_today(), 1, unasked);
     findings.are_none(5);
 }
 
 #[test]
-fn each_field_of_a_registration_costs_what_it_is_long() {
+fn each_field_of_a_registration_costs_linear_time() {
     let mut findings = Findings::default();
     let all = Sample { seed: None };
     measure(&mut findings, all, 1, |request: &api::RegisterPluginRequest| {

@@ -74,7 +74,7 @@ fn is_valid(header: &str, line: &str) -> bool {
 }
 
 #[test]
-fn each_key_of_the_configuration_costs_what_it_is_long() {
+fn each_key_of_the_configuration_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     let keys = keys();
     assert!(keys.len() > 30, "{keys:?}");
@@ -100,7 +100,7 @@ fn each_key_of_the_configuration_costs_what_it_is_long() {
 }
 
 #[test]
-fn each_list_of_the_configuration_costs_what_it_is_long() {
+fn each_list_of_the_configuration_costs_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     for (header, key) in keys() {
         let entries = |entry: &str, count: usize| {

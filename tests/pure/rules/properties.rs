@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn a_doubtful_pod_gains_nothing_by_its_claims(
+    fn an_unproven_pod_gains_nothing_by_its_claims(
         all in proptest::collection::vec(written(), 0..6),
         label in label(),
         claim in 0..16_usize,

@@ -202,7 +202,7 @@ fn each_command_of_the_documentation_is_taken() {
 }
 
 #[test]
-fn a_command_that_is_none_is_found() {
+fn an_invalid_command_is_found() {
     let text = "a `nri-runc nri\nchekc` and\n```sh\nnri-runc nri explain \\\n --y x | z\n```\n";
     let page = Page { name: String::new(), text: text.to_owned() };
     assert_eq!(in_blocks(&page), [["explain", "--y", "x"].map(ToOwned::to_owned).to_vec()]);

@@ -84,7 +84,7 @@ fn table(csv: &str) -> String {
 }
 
 #[test]
-fn the_first_table_of_the_page_is_what_the_targets_ran() {
+fn the_pages_first_table_matches_the_targets_runs() {
     let csv = std::fs::read_to_string(root().join("docs/matrix.csv")).unwrap();
     let path = root().join("docs/compatibility.md");
     let page = std::fs::read_to_string(&path).unwrap();

@@ -71,13 +71,13 @@ fn drawn_by(script: &str, edit: impl FnOnce(&Path), arguments: &[&str]) -> Optio
 }
 
 #[test]
-fn each_picture_is_what_its_source_draws() {
+fn each_picture_matches_its_source() {
     let Some((is_same, printed)) = pictures(|_| (), &["--check"]) else { return };
     assert!(is_same, "{printed}");
 }
 
 #[test]
-fn each_curve_is_what_its_numbers_draw() {
+fn each_curve_matches_its_numbers() {
     let script = "scripts/growth.py";
     let Some((is_same, printed)) = drawn_by(script, |_| (), &["--check"]) else { return };
     assert!(is_same, "{printed}");

@@ -174,7 +174,7 @@ const LISTS: &[&str] = &["rule.", "exec_rule.", "inject.", "require."];
 const OF_OPERATORS: &[&str] = &["rule", "injection", "promise", "plugin", "name"];
 
 #[test]
-fn each_claim_of_a_sentence_is_the_programs() {
+fn each_claim_of_a_sentence_matches_the_program() {
     let tables = Tables::new();
     for page in pages() {
         assert_eq!(tables.wrong_in(&page), [""; 0], "{}", page.name);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_the_servers_words_where_there_are_any() {
+    fn a_refusal_contains_the_servers_message_if_any() {
         assert_eq!(
             reason(409, r#"{"kind": "Status", "message": "it changed"}"#),
             "409: it changed"

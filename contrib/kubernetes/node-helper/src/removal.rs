@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_and_a_token_of_a_page_are_one_word_of_a_query() {
+    fn labels_and_page_tokens_are_query_encoded() {
         assert_eq!(in_query("nri-runc.dev/ready"), "nri-runc.dev%2Fready");
         assert_eq!(in_query("a=&b+"), "a%3D%26b%2B");
     }

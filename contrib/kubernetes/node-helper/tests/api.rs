@@ -215,7 +215,7 @@ fn a_server_with_an_ipv6_address_is_reached() {
 }
 
 #[test]
-fn each_refusal_has_its_exit_code_and_the_servers_words() {
+fn each_refusal_has_its_exit_code_and_the_servers_message() {
     for (answer, code) in
         [(403, 3), (404, 4), (409, 5), (400, 6), (422, 6), (401, 1), (429, 1), (500, 1)]
     {
@@ -255,7 +255,7 @@ fn an_api_server_with_a_wrong_certificate_gets_no_request() {
 }
 
 #[test]
-fn what_is_missing_in_a_pod_is_named() {
+fn missing_parts_of_a_pod_are_named() {
     let server = Server::new(|_| (200, "{}".to_owned()));
     let mut outside = server.helper(&["api", "GET", NODE]);
     let line = failed(&output(outside.env_remove("KUBERNETES_SERVICE_HOST"), ""), 1);

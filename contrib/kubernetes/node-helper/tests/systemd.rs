@@ -100,7 +100,7 @@ fn the_active_one_of_several_units_is_restarted_and_waited_for() {
 }
 
 #[test]
-fn an_engine_that_failed_may_start_now_unless_another_is_active() {
+fn a_failed_engine_is_started_unless_another_is_active() {
     let systemd = Systemd::new("", &["k3s=failed", "k3s-agent=active", "other=absent"]);
     succeeded(&systemd.asked(&["restart", "k3s", "k3s-agent"]));
     succeeded(&systemd.asked(&["restart", "other", "k3s"]));
@@ -108,7 +108,7 @@ fn an_engine_that_failed_may_start_now_unless_another_is_active() {
 }
 
 #[test]
-fn a_reload_of_a_unit_and_of_all_units_are_two_things() {
+fn reloading_one_unit_and_all_units_are_different_calls() {
     let systemd = Systemd::new("", &["docker=active"]);
     succeeded(&systemd.asked(&["reload", "docker.service"]));
     succeeded(&systemd.asked(&["daemon-reload"]));
@@ -116,7 +116,7 @@ fn a_reload_of_a_unit_and_of_all_units_are_two_things() {
 }
 
 #[test]
-fn a_job_that_does_not_end_well_is_no_success() {
+fn an_unsuccessful_job_is_a_failure() {
     for (code, result) in [("1", "failed"), ("2", "timeout")] {
         let systemd = Systemd::new(&format!("exit {code}"), &["containerd=active"]);
         let line = failed(&systemd.asked(&["restart", "containerd"]));
@@ -138,7 +138,7 @@ fn without_an_active_unit_nothing_is_started() {
 }
 
 #[test]
-fn a_refusal_of_systemd_is_printed_in_its_words() {
+fn a_refusal_by_systemd_is_printed_verbatim() {
     let systemd = Systemd::new("exit 1", &["containerd=active"]);
     let line = failed(&systemd.asked(&["reload", "containerd"]));
     assert!(
@@ -162,7 +162,7 @@ fn an_unanswered_socket_is_an_error_line_within_seconds() {
 }
 
 #[test]
-fn a_systemd_that_goes_away_does_not_count_as_done() {
+fn a_systemd_that_disconnects_does_not_count_as_done() {
     let mut systemd = Systemd::new("exit 3", &["containerd=active"]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc-node-helper"));
     command.arg("systemd").arg(systemd.socket()).args(["restart", "containerd"]);

@@ -61,7 +61,7 @@ fn is_compound(field: NriField) -> bool {
 }
 
 #[test]
-fn two_plugins_that_set_the_same_conflict_and_both_are_named() {
+fn plugins_that_set_one_value_conflict_and_are_named() {
     for field in NriField::ALL.into_iter().filter(|field| *field != NriField::OciHooks) {
         let mut creation = creation();
         answer(&mut creation, "00-bar", setting(field)).unwrap();
@@ -193,7 +193,7 @@ fn a_compound_field_set_twice_in_one_response_is_a_conflict() {
 }
 
 #[test]
-fn what_the_operator_denies_is_refused_and_the_rest_is_not() {
+fn only_denied_fields_are_refused() {
     for field in NriField::ALL {
         let denied = Rights { deny: BTreeSet::from([field]), ..Default::default() };
         let error = creation().answer("10-foo", &denied, answered(setting(field))).unwrap_err();

@@ -86,7 +86,7 @@ fn device_rules_of_all_plugins_add_up_and_are_on_record() {
 }
 
 #[test]
-fn who_may_not_add_devices_may_not_open_them_either() {
+fn a_plugin_denied_devices_may_not_permit_them_either() {
     let devices = vec![api::LinuxDeviceCgroup { allow: true, ..Default::default() }];
     let adjust = of_resources(api::LinuxResources { devices, ..Default::default() });
     let rights = Rights { deny: [NriField::Devices].into(), ..Default::default() };

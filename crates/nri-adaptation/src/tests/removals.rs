@@ -179,7 +179,7 @@ fn removing_an_original_value_leaves_a_mark_and_hides_it() {
 }
 
 #[test]
-fn what_another_plugin_set_is_undone_and_a_third_sees_neither() {
+fn removing_another_plugins_value_hides_it_from_a_third() {
     for kind in KINDS {
         let mut creation = creation();
         answer(&mut creation, "00-bar", kind.set("v")).unwrap();
@@ -192,7 +192,7 @@ fn what_another_plugin_set_is_undone_and_a_third_sees_neither() {
 }
 
 #[test]
-fn what_a_plugin_removed_from_another_is_the_removers_alone() {
+fn a_removed_value_belongs_to_the_remover() {
     for kind in KINDS {
         let mut creation = creation();
         answer(&mut creation, "00-bar", kind.set("v")).unwrap();
@@ -348,7 +348,7 @@ fn removed_rdt_is_hidden_and_no_later_plugin_may_set_it() {
 }
 
 #[test]
-fn rdt_that_is_set_again_in_full_does_not_show_its_removal() {
+fn a_full_rdt_replacement_does_not_show_its_removal() {
     let full = api::LinuxRdt {
         schemata: some(api::OptionalRepeatedString::new()),
         enable_monitoring: boolean(false),

@@ -123,7 +123,7 @@ fn each_flag_refuses_its_own_adjustment_and_nothing_else() {
 }
 
 #[test]
-fn what_is_not_enabled_refuses_nothing() {
+fn a_disabled_validator_refuses_nothing() {
     let off = DefaultValidator {
         enable: false,
         required_plugins: vec!["absent".to_owned()],
@@ -218,7 +218,7 @@ fn removed_namespaces_and_sysctls_are_refused_with_the_plugin() {
 }
 
 #[test]
-fn a_removed_sysctl_without_an_owner_is_refused_all_the_same() {
+fn a_removed_sysctl_without_an_owner_is_refused_too() {
     let mut request = adjusted(sysctls(&[("-b", "")]));
     request.owners.mut_or_insert_default().owners.clear();
     let reason = strict().validate(&request).unwrap_err();
@@ -411,7 +411,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn no_request_makes_it_panic_and_every_refusal_is_one_line(request in any_request()) {
+    fn no_request_causes_a_panic_and_refusals_are_one_line(request in any_request()) {
         let mut validator = strict();
         for key in ["", TOLERATE] {
             validator.tolerate_missing_plugins_annotation = key.to_owned();

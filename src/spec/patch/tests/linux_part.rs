@@ -16,7 +16,7 @@ fn device(path: &str, kind: &str, major: i64, minor: i64) -> Adjustment {
 }
 
 #[test]
-fn a_device_comes_with_its_rule_and_takes_it_along() {
+fn a_device_is_added_and_removed_with_its_rule() {
     let document = r#"{"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"}]}}}"#;
     let mut fuse = device("/dev/fuse", "c", 10, 229);
     fuse.linux.mut_or_insert_default().devices[0].file_mode = Some(0o666.into()).into();
@@ -74,7 +74,7 @@ fn every_memory_value_is_written() {
 }
 
 #[test]
-fn swap_follows_a_limit_that_comes_alone() {
+fn swap_follows_a_limit_set_alone() {
     let document =
         r#"{"linux":{"resources":{"memory":{"swap":5,"limit":5,"checkBeforeUpdate":true}}}}"#;
     for limit in [9, -1] {

@@ -109,7 +109,8 @@ fn links_are_followed_and_sources_that_lie_nowhere_are_refused() {
 #[test]
 fn a_refused_mount_is_named_with_the_hosts_mount() {
     let problem = on_host(&HOST, "/slave/x", "rshared").unwrap_err();
-    let wanted = "its source /slave/x is on the host's mount /slave, which is a slave and would have to be shared";
+    let wanted =
+        "its source /slave/x is on the host's mount /slave, which is a slave but must be shared";
     assert_eq!(problem, wanted);
 }
 

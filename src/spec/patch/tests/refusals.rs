@@ -136,7 +136,7 @@ fn a_sysctl_needs_a_namespace_of_the_containers_own() {
 }
 
 #[test]
-fn a_sysctl_goes_with_the_namespace_that_a_plugin_takes_away() {
+fn a_removed_namespace_removes_its_sysctls() {
     let both = linux(&json!({"sysctl": {"net.a": "1"}, "namespaces": [{"type": "-network"}]}));
     assert_eq!(refused(OWN, &both).field(), Some("Sysctl[net.a]"));
     let removal = linux(&json!({"sysctl": {"-kernel.core_pattern": ""}}));

@@ -82,7 +82,7 @@ fn a_variable_is_replaced_where_it_first_stood_and_once() {
 }
 
 #[test]
-fn a_removed_variable_is_gone_however_often_it_was_there() {
+fn all_occurrences_of_a_removed_variable_are_removed() {
     let document = r#"{"process":{"env":["A=1","B=2","A=3"]}}"#;
     let (text, changes) = adjusted(document, &env(&[("-A", ""), ("-ABSENT", "")]));
     assert_eq!(text, r#"{"process":{"env":["B=2"]}}"#);
@@ -94,7 +94,7 @@ fn a_removed_variable_is_gone_however_often_it_was_there() {
 }
 
 #[test]
-fn a_missing_section_comes_into_being() {
+fn a_missing_section_is_created() {
     let (text, _) = adjusted("{}", &env(&[("A", "1")]));
     assert_eq!(text, r#"{"process":{"env":["A=1"]}}"#);
     let (text, _) = adjusted("{}", &rlimit("CORE", 0, 1));
@@ -129,7 +129,7 @@ fn args_are_replaced_as_a_whole() {
 }
 
 #[test]
-fn a_limit_replaces_all_of_its_type_however_spelt() {
+fn a_limit_replaces_all_spellings_of_its_type() {
     let document = r#"{"process":{"rlimits":[{"type":"RLIMIT_NOFILE","hard":1,"soft":1},
         {"type":"RLIMIT_CORE","hard":9,"soft":9},{"type":"RLIMIT_NOFILE","hard":2,"soft":2}]}}"#;
     let (text, _) = adjusted(document, &rlimit("nofile", 5, u64::MAX));
@@ -177,7 +177,7 @@ fn mounts_are_ordered_as_by_the_reference_only_when_one_changes() {
 }
 
 #[test]
-fn all_mounts_at_a_destination_go_however_spelt() {
+fn all_spellings_of_a_mounts_destination_are_removed() {
     let document = r#"{"mounts":[{"destination":"/d","v":1},{"destination":"/k","x":1.0},{"destination":"d//"}]}"#;
     let (text, changes) = adjusted(document, &mount("-/d/.", &[]));
     assert_eq!(text, r#"{"mounts":[{"destination":"/k","x":1.0}]}"#);

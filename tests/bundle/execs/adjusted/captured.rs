@@ -85,7 +85,7 @@ fn wanted(container: &Value, process: &Value, callers: &[&str]) -> Value {
 }
 
 #[test]
-fn what_plugins_change_reaches_every_engines_later_processes() {
+fn plugin_changes_reach_later_processes_of_every_engine() {
     for (engine, callers) in ENGINES {
         let host = started("");
         let (create, document) = (read(engine, "create.json"), read(engine, "process.json"));

@@ -45,7 +45,7 @@ fn every_spelling_of_the_process_flag_names_the_edited_copy() {
 }
 
 #[test]
-fn what_the_caller_asks_for_wins() {
+fn the_callers_values_win() {
     let host = changed("");
     let asked = PROCESS.replace("\"A=1\"", "\"A=mine\",\"HELLO=me\"");
     succeeds(&exec(&host, "c1", &asked));

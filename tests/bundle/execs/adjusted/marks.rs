@@ -156,7 +156,7 @@ fn a_mark_does_not_apply_to_a_later_bypassed_container() {
 }
 
 #[test]
-fn a_refused_create_of_the_same_id_keeps_the_mark() {
+fn a_refused_create_of_an_existing_id_keeps_its_mark() {
     let mut host = started("autostart = false\n");
     let _told = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
@@ -184,7 +184,7 @@ fn infrastructure_containers_are_marked_wherever_they_come_from() {
 }
 
 #[test]
-fn a_mark_that_is_not_the_containers_own_or_damaged_is_none() {
+fn a_foreign_or_damaged_mark_is_ignored() {
     let host = started("");
     let _told = host.plugin("10", "env", Script { only: Some("c1"), ..changing() });
     succeeds(&host.create("c1"));

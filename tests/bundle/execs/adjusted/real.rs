@@ -115,18 +115,18 @@ fn newer(name: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_later_process_has_what_plugins_set_with_runc() {
+fn a_later_process_has_the_plugins_values_with_runc() {
     let Some(tools) = tools::find(&["runc"]) else { return };
     looks_inside(&tools.join("runc"));
 }
 
 #[test]
-fn a_later_process_has_what_plugins_set_with_runc_1_5() {
+fn a_later_process_has_the_plugins_values_with_runc_1_5() {
     newer("runc-1.5.2").iter().for_each(|runc| looks_inside(runc));
 }
 
 #[test]
-fn a_later_process_has_what_plugins_set_with_runc_1_6() {
+fn a_later_process_has_the_plugins_values_with_runc_1_6() {
     newer("runc-1.6.0-rc.1").iter().for_each(|runc| looks_inside(runc));
 }
 

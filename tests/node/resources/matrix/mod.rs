@@ -248,7 +248,7 @@ fn each_field_of_an_adjustment_is_in_force_or_refused() {
 }
 
 #[test]
-fn no_field_of_an_adjustment_is_left_out_of_the_matrix() {
+fn the_matrix_has_every_field_of_an_adjustment() {
     let host = TestHost::new("");
     let furniture = Furniture::named(&host);
     let cases = [Layout::V1, Layout::V2].map(|layout| cases::of(&host, &furniture, layout, "/c"));

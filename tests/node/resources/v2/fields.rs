@@ -158,11 +158,11 @@ fn each_field_reaches_its_v2_file_with_crun() {
 }
 
 #[test]
-fn what_is_refused_leaves_every_v2_file_as_it_was_with_runc() {
+fn a_refused_update_leaves_v2_files_unchanged_with_runc() {
     refusals("runc");
 }
 
 #[test]
-fn what_is_refused_leaves_every_v2_file_as_it_was_with_crun() {
+fn a_refused_update_leaves_v2_files_unchanged_with_crun() {
     refusals("crun");
 }

@@ -56,11 +56,11 @@ fn later(runtime: &str) {
 }
 
 #[test]
-fn a_later_process_has_what_plugins_set_on_v2_with_runc() {
+fn a_later_process_has_the_plugins_values_on_v2_with_runc() {
     later("runc");
 }
 
 #[test]
-fn a_later_process_has_what_plugins_set_on_v2_with_crun() {
+fn a_later_process_has_the_plugins_values_on_v2_with_crun() {
     later("crun");
 }

@@ -116,11 +116,11 @@ fn event_responses_update_other_containers_on_v2_with_crun() {
 }
 
 #[test]
-fn a_frozen_container_takes_kernel_values_on_v2_with_runc() {
+fn a_frozen_container_accepts_kernel_values_on_v2_with_runc() {
     frozen("runc");
 }
 
 #[test]
-fn a_frozen_container_takes_kernel_values_on_v2_with_crun() {
+fn a_frozen_container_accepts_kernel_values_on_v2_with_crun() {
     frozen("crun");
 }

@@ -115,7 +115,7 @@ fn a_scheduler_is_set_replaced_and_removed() {
 }
 
 #[test]
-fn a_scheduler_that_the_kernel_has_not_is_refused() {
+fn a_scheduler_unknown_to_the_kernel_is_refused() {
     let make = |nice, priority, (runtime, deadline, period)| api::LinuxScheduler {
         nice,
         priority,

@@ -190,7 +190,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     #[test]
-    fn the_first_of_a_minute_have_lines_and_the_others_a_number() {
+    fn the_first_lines_of_a_minute_are_logged_the_others_counted() {
         let (lines, begun) = (LineLimit::default(), Instant::now());
         let rooms: Vec<Room> = (0..1000).map(|_| lines.room("a", 20, begun)).collect();
         assert_eq!(rooms.iter().filter(|room| **room == Room::Line).count(), 20);

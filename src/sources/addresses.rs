@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_place_no_namespace_is_entered() {
+    fn the_number_of_namespace_threads_is_limited() {
         let places: Vec<Place> = std::iter::from_fn(Place::take).collect();
         assert!(places.len() <= limits::NAMESPACE_THREADS);
         assert!(Place::take().is_none());

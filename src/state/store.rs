@@ -44,8 +44,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`, with the records of an earlier daemon of this boot. The second value lists the
-    /// unusable files, one line each.
+    /// Opens the store in `dir`, with this boot's earlier records. The second value has a line for each unusable file.
     ///
     /// # Errors
     /// Fails when the directory cannot be created, or a record in it is unreadable now.
@@ -80,8 +79,7 @@ impl Store {
         Ok((store, problems))
     }
 
-    /// Whether an earlier daemon of this boot has [`stamp`](Self::stamp)ed it. If not, the records
-    /// of this boot are lost, or there were none.
+    /// Whether an earlier daemon of this boot has stamped it; else this boot's records are lost, or none.
     pub fn is_stamped(&self) -> bool {
         self.is_stamped
     }

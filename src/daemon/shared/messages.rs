@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 
 use crate::describe;
 use crate::engine::EngineKind;
-use crate::formats::protobuf as wire_format;
 use crate::plugin::{Encoded, Event, api};
 use crate::state::{Container, Lifecycle, Pod, PodState, Wire};
 
@@ -60,7 +59,7 @@ pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
 
 /// Whether a pod's addresses are known.
 pub(crate) fn has_addresses(pod: &Pod) -> bool {
-    wire_format::fields(&pod.message.0).flatten().any(|field| field.number == ADDRESSES)
+    !pod.message.only(ADDRESSES).is_empty()
 }
 
 /// The kept part of a message, without the fields that an earlier version also kept.

@@ -246,7 +246,7 @@ fn a_daemon_without_descriptors_logs_it_and_loses_none() {
 }
 
 #[test]
-fn a_wrapper_of_another_version_gets_that_answer() {
+fn a_wrapper_of_another_version_gets_an_incompatible_error() {
     let host = started("");
     let mut stream = dial(&host, "run/daemon.sock");
     ask_with(&stream, &question(PROTOCOL + 1), 5);

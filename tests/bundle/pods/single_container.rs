@@ -183,7 +183,7 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
 }
 
 #[test]
-fn an_unknown_cri_engines_pod_has_the_addresses_of_its_container() {
+fn an_unknown_cri_engines_pod_has_its_containers_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
     let (script, heard) = listening(Adjustment::new().hooks(hooks));

@@ -427,7 +427,7 @@ fn an_interrupted_install_can_be_undone_and_repeated() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_stops_both_ways() {
+fn an_unreadable_record_stops_install_and_uninstall() {
     let place = Place::new();
     place.write(&format!("{LEDGERS}/docker.json"), "{");
     for verb in ["install", "uninstall"] {

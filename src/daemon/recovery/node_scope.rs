@@ -298,7 +298,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
         match notified {
             Notified::AtStart => drop(own_process::take(daemon, &key)),
             Notified::BySynchronize | Notified::ByEvent => {
-                catch_up::learn_process(daemon, &key).await
+                catch_up::learn_process(daemon, &key).await;
             }
         }
         if notified == Notified::ByEvent {

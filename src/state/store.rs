@@ -480,11 +480,9 @@ fn size(record: &impl Serialize) -> usize {
 
 /// Drops the data that only a container needs that lives, or may return under its ID: most of a record.
 fn drop_unexplained(container: &mut Container) {
-    (container.message, container.process_values) = (Wire::default(), None);
-    (container.engine_resources, container.at_creation) = Default::default();
-    (container.variables, container.global_flags) = (Vec::new(), Vec::new());
-    (container.pid_file, container.patched) = (None, None);
-    container.deferred = Vec::new();
+    (container.message, container.process_values, container.at_creation) = Default::default();
+    (container.engine_resources, container.variables, container.global_flags) = Default::default();
+    (container.pid_file, container.patched, container.deferred) = Default::default();
     if container.repeated.is_empty() {
         container.overlay = Map::new();
     }

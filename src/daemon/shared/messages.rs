@@ -41,9 +41,6 @@ const LABELS: u64 = 5;
 const LINUX: u64 = 8;
 const RESOURCES: u64 = 6;
 
-/// Its addresses.
-const ADDRESSES: u64 = 10;
-
 /// The field that every message has which an earlier version kept as a whole.
 const ID: u64 = 1;
 
@@ -57,9 +54,9 @@ pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
 }
 
-/// Whether a pod's addresses are known.
+/// Whether a pod's addresses, field 10 of its message, are known.
 pub(crate) fn has_addresses(pod: &Pod) -> bool {
-    !pod.message.only(ADDRESSES).is_empty()
+    !pod.message.only(10).is_empty()
 }
 
 /// The kept part of a message, without the fields that an earlier version also kept.

@@ -54,7 +54,8 @@ fn open_to_users(host: &TestHost) {
     }
 }
 
-const REFUSED: [&str; 3] = ["cannot create c1", "on_rootless refuses", "plugins do not see them"];
+const REFUSED: [&str; 3] =
+    ["cannot create c1", "on_rootless refuses", "plugins do not receive them"];
 
 #[test]
 fn a_user_namespace_passes_or_is_refused_by_policy() {

@@ -80,7 +80,7 @@ fn another_entry_another_engine_and_root_are_refused() {
     let before = tree(place.root());
     let user = ["install", "podman", "--user"];
     refused(&call(&home, &user, false), "10-mine.conf already has a runtime nri-runc");
-    refused(&call(&home, &["install", "crio", "--user"], false), "--user is for Podman");
+    refused(&call(&home, &["install", "crio", "--user"], false), "--user is for the Podman");
     refused(&call(&home, &user, true), "--user is for the Podman of an unprivileged user");
     refused(&call(&home, &user[..2], false), "this command must be run as root");
     assert_eq!(tree(place.root()), before);

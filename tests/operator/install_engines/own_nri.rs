@@ -245,7 +245,7 @@ fn dockers_own_containerd_cannot_be_taken_over_by_its_file() {
     );
     place.write(main, &text);
     let refusal = install(&place, &["docker", "--take-over-nri"]).unwrap_err();
-    assert!(refusal.contains(&format!("dockerd writes {main} anew")), "{refusal}");
+    assert!(refusal.contains(&format!("dockerd rewrites {main} at each start")), "{refusal}");
     assert_eq!(place.read(main), text);
     assert!(!place.path("/etc/docker").exists());
 }

@@ -147,7 +147,7 @@ fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
     assert_eq!(status["containers"], 0, "root's daemon has none of them: {status}");
     let checked = String::from_utf8(host.admin(&["check"]).stdout).unwrap();
     assert!(
-        checked.contains("on_rootless of root's daemon permits containers of this user"),
+        checked.contains("no daemon of root has set a policy for containers of this user"),
         "{checked}"
     );
     assert!(!checked.contains("allowed_uids lets user 65534"), "{checked}");
@@ -215,25 +215,31 @@ fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
 }
 
 #[test]
-fn a_user_runs_containers_despite_any_state_of_roots_file() {
+fn a_user_runs_containers_unless_roots_runtime_is_unknown() {
     let Some(host) = UserHost::new("") else { return };
     let told = host.plugin(sets("OWN", "1"));
     let root = host.node.path("root").display().to_string();
     let lines = host.node.read("config.toml");
-    host.node.write("config.toml", &format!("{lines}[nri]\non_rootless = 7\nunknown = [\n"));
-    // Neither the last valid file of root's daemon nor its run directory can be read by users.
-    let by = words(&host.node, USER, &[]);
     let user_has = format!("runtime = [{:?}]\n", host.node.path("fake/runc"));
     host.node.write(USERS_FILE, &(user_has + &host.node.read(USERS_FILE)));
     give(&host.node.path(USERS_FILE), USER);
     succeeds(&host.admin(&["reload"]));
-    for readable_by in [0o600, 0o644] {
+    let delete = || {
+        let by = words(&host.node, USER, &[]);
+        host.node.call_by(&by, &["--root", &root, "delete", "c1"], "")
+    };
+    // Users can read neither the last valid file of root's daemon nor its run directory.
+    let (wrong, broken) = (format!("on_rootless = 7\n{lines}"), format!("{lines}unknown = [\n"));
+    for (text, readable_by) in [(&wrong, 0o644), (&wrong, 0o600), (&broken, 0o600)] {
+        host.node.write("config.toml", text);
         mode(&host.node.path("config.toml"), readable_by);
         told.lock().unwrap().clear();
         succeeds(&host.create(USER, &[], "c1"));
         assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
-        succeeds(&host.node.call_by(&by, &["--root", &root, "delete", "c1"], ""));
+        succeeds(&delete());
     }
+    mode(&host.node.path("config.toml"), 0o644);
+    fails(&delete(), &["config.good.toml", "access was denied"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use nri_runc::plugin::api;
 
 /// A host with the whole node in view, without its daemon.
 fn whole_node(runtime: &str) -> Option<Place> {
-    if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
+    if !Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         skip::machine_lacks("this host has no cgroup v1");
         return None;
     }

@@ -246,7 +246,7 @@ proptest! {
         if !is_refused {
             apart.keep(&apart.load(&lines));
         }
-        let (all, wrappers) = (apart.load(&lines), load_for_wrapper(Some(&apart.file())));
+        let (all, wrappers) = (apart.load(&lines), load_named(Some(&apart.file()), true));
         prop_assert_eq!(&wrappers.problems, &all.problems);
         prop_assert_eq!(without_rules(&wrappers.config), without_rules(&all.config));
         for problem in &problems {
@@ -278,7 +278,7 @@ fn the_valid_configuration_loads_and_each_slip_is_a_problem() {
 fn a_wrapper_reads_rules_only_until_a_daemon_has_read_them() {
     let place = Place::new();
     let loaded = place.load(&valid());
-    let wrapper = || load_for_wrapper(Some(&place.file())).config;
+    let wrapper = || load_named(Some(&place.file()), true).config;
     assert_eq!(wrapper(), loaded.config);
     place.keep(&loaded);
     assert_eq!((wrapper().rules.len(), loaded.config.rules.len()), (0, 1));

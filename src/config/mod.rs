@@ -280,14 +280,13 @@ impl Loaded {
 /// the files have an error, returns the last valid configuration or, without one, the readable part of the files, with
 /// `Config::protection_error` set if that makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
-    let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
-    read_all(only, Path::new("/"), false)
+    load_named(only, false)
 }
 
-/// Like [`load`], without the rules that a daemon has read.
-fn load_for_wrapper(only: Option<&Path>) -> Loaded {
+/// Like [`load`], without the rules that a daemon has read if `leaves_out_rules`.
+fn load_named(only: Option<&Path>, leaves_out_rules: bool) -> Loaded {
     let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
-    read_all(only, Path::new("/"), true)
+    read_all(only, Path::new("/"), leaves_out_rules)
 }
 
 /// The configuration of a host whose root is the folder `root` of this one.
@@ -409,7 +408,7 @@ pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Box<Config>>> {
 /// Fails if the settings in force are unknown.
 pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     presence::insist(|| {
-        let mut loaded = load_for_wrapper(file_of_this_process().as_deref());
+        let mut loaded = load_named(file_of_this_process().as_deref(), true);
         loaded.unknown.take().map_or(Ok(loaded), Err)
     })
 }

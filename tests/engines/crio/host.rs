@@ -246,9 +246,7 @@ impl CrioHost {
         if tools::find(&["crun"]).is_none() {
             return false;
         }
-        // crun refuses a hierarchy of version 2 beside those of version 1.
-        let beside = "/sys/fs/cgroup/unified";
-        if Path::new(beside).exists() {
+        if let Some(beside) = test_support::cgroup::v2_beside_v1() {
             assert!(self.call("umount".as_ref(), &[beside]).status.success());
         }
         let crun = RUNC.replace("exec TOOLS/runc", CRUN);

@@ -4,7 +4,7 @@
 use nri_plugin::Adjustment;
 use serde_json::json;
 use test_support::podman::PodmanHost;
-use test_support::{adjustments, life, tools};
+use test_support::{adjustments, cgroup, life, tools};
 
 use super::{events_of, limit, resources, run};
 
@@ -12,9 +12,7 @@ use super::{events_of, limit, resources, run};
 fn on_crun() -> Option<PodmanHost> {
     tools::find(&["crun"])?;
     let mut host = PodmanHost::new("")?;
-    // crun refuses a hierarchy of version 2 beside those of version 1.
-    let beside = "/sys/fs/cgroup/unified";
-    if std::path::Path::new(beside).exists() {
+    if let Some(beside) = cgroup::v2_beside_v1() {
         assert!(host.call("umount".as_ref(), &[beside]).status.success());
     }
     assert!(host.nri(&["install", "podman"]).status.success());

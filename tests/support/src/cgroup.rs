@@ -13,6 +13,11 @@ pub fn has_systemd() -> bool {
     is_v2() && Path::new("/run/systemd/private").exists()
 }
 
+/// The hierarchy of version 2 beside those of version 1, if this machine has both: crun runs no container then.
+pub fn v2_beside_v1() -> Option<&'static str> {
+    Some("/sys/fs/cgroup/unified").filter(|path| Path::new(path).exists())
+}
+
 /// Lines of a shell that give its mount namespace a `/run` of its own, with the sockets of systemd and its bus
 /// where they are. `$1` is a folder of its own.
 pub const OWN_RUN: &str = r#"

@@ -64,6 +64,8 @@ pub(crate) mod metrics;
 /// Faster routines for the static build only.
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod musl;
+/// Enums whose variants have names.
+pub(crate) mod named;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
 /// Whether something exists; an unknown answer is an error.

@@ -11,6 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
 
+use crate::named::{Named, named};
 use crate::error::{Error, Result};
 use crate::limits::FRAME;
 use crate::tagged::{self, fields};
@@ -123,34 +124,22 @@ pub struct Hook {
     pub init: u32,
 }
 
-/// The hooks that run on the host's side, by their names in config.json.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// The container is being created; for runtimes older than `createRuntime`.
-    Prestart = 1,
-    /// The container is being created.
-    CreateRuntime = 2,
-    /// The container was created, or its process was started; runtimes differ.
-    Poststart = 3,
-    /// The runtime has deleted it.
-    Poststop = 4,
+named! {
+    /// The hooks that run on the host's side, by their names in config.json.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Stage {
+        /// The container is being created; for runtimes older than `createRuntime`.
+        Prestart = 1 => "prestart",
+        /// The container is being created.
+        CreateRuntime = 2 => "createRuntime",
+        /// The container was created, or its process was started; runtimes differ.
+        Poststart = 3 => "poststart",
+        /// The runtime has deleted it.
+        Poststop = 4 => "poststop",
+    }
 }
 
 impl Stage {
-    /// Every stage.
-    pub const ALL: [Self; 4] =
-        [Self::Prestart, Self::CreateRuntime, Self::Poststart, Self::Poststop];
-
-    /// The name in config.json.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prestart => "prestart",
-            Self::CreateRuntime => "createRuntime",
-            Self::Poststart => "poststart",
-            Self::Poststop => "poststop",
-        }
-    }
-
     /// Whether a failing hook prevents the container's creation.
     pub fn may_refuse(self) -> bool {
         matches!(self, Self::Prestart | Self::CreateRuntime)
@@ -349,7 +338,7 @@ impl WrapperRequest {
                 TAG_DOCUMENT => question.document = text(value),
                 TAG_DESCRIPTOR => question.descriptors.extend(attached(value)),
                 TAG_ADMIN => question.admin = text(value),
-                TAG_STAGE => stage = Stage::ALL.into_iter().find(|s| value == [*s as u8]),
+                TAG_STAGE => stage = Stage::ALL.iter().copied().find(|s| value == [*s as u8]),
                 TAG_INIT => init = number(value),
                 TAG_LATER => question.later = serde_json::from_slice(value).ok(),
                 TAG_LATER_DOCUMENT => document = Some(value.to_vec()),
@@ -549,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_hook_request_survives_the_wire_with_its_kind() {
-        for stage in Stage::ALL {
+        for stage in Stage::ALL.iter().copied() {
             let said = WrapperRequest { hook: Some(Hook { stage, init: 77 }), ..question() };
             let frame = said.encode();
             assert_eq!(frame[4], KIND_HOOK);

@@ -14,76 +14,35 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::named::named;
 use crate::audit::{AuditSubject, ascii};
 use crate::clock::now;
 use crate::limits;
 use crate::text::rfc3339_nanos;
 
-/// The subject of an event; other programs depend on the names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventKind {
-    PodRunning,
-    PodStopped,
-    PodRemoved,
-    PodUpdated,
-    Created,
-    Started,
-    /// `exec` started a process in a container.
-    Exec,
-    Updated,
-    Exited,
-    Removed,
-    Refused,
-    Evicted,
-    Connected,
-    Disconnected,
-    /// A value that a plugin or an injection owns is no longer in force.
-    Drift,
-    /// Events are missing here.
-    Lost,
-}
-
-impl EventKind {
-    /// All kinds, in the order of `docs/events.md`.
-    pub(crate) const ALL: [Self; 16] = [
-        Self::PodRunning,
-        Self::PodStopped,
-        Self::PodRemoved,
-        Self::PodUpdated,
-        Self::Created,
-        Self::Started,
-        Self::Exec,
-        Self::Updated,
-        Self::Exited,
-        Self::Removed,
-        Self::Refused,
-        Self::Evicted,
-        Self::Connected,
-        Self::Disconnected,
-        Self::Drift,
-        Self::Lost,
-    ];
-
-    /// Its name in the lines.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::PodRunning => "pod_running",
-            Self::PodStopped => "pod_stopped",
-            Self::PodRemoved => "pod_removed",
-            Self::PodUpdated => "pod_updated",
-            Self::Created => "created",
-            Self::Started => "started",
-            Self::Exec => "exec",
-            Self::Updated => "updated",
-            Self::Exited => "exited",
-            Self::Removed => "removed",
-            Self::Refused => "refused",
-            Self::Evicted => "evicted",
-            Self::Connected => "connected",
-            Self::Disconnected => "disconnected",
-            Self::Drift => "drift",
-            Self::Lost => "lost",
-        }
+named! {
+    /// The subject of an event, in the order of `docs/events.md`; other programs depend on the names.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum EventKind {
+        PodRunning => "pod_running",
+        PodStopped => "pod_stopped",
+        PodRemoved => "pod_removed",
+        PodUpdated => "pod_updated",
+        Created => "created",
+        Started => "started",
+        /// `exec` started a process in a container.
+        Exec => "exec",
+        Updated => "updated",
+        Exited => "exited",
+        Removed => "removed",
+        Refused => "refused",
+        Evicted => "evicted",
+        Connected => "connected",
+        Disconnected => "disconnected",
+        /// A value that a plugin or an injection owns is no longer in force.
+        Drift => "drift",
+        /// Events are missing here.
+        Lost => "lost",
     }
 }
 
@@ -551,7 +510,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_a_unique_name() {
-        let mut names = EventKind::ALL.map(EventKind::name).to_vec();
+        let mut names = EventKind::names().collect::<Vec<_>>();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), EventKind::ALL.len());

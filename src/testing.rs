@@ -72,6 +72,10 @@ pub mod messages {
     pub use crate::messages::{Message, code_of, table};
 }
 
+pub mod named {
+    pub use crate::named::Named;
+}
+
 pub mod plugin {
     pub use crate::plugin::outcome::Outcome;
     pub use crate::plugin::session::{Plugin, SessionError, Settings, handshake};

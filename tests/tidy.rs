@@ -156,6 +156,7 @@ fn folders_import_only_what_they_may() {
         "limits",
         "log",
         "messages",
+        "named",
         "presence",
         "procfs",
         "tagged",

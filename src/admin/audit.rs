@@ -12,6 +12,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
+use crate::named::Named;
 use crate::audit::{AuditAction, AuditFilter, AuditTail, IDENTIFIER, open_files, search, since};
 use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
@@ -109,7 +110,7 @@ fn complain_of(unreadable: u64) {
 }
 
 fn actions() -> PossibleValuesParser {
-    PossibleValuesParser::new(AuditAction::ALL.map(AuditAction::name))
+    PossibleValuesParser::new(AuditAction::names())
 }
 
 /// Converts `--since` to the form in which times are compared.

@@ -11,6 +11,7 @@ use clap::builder::PossibleValuesParser;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::named::Named;
 use crate::answers::PodRow;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
@@ -46,7 +47,7 @@ pub(super) struct Events {
         long,
         value_name = "KIND",
         value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)),
+        value_parser = PossibleValuesParser::new(EventKind::names()),
         hide_possible_values = true
     )]
     kind: Vec<String>,

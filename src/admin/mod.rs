@@ -358,7 +358,7 @@ fn format(arguments: &Arguments) -> clap::error::Result<Format> {
     match (arguments.json, row_of(&arguments.verb).output) {
         (true, None | Some(Format::Json)) => Ok(Format::Json),
         (true, Some(other)) => {
-            let other = if other == Format::Page { "diff or spec" } else { other.word() };
+            let other = if other == Format::Page { "diff or spec" } else { other.name() };
             conflict(format!("--json cannot be used with --output {other}"))
         }
         (false, format) => Ok(format.unwrap_or_default()),

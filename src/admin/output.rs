@@ -10,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::named::named;
 use crate::error::{Context, Result};
 use crate::messages;
 use crate::text::printable_page;
@@ -17,35 +18,25 @@ use crate::text::printable_page;
 use super::exit::DONE;
 use super::{paint, progress, yaml};
 
-/// The format of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Format {
-    /// A page for people.
-    #[default]
-    Page,
-    /// A page with more columns.
-    Wide,
-    Json,
-    Yaml,
-    /// A name on each line, as other verbs take it.
-    Name,
-    /// The report of a test, which CI systems read.
-    Junit,
+named! {
+    /// The format of the output, with its name on the command line; the default has none.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(super) enum Format {
+        /// A page for people.
+        #[default]
+        Page => "",
+        /// A page with more columns.
+        Wide => "wide",
+        Json => "json",
+        Yaml => "yaml",
+        /// A name on each line, as other verbs take it.
+        Name => "name",
+        /// The report of a test, which CI systems read.
+        Junit => "junit",
+    }
 }
 
 impl Format {
-    /// Its name on the command line; the default has none.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Page => "",
-            Self::Wide => "wide",
-            Self::Json => "json",
-            Self::Yaml => "yaml",
-            Self::Name => "name",
-            Self::Junit => "junit",
-        }
-    }
-
     /// Whether a person reads it.
     pub(super) fn is_page(self) -> bool {
         matches!(self, Self::Page | Self::Wide)
@@ -54,8 +45,8 @@ impl Format {
 
 /// Accepts the words of these formats.
 fn one_of(formats: &'static [Format]) -> impl TypedValueParser<Value = Format> {
-    let named = |word: String| formats.iter().find(|format| format.word() == word).copied();
-    PossibleValuesParser::new(formats.iter().map(|format| format.word()))
+    let named = |word: String| formats.iter().find(|format| format.name() == word).copied();
+    PossibleValuesParser::new(formats.iter().map(|format| format.name()))
         .map(move |word| named(word).unwrap_or_default())
 }
 

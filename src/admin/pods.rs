@@ -9,6 +9,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
+use crate::named::Named;
 use crate::answers::{ContainerRow, PodRow};
 use crate::config::Config;
 use crate::engine::EngineKind;
@@ -46,7 +47,7 @@ pub(super) struct PodFilter {
     #[arg(short, long, value_name = "LABEL", value_delimiter = ',', value_parser = label)]
     label: Vec<LabelFilter>,
     /// Only this engine.
-    #[arg(long, value_name = "ENGINE", value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
+    #[arg(long, value_name = "ENGINE", value_parser = PossibleValuesParser::new(EngineKind::names()), hide_possible_values = true)]
     engine: Vec<String>,
 }
 

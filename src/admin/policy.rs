@@ -13,6 +13,7 @@ use super::exit::{DONE, FOUND};
 use super::output::{Answer, Format, ReportOutput, print, tell};
 use super::show::{or_dash, table};
 use super::{ask, compared};
+use crate::named::Named;
 use crate::answers::{
     ExecRuleRow, Fit, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
 };
@@ -63,7 +64,7 @@ pub(super) struct PolicyTest {
     compare: Option<PathBuf>,
     /// Engine of the manifest's pods.
     #[arg(long, value_name = "ENGINE", requires = "filename", default_value = "containerd-cri",
-        value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
+        value_parser = PossibleValuesParser::new(EngineKind::names()), hide_possible_values = true)]
     engine: String,
     /// Also for this plugin, as NN-name or name (repeatable).
     #[arg(long, value_name = "NAME")]

@@ -3,33 +3,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The stage of a plugin's connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PluginState {
-    /// The connection has not sent a name yet.
-    Registering,
-    Configuring,
-    Synchronizing,
-    Synchronized,
-    Gone,
-    /// A state of a later version.
-    #[default]
-    #[serde(other)]
-    Unknown,
-}
+use crate::named::named;
 
-impl PluginState {
-    /// Its name in documents and tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Registering => "registering",
-            Self::Configuring => "configuring",
-            Self::Synchronizing => "synchronizing",
-            Self::Synchronized => "synchronized",
-            Self::Gone => "gone",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// The stage of a plugin's connection.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(crate) enum PluginState {
+        /// The connection has not sent a name yet.
+        Registering => "registering",
+        Configuring => "configuring",
+        Synchronizing => "synchronizing",
+        Synchronized => "synchronized",
+        Gone => "gone",
+        /// A state of a later version.
+        #[default]
+        #[serde(other)]
+        Unknown => "unknown",
     }
 }
 

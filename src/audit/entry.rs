@@ -4,70 +4,42 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// The event of an entry. Scripts search for its names in the lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AuditAction {
-    /// A value was applied.
-    Applied,
-    /// A request was refused, for this field if one is named.
-    Refused,
-    /// A rule in audit mode would have refused it.
-    WouldRefuse,
-    /// An injection in audit mode would have set it.
-    WouldInject,
-    /// A value was not applied, or a plugin was skipped, and the request continued.
-    Skipped,
-    /// A plugin's request to evict a container was carried out.
-    Evicted,
-    /// A process was started, or requested, in a container.
-    Exec,
-    /// A plugin was synchronized: it receives requests from now on.
-    Connected,
-    /// A plugin disconnected.
-    Disconnected,
-    /// A plugin was refused, or could not be started or synchronized.
-    Rejected,
-    /// Lines are missing here.
-    Lost,
+use crate::named::named;
+
+named! {
+    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the lines.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum AuditAction {
+        /// A value was applied.
+        Applied => "applied",
+        /// A request was refused, for this field if one is named.
+        Refused => "refused",
+        /// A rule in audit mode would have refused it.
+        WouldRefuse => "would_refuse",
+        /// An injection in audit mode would have set it.
+        WouldInject => "would_inject",
+        /// A value was not applied, or a plugin was skipped, and the request continued.
+        Skipped => "skipped",
+        /// A plugin's request to evict a container was carried out.
+        Evicted => "evicted",
+        /// A process was started, or requested, in a container.
+        Exec => "exec",
+        /// A plugin was synchronized: it receives requests from now on.
+        Connected => "connected",
+        /// A plugin disconnected.
+        Disconnected => "disconnected",
+        /// A plugin was refused, or could not be started or synchronized.
+        Rejected => "rejected",
+        /// Lines are missing here.
+        Lost => "lost",
+    }
 }
 
 impl AuditAction {
-    /// All actions, in the order of `docs/audit.md`.
-    pub(crate) const ALL: [Self; 11] = [
-        Self::Applied,
-        Self::Refused,
-        Self::WouldRefuse,
-        Self::WouldInject,
-        Self::Skipped,
-        Self::Evicted,
-        Self::Exec,
-        Self::Connected,
-        Self::Disconnected,
-        Self::Rejected,
-        Self::Lost,
-    ];
-
     /// Whether it is about a connection: any process with access to the plugin socket can cause
     /// many of these.
     pub(crate) fn is_about_connections(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected | Self::Rejected)
-    }
-
-    /// Its name in the lines.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Refused => "refused",
-            Self::WouldRefuse => "would_refuse",
-            Self::WouldInject => "would_inject",
-            Self::Skipped => "skipped",
-            Self::Evicted => "evicted",
-            Self::Exec => "exec",
-            Self::Connected => "connected",
-            Self::Disconnected => "disconnected",
-            Self::Rejected => "rejected",
-            Self::Lost => "lost",
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::warn;
 
+use crate::named::named;
 use crate::clock;
 use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::{Error, quoted};
@@ -21,28 +22,18 @@ use crate::plugin::{Event, Outcome, Plugin, Policy};
 
 use super::strikes::{HANGING_STRIKES, Strikes};
 
-/// Why a request failed, as `replay` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// A plugin did not answer in time.
-    Timeout,
-    /// A plugin's connection broke while it was asked.
-    Gone,
-    /// A plugin or a validator refused.
-    Refused,
-    /// Two plugins set the same field.
-    Conflict,
-}
-
-impl Cause {
-    /// Its name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Gone => "gone",
-            Self::Refused => "refused",
-            Self::Conflict => "conflict",
-        }
+named! {
+    /// Why a request failed, as `replay` names it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Cause {
+        /// A plugin did not answer in time.
+        Timeout => "timeout",
+        /// A plugin's connection broke while it was asked.
+        Gone => "gone",
+        /// A plugin or a validator refused.
+        Refused => "refused",
+        /// Two plugins set the same field.
+        Conflict => "conflict",
     }
 }
 

@@ -11,11 +11,11 @@ use super::duration::parse as parse_duration;
 use super::fields::{check_field, check_resource};
 use super::lists::LISTS;
 use super::settings::{
-    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    OnFailure, PluginOrigin, PluginSection, RootlessPolicy, Scope,
+    ANY_PLUGIN, AuditTarget, Config, MetricsListener, PluginOrigin, PluginSection,
 };
 use super::size;
 use super::spelling::did_you_mean;
+use crate::named::{Named, named};
 
 /// The description of a wrong value.
 type Mistake = std::borrow::Cow<'static, str>;
@@ -23,27 +23,18 @@ type Mistake = std::borrow::Cow<'static, str>;
 /// Sets a key to a value; `name` is the name in place of the key's `*`.
 type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
-/// The step that makes a changed value take effect.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Effect {
-    /// None: wrappers read it at every call.
-    Call,
-    /// A reload of the daemon.
-    #[default]
-    Reload,
-    /// A start of the daemon.
-    Restart,
-}
-
-impl Effect {
-    /// Its name in JSON and in `docs/config.md`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Call => "call",
-            Self::Reload => "reload",
-            Self::Restart => "restart",
-        }
+named! {
+    /// The step that makes a changed value take effect.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(crate) enum Effect {
+        /// None: wrappers read it at every call.
+        Call => "call",
+        /// A reload of the daemon.
+        #[default]
+        Reload => "reload",
+        /// A start of the daemon.
+        Restart => "restart",
     }
 }
 
@@ -165,6 +156,12 @@ fn read_one_of(value: &Value, names: &[&str]) -> Result<String, Mistake> {
     found.ok_or_else(|| format!("must be one of: {}", names.join(", ")).into())
 }
 
+fn read_named<T: Named>(value: &Value) -> Result<T, Mistake> {
+    value.as_str().and_then(T::named).ok_or_else(|| {
+        format!("must be one of: {}", T::names().collect::<Vec<_>>().join(", ")).into()
+    })
+}
+
 fn read_listener(value: &Value) -> Result<Option<MetricsListener>, Mistake> {
     let text = read_string(value)?;
     let listener = match text.strip_prefix("unix:") {
@@ -177,23 +174,11 @@ fn read_listener(value: &Value) -> Result<Option<MetricsListener>, Mistake> {
 }
 
 fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
-    if read_string(value)?.is_empty() {
-        return Ok(None);
-    }
-    let is_file = read_one_of(value, &["file", "journal"])? == "file";
-    Ok(Some(if is_file { AuditTarget::File } else { AuditTarget::Journal }))
+    if read_string(value)?.is_empty() { Ok(None) } else { read_named(value).map(Some) }
 }
 
 /// The minimum size of an audit log file, in bytes: any line fits.
 const LEAST_AUDIT_FILE: u64 = 256 << 10;
-
-fn read_exec_args(value: &Value) -> Result<ExecArgs, Mistake> {
-    Ok(match read_one_of(value, &["first", "all", "none"])?.as_str() {
-        "all" => ExecArgs::All,
-        "none" => ExecArgs::Nothing,
-        _ => ExecArgs::First,
-    })
-}
 
 fn read_audit_size(value: &Value) -> Result<u64, Mistake> {
     let size = value.as_str().and_then(size::parse).filter(|size| *size >= LEAST_AUDIT_FILE);
@@ -216,21 +201,6 @@ fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     }
 }
 
-fn read_on_failure(value: &Value) -> Result<Option<OnFailure>, Mistake> {
-    let is_refuse = read_one_of(value, &["refuse", "skip"])? == "refuse";
-    Ok(Some(if is_refuse { OnFailure::Refuse } else { OnFailure::Skip }))
-}
-
-fn read_on_rootless(value: &Value) -> Result<RootlessPolicy, Mistake> {
-    let is_refuse = read_one_of(value, &["pass", "refuse"])? == "refuse";
-    Ok(if is_refuse { RootlessPolicy::Refuse } else { RootlessPolicy::Pass })
-}
-
-fn read_scope(value: &Value) -> Result<Scope, Mistake> {
-    let is_node = read_one_of(value, &["handler", "node"])? == "node";
-    Ok(if is_node { Scope::Node } else { Scope::Handler })
-}
-
 /// Parses names of programs, or their full paths.
 fn read_programs(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", |value| {
@@ -238,19 +208,6 @@ fn read_programs(value: &Value) -> Result<Vec<String>, Mistake> {
         let is_one = !program.is_empty() && (program.starts_with('/') || !program.contains('/'));
         is_one.then_some(program).ok_or_else(|| "expected a name or an absolute path".into())
     })
-}
-
-fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
-    Ok(Some(match read_one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
-        "deny" => Evict::Deny,
-        "own-namespace" => Evict::OwnNamespace,
-        _ => Evict::Allow,
-    }))
-}
-
-fn read_displace(value: &Value) -> Result<Option<Displace>, Mistake> {
-    let is_any = read_one_of(value, &["never", "any"])? == "any";
-    Ok(Some(if is_any { Displace::Any } else { Displace::Never }))
 }
 
 fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
@@ -299,8 +256,8 @@ macro_rules! keys {
 
 keys! {
     "runtime" = "[\"runc\", \"crun\", \"youki\"]", Call, "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used. nri-runc searches for a name in PATH, in the usual directories and in `/usr/libexec/crio`.", |c, _, v| c.runtime = read_runtimes(v)?;
-    "on_daemon_failure" = "\"continue\"", Call, "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, `[[require]]`, an enabled validator, an error in a key that protects), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
-    "on_rootless" = "", Reload, "What create, run and restore do for unprivileged users and in user namespaces, where root's plugins are not reachable: `pass` or `refuse`. Without it: `refuse` if the configuration protects containers, else `pass` ([Rootless containers](rootless.md)).", |c, _, v| c.on_rootless = Some(read_on_rootless(v)?);
+    "on_daemon_failure" = "\"continue\"", Call, "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, `[[require]]`, an enabled validator, an error in a key that protects), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = read_named(v)?;
+    "on_rootless" = "", Reload, "What create, run and restore do for unprivileged users and in user namespaces, where root's plugins are not reachable: `pass` or `refuse`. Without it: `refuse` if the configuration protects containers, else `pass` ([Rootless containers](rootless.md)).", |c, _, v| c.on_rootless = Some(read_named(v)?);
     "autostart" = "true", Call, "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", Reload, "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
     "exempt_by_annotation" = "false", Reload, "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
@@ -317,7 +274,7 @@ keys! {
     "nri.plugin_request_timeout" = "\"2s\"", Reload, "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
     "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins connect. Plugins already connected stay until they disconnect.", |c, _, v| c.disable_connections = read_bool(v)?;
     "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after a daemon start, or after a reload that adds them, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
-    "nri.scope" = "\"handler\"", Reload, "Containers that plugins see: `handler`, those that nri-runc creates, or `node`, also those that the plain runtime created, before the installation or for another handler ([Plugins see the whole node](plugins.md#plugins-see-the-whole-node)). A reload disconnects plugins; they are synchronized again when they reconnect.", |c, _, v| c.scope = read_scope(v)?;
+    "nri.scope" = "\"handler\"", Reload, "Containers that plugins see: `handler`, those that nri-runc creates, or `node`, also those that the plain runtime created, before the installation or for another handler ([Plugins see the whole node](plugins.md#plugins-see-the-whole-node)). A reload disconnects plugins; they are synchronized again when they reconnect.", |c, _, v| c.scope = read_named(v)?;
     "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket. A process that can connect can be a plugin, and thus root on this node ([Who may reach the socket](rules.md#who-may-reach-the-socket)).", |c, _, v| c.socket_mode = read_mode(v)?;
     "nri.socket_gid" = "", Reload, "Group of the plugin socket; its members can be plugins, and thus root, if `nri.allowed_uids` includes them.", |c, _, v| c.socket_gid = Some(read_number(v)?);
     "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins, which makes them root on this node. A reload disconnects plugins of removed users.", |c, _, v| c.allowed_uids = read_numbers(v)?;
@@ -330,7 +287,7 @@ keys! {
     "nri.default_validator.reject_sysctl_adjustment" = "false", Reload, "Reject sysctl changes, including removals.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
     "nri.default_validator.required_plugins" = "[]", Reload, "Plugins (`name` or `NN-name`) without which no container is created. A pod can require more with its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
     "nri.default_validator.tolerate_missing_plugins_annotation" = "\"\"", Reload, "Key of the pod annotation that, if true, tolerates missing plugins, including those with `required` in `[plugin.NAME]` (even if `enable` is false). Empty = none.", |c, _, v| c.default_validator.tolerate_missing_plugins_annotation = read_string(v)?;
-    "plugin.*.on_failure" = "", Reload, "`refuse` or `skip` the request if the plugin does not respond. Overrides what the plugin declares (if it declares nothing: skip).", |c, n, v| section(c, n).on_failure = read_on_failure(v)?;
+    "plugin.*.on_failure" = "", Reload, "`refuse` or `skip` the request if the plugin does not respond. Overrides what the plugin declares (if it declares nothing: skip).", |c, n, v| section(c, n).on_failure = Some(read_named(v)?);
     "plugin.*.request_timeout" = "", Reload, "Time limit for this plugin's response to a request.", |c, n, v| section(c, n).request_timeout = Some(read_duration(v)?);
     "plugin.*.sync_timeout" = "", Reload, "Time limit for this plugin's response to Synchronize, which has all pods and containers. Without it, `request_timeout` applies to each of its requests (one per 4 MB). Creates do not wait for it, unless the plugin is required and has `wait`.", |c, n, v| section(c, n).sync_timeout = Some(read_duration(v)?);
     "plugin.*.strikes" = "", Reload, "Consecutive time-outs after which the plugin is disconnected, 0 = never. Overrides what the plugin declares (if it declares nothing: 1).", |c, n, v| section(c, n).strikes = Some(read_number(v)?);
@@ -344,9 +301,9 @@ keys! {
     "blockio.config_file" = "", Reload, "YAML file that defines block I/O classes, in the format of engines that use goresctrl. Without it, every class is refused.", |c, _, v| c.blockio_config_file = Some(read_path(v)?);
     "rdt.config_file" = "", Reload, "YAML file that defines RDT classes, in the format of engines that use goresctrl. If it is set, only its classes may be used, and `system/default` is the default group. The engine creates the groups in resctrl. Without it, every group in resctrl is a class.", |c, _, v| c.rdt_config_file = Some(read_path(v)?);
     "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", Reload, "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
-    "plugin.*.evict" = "\"allow\"", Reload, "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
+    "plugin.*.evict" = "\"allow\"", Reload, "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = Some(read_named(v)?);
     "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. It does not apply to plugins that the daemon launches. A reload disconnects a plugin that no longer matches ([Who may connect under a name](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
-    "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([Names of pre-installed plugins](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = read_displace(v)?;
+    "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([Names of pre-installed plugins](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = Some(read_named(v)?);
     "plugin.*.runtime_annotations" = "[]", Reload, "Annotations that the runtime acts on and that this plugin may set, as patterns: `org.systemd.property.*`, `run.oci.*`, `org.criu.config`, `module.wasm.image/variant`, `io.kubernetes.cri.container-type`. Without it they are refused, since they reach further than the plugin's adjustment says. `bundle`, runc's own key, stays refused.", |c, n, v| section(c, n).runtime_annotations = Some(read_patterns(v)?);
     "kubernetes.kubelet" = "[]", Reload, "More programs that count as kubelet, by name or absolute path, besides kubelet, k3s, RKE2, MicroK8s and k0s. Only kubelet's writes to a pod's cgroup are a resize of the pod.", |c, _, v| c.kubelet = read_programs(v)?;
     "drift.every" = "", Reload, "How often the daemon compares the values of plugins and injections with the kernel's ([Drift](drift.md)), at least `1s`. Absent = only when `nri-runc nri drift` asks.", |c, _, v| c.drift_every = Some(read_interval(v)?);
@@ -361,7 +318,7 @@ keys! {
     "audit.max_size" = "\"64Mi\"", Reload, "Size at which this file is renamed to `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
     "audit.max_files" = "4", Reload, "Number of audit log files kept, including the current one (1 to 1000); the oldest is removed.", |c, _, v| c.audit_max_files = read_audit_files(v)?;
     "audit.exec" = "false", Reload, "Write a line for each process that `exec` starts in a container: user, program, terminal, caller, result ([Processes that come later](exec.md)). Nothing waits for it.", |c, _, v| c.audit_exec = read_bool(v)?;
-    "audit.exec_args" = "\"first\"", Reload, "Arguments in such a line: `first` = only the program, `all` = each, with the values of `KEY=VALUE` hidden, `none`.", |c, _, v| c.audit_exec_args = read_exec_args(v)?;
+    "audit.exec_args" = "\"first\"", Reload, "Arguments in such a line: `first` = only the program, `all` = each, with the values of `KEY=VALUE` hidden, `none`.", |c, _, v| c.audit_exec_args = read_named(v)?;
     "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr` (in the foreground, else `file`).", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;

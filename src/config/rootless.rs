@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use crate::named::Named;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::limits::ROOTLESS_MARKER;
@@ -21,8 +22,7 @@ pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     let Some(text) = files::read_text(marker, ROOTLESS_MARKER).if_there().doing(doing)? else {
         return Ok(RootlessPolicy::Pass);
     };
-    let is = |policy: &RootlessPolicy| text.trim_end() == policy.name();
-    let policy = [RootlessPolicy::Pass, RootlessPolicy::Refuse].into_iter().find(is);
+    let policy = RootlessPolicy::named(text.trim_end());
     policy.ok_or_else(|| Error::new("must contain pass or refuse")).doing(doing)
 }
 

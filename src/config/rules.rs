@@ -13,6 +13,7 @@ use super::fields::check_field;
 use super::selectors::{Mistake, PodSelectors, read_name, read_patterns, read_text, read_texts};
 use super::settings::Config;
 use super::tables::{ListKey, ListedSection, list_keys};
+use crate::named::{Named, named};
 
 /// Means every field in a rule's `allow` and `deny`.
 pub(crate) const EVERY_FIELD: &str = "*";
@@ -21,15 +22,17 @@ pub(crate) const INJECTIONS: &str = "inject:";
 /// The right to evict a container, listed among the fields.
 pub(crate) const EVICTION: &str = "Eviction";
 
-/// The reaction to a plugin's request that a rule does not permit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RuleMode {
-    /// It is refused.
-    #[default]
-    Enforce,
-    /// It is permitted, and recorded.
-    Audit,
+named! {
+    /// The reaction to a plugin's request that a rule does not permit.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum RuleMode {
+        /// It is refused.
+        #[default]
+        Enforce => "enforce",
+        /// It is permitted, and recorded.
+        Audit => "audit",
+    }
 }
 
 impl RuleMode {
@@ -121,11 +124,7 @@ fn read_rights(value: &Value) -> Result<Vec<String>, Mistake> {
 }
 
 pub(super) fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
-    match read_text(value)? {
-        "enforce" => Ok(RuleMode::Enforce),
-        "audit" => Ok(RuleMode::Audit),
-        _ => Err("must be one of: enforce, audit".into()),
-    }
+    RuleMode::named(read_text(value)?).ok_or_else(|| "must be one of: enforce, audit".into())
 }
 
 /// The table as `docs/config.md` shows it.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use toml_edit::{TableLike, Value};
 
 use super::spelling::did_you_mean;
+use crate::named::Named;
 use crate::engine::EngineKind;
 use crate::glob;
 use crate::limits::SECTION_NAME;
@@ -129,11 +130,10 @@ pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Resu
 /// apply.
 fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
-    let names = || EngineKind::ALL.into_iter().map(EngineKind::name);
     for entry in &patterns {
         let pattern = excluded(entry).unwrap_or(entry);
-        if !names().any(|name| glob::matches(pattern, name)) {
-            let hint = did_you_mean(pattern, names());
+        if !EngineKind::names().any(|name| glob::matches(pattern, name)) {
+            let hint = did_you_mean(pattern, EngineKind::names());
             let what = format!("{pattern:?} is not the name of an engine{hint}");
             return Err(what.into());
         }

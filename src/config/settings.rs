@@ -13,6 +13,7 @@ use super::exec_rules::ExecRuleSection;
 use super::injections::InjectionSection;
 use super::promises::PromiseSection;
 use super::rules::RuleSection;
+use crate::named::named;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
@@ -23,62 +24,54 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 /// The name of the section `[plugin."*"]`, which applies to every plugin.
 pub(super) const ANY_PLUGIN: &str = "*";
 
-/// The behaviour of a command if the daemon is unavailable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DaemonPolicy {
-    /// Behave like the plain runtime, and leave a record.
-    Continue,
-    /// Fail the verb.
-    Fail,
-}
-
-/// The policy for a container whose creator is not the host's root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootlessPolicy {
-    /// It is created without plugins.
-    Pass,
-    /// It is refused.
-    Refuse,
-}
-
-impl RootlessPolicy {
-    /// Its name in the configuration and in the policy file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Refuse => "refuse",
-        }
+named! {
+    /// The behaviour of a command if the daemon is unavailable.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DaemonPolicy {
+        /// Behave like the plain runtime, and leave a record.
+        Continue => "continue",
+        /// Fail the verb.
+        Fail => "fail",
     }
-}
 
-/// The containers that plugins receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// Those of nri-runc only.
-    Handler,
-    /// Also those that the plain runtime made.
-    Node,
-}
+    /// The policy for a container whose creator is not the host's root, by its name in the policy file.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RootlessPolicy {
+        /// It is created without plugins.
+        Pass => "pass",
+        /// It is refused.
+        Refuse => "refuse",
+    }
 
-/// The effect on a request if a plugin does not respond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnFailure {
-    /// The operation is refused.
-    Refuse,
-    /// The plugin is skipped.
-    Skip,
-}
+    /// The containers that plugins receive.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Scope {
+        /// Those of nri-runc only.
+        Handler => "handler",
+        /// Also those that the plain runtime made.
+        Node => "node",
+    }
 
-/// The containers that a plugin may evict.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Evict {
-    /// Any container.
-    #[default]
-    Allow,
-    /// None.
-    Deny,
-    /// Containers in the namespace of the plugin's own pod.
-    OwnNamespace,
+    /// The effect on a request if a plugin does not respond.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum OnFailure {
+        /// The operation is refused.
+        Refuse => "refuse",
+        /// The plugin is skipped.
+        Skip => "skip",
+    }
+
+    /// The containers that a plugin may evict.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Evict {
+        /// Any container.
+        #[default]
+        Allow => "allow",
+        /// None.
+        Deny => "deny",
+        /// Containers in the namespace of the plugin's own pod.
+        OwnNamespace => "own-namespace",
+    }
 }
 
 /// The processes that may connect under a plugin's name.
@@ -90,14 +83,16 @@ pub enum PluginOrigin {
     Program(String),
 }
 
-/// The processes that may connect as a pre-installed plugin.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Displace {
-    /// Only the one that the daemon starts from the plugin's file.
-    #[default]
-    Never,
-    /// Others as well.
-    Any,
+named! {
+    /// The processes that may connect as a pre-installed plugin.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Displace {
+        /// Only the one that the daemon starts from the plugin's file.
+        #[default]
+        Never => "never",
+        /// Others as well.
+        Any => "any",
+    }
 }
 
 /// The address at which the daemon serves metrics.
@@ -109,24 +104,26 @@ pub enum MetricsListener {
     Unix(PathBuf),
 }
 
-/// The destination of the audit log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuditTarget {
-    /// Files of limited size.
-    File,
-    /// The systemd journal.
-    Journal,
-}
+named! {
+    /// The destination of the audit log.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AuditTarget {
+        /// Files of limited size.
+        File => "file",
+        /// The systemd journal.
+        Journal => "journal",
+    }
 
-/// The arguments of an `exec`'s process that the audit log records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExecArgs {
-    /// Only the program.
-    First,
-    /// All of them, without the values of `KEY=VALUE`.
-    All,
-    /// None.
-    Nothing,
+    /// The arguments of an `exec`'s process that the audit log records.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ExecArgs {
+        /// Only the program.
+        First => "first",
+        /// All of them, without the values of `KEY=VALUE`.
+        All => "all",
+        /// None.
+        Nothing => "none",
+    }
 }
 
 /// Settings for tests only.

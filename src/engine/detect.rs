@@ -6,61 +6,37 @@
 
 use super::{CallerInfo, Document, conmon, containerd, cri, crio, ctr, isulad, pod_cgroup};
 
-/// The engines that nri-runc distinguishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineKind {
-    /// containerd's CRI plugin.
-    ContainerdCri,
-    /// containerd through ctr or another client.
-    Containerd,
-    /// containerd through nerdctl.
-    Nerdctl,
-    /// Docker.
-    Docker,
-    /// CRI-O.
-    Crio,
-    /// Podman.
-    Podman,
-    /// iSulad.
-    Isulad,
-    /// An unknown engine with Kubernetes' annotations.
-    Kubernetes,
-    /// A bundle without an engine.
-    Plain,
+use crate::named::{Named, named};
+
+named! {
+    /// The engines that nri-runc distinguishes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum EngineKind {
+        /// containerd's CRI plugin.
+        ContainerdCri => "containerd-cri",
+        /// containerd through ctr or another client.
+        Containerd => "containerd",
+        /// containerd through nerdctl.
+        Nerdctl => "nerdctl",
+        /// Docker.
+        Docker => "docker",
+        /// CRI-O.
+        Crio => "cri-o",
+        /// Podman.
+        Podman => "podman",
+        /// iSulad.
+        Isulad => "isulad",
+        /// An unknown engine with Kubernetes' annotations.
+        Kubernetes => "kubernetes",
+        /// A bundle without an engine.
+        Plain => "plain",
+    }
 }
 
 impl EngineKind {
-    /// Every engine.
-    pub const ALL: [Self; 9] = [
-        Self::ContainerdCri,
-        Self::Containerd,
-        Self::Nerdctl,
-        Self::Docker,
-        Self::Crio,
-        Self::Podman,
-        Self::Isulad,
-        Self::Kubernetes,
-        Self::Plain,
-    ];
-
-    /// Returns the engine of this name, as [`EngineKind::name`] gives it.
+    /// Returns the engine of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its name in JSON and in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ContainerdCri => "containerd-cri",
-            Self::Containerd => "containerd",
-            Self::Nerdctl => "nerdctl",
-            Self::Docker => "docker",
-            Self::Crio => "cri-o",
-            Self::Podman => "podman",
-            Self::Isulad => "isulad",
-            Self::Kubernetes => "kubernetes",
-            Self::Plain => "plain",
-        }
+        <Self as Named>::named(name)
     }
 
     /// Whether containerd's shim is the parent of its containers.

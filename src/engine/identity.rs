@@ -11,134 +11,75 @@ use Writer as W;
 
 use super::{EngineKind, Facts};
 
+use crate::named::named;
 use crate::limits;
 
-/// A field of a container's identity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field {
-    /// Infrastructure container or workload.
-    Role,
-    /// The pod's id.
-    PodId,
-    /// The pod's name.
-    PodName,
-    /// The pod's namespace.
-    PodNamespace,
-    /// The pod's uid.
-    PodUid,
-    /// The container's name in the pod.
-    ContainerName,
-    /// The pod's labels.
-    PodLabels,
-    /// The pod's annotations.
-    PodAnnotations,
-}
-
-impl Field {
-    /// Every field.
-    pub const ALL: [Self; 8] = [
-        Self::Role,
-        Self::PodId,
-        Self::PodName,
-        Self::PodNamespace,
-        Self::PodUid,
-        Self::ContainerName,
-        Self::PodLabels,
-        Self::PodAnnotations,
-    ];
-
-    /// Its name in lines for the operator.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Role => "role",
-            Self::PodId => "pod id",
-            Self::PodName => "pod name",
-            Self::PodNamespace => "pod namespace",
-            Self::PodUid => "pod uid",
-            Self::ContainerName => "container name",
-            Self::PodLabels => "pod labels",
-            Self::PodAnnotations => "pod annotations",
-        }
+named! {
+    /// A field of a container's identity.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Field {
+        /// Infrastructure container or workload.
+        Role => "role",
+        /// The pod's id.
+        PodId => "pod id",
+        /// The pod's name.
+        PodName => "pod name",
+        /// The pod's namespace.
+        PodNamespace => "pod namespace",
+        /// The pod's uid.
+        PodUid => "pod uid",
+        /// The container's name in the pod.
+        ContainerName => "container name",
+        /// The pod's labels.
+        PodLabels => "pod labels",
+        /// The pod's annotations.
+        PodAnnotations => "pod annotations",
     }
-}
 
-/// The source of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The ID among the runtime's arguments.
-    RuntimeId,
-    /// containerd's record of the container or of its sandbox.
-    ContainerdRecord,
-    /// conmon's arguments.
-    Conmon,
-    /// The record in containers/storage.
-    StorageRecord,
-    /// Podman's database.
-    PodmanDatabase,
-    /// `config.v2.json`.
-    DockerFile,
-    /// `linux.cgroupsPath`.
-    CgroupPath,
-    /// The path of the bundle.
-    BundlePath,
-    /// Annotations of the container's document.
-    Annotation,
-    /// Annotations of a document that may be a sandbox's.
-    MaybeSandbox,
-    /// The document of the pod's sandbox.
-    SandboxDocument,
-    /// Annotations of the container that are not its image's.
-    OwnAnnotation,
-    /// Keys `nri-runc.dev/…`.
-    OwnKey,
-}
-
-impl Source {
-    /// Its name in lines for the operator.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::RuntimeId => "the runtime's arguments",
-            Self::ContainerdRecord => "containerd's record",
-            Self::Conmon => "conmon's arguments",
-            Self::StorageRecord => "the storage's record",
-            Self::PodmanDatabase => "Podman's database",
-            Self::DockerFile => "Docker's config.v2.json",
-            Self::CgroupPath => "the cgroup path",
-            Self::BundlePath => "the bundle's path",
-            Self::Annotation => "the bundle's annotations",
-            Self::MaybeSandbox => "annotations of a bundle that may be a sandbox's",
-            Self::SandboxDocument => "the sandbox's document",
-            Self::OwnAnnotation => "annotations that are not the image's",
-            Self::OwnKey => "keys nri-runc.dev/…",
-        }
+    /// The source of a value.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Source {
+        /// The ID among the runtime's arguments.
+        RuntimeId => "the runtime's arguments",
+        /// containerd's record of the container or of its sandbox.
+        ContainerdRecord => "containerd's record",
+        /// conmon's arguments.
+        Conmon => "conmon's arguments",
+        /// The record in containers/storage.
+        StorageRecord => "the storage's record",
+        /// Podman's database.
+        PodmanDatabase => "Podman's database",
+        /// `config.v2.json`.
+        DockerFile => "Docker's config.v2.json",
+        /// `linux.cgroupsPath`.
+        CgroupPath => "the cgroup path",
+        /// The path of the bundle.
+        BundlePath => "the bundle's path",
+        /// Annotations of the container's document.
+        Annotation => "the bundle's annotations",
+        /// Annotations of a document that may be a sandbox's.
+        MaybeSandbox => "annotations of a bundle that may be a sandbox's",
+        /// The document of the pod's sandbox.
+        SandboxDocument => "the sandbox's document",
+        /// Annotations of the container that are not its image's.
+        OwnAnnotation => "annotations that are not the image's",
+        /// Keys `nri-runc.dev/…`.
+        OwnKey => "keys nri-runc.dev/…",
     }
-}
 
-/// The possible writer of a source's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writer {
-    /// Only the engine, or kubelet through it.
-    Engine,
-    /// The engine, after all other writers.
-    EngineLast,
-    /// The user who commands the engine.
-    Operator,
-    /// The pod's author, about the pod itself: its labels and annotations.
-    Author,
-    /// Any writer of annotations.
-    Anybody,
-}
-
-impl Writer {
-    /// Its name in the page.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Engine => "engine alone",
-            Self::EngineLast => "engine, last",
-            Self::Operator => "operator",
-            Self::Author => "pod's author",
-            Self::Anybody => "anybody",
-        }
+    /// The possible writer of a source's value.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Writer {
+        /// Only the engine, or kubelet through it.
+        Engine => "engine alone",
+        /// The engine, after all other writers.
+        EngineLast => "engine, last",
+        /// The user who commands the engine.
+        Operator => "operator",
+        /// The pod's author, about the pod itself: its labels and annotations.
+        Author => "pod's author",
+        /// Any writer of annotations.
+        Anybody => "anybody",
     }
 }
 

@@ -15,78 +15,109 @@ mod faults;
 use std::path::{Path, PathBuf};
 
 use crate::error::Result;
+use crate::named::{Named, named};
 
-/// The side effects in one table: variant, name in `[debug] fault`, and the action after the point.
-macro_rules! points {
-    ($($variant:ident $name:literal $about:literal)*) => {
-        /// A side effect, named so that a fault can be inserted right before it.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Point {
-            $(#[doc = $about] $variant,)*
-        }
-
-        /// Every point, for tests that enumerate them.
-        pub const POINTS: &[Point] = &[$(Point::$variant,)*];
-
-        impl Point {
-            /// The point's name in `[debug] fault`.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
+named! {
+    /// A side effect, named in `[debug] fault` so that a fault can be inserted right before it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Point {
+        /// Wrapper: the question is about to be sent to the daemon.
+        WrapperAsk => "wrapper.ask",
+        /// Wrapper: the verdict is here, nothing was put in place.
+        WrapperVerdict => "wrapper.verdict",
+        /// Wrapper: the patched document is in place, `EXEC` was not sent.
+        WrapperCommitted => "wrapper.committed",
+        /// Wrapper: `EXEC` was sent, the real runtime does not run yet.
+        WrapperExec => "wrapper.exec",
+        /// Wrapper: the daemon is away, a note of it is about to be left.
+        WrapperBypass => "wrapper.bypass",
+        /// Wrapper: the note is left, the real runtime does not run yet.
+        WrapperBypassed => "wrapper.bypassed",
+        /// Daemon: it is independent of its starter, and has opened nothing.
+        DaemonStart => "daemon.start",
+        /// Daemon: a request was read, nobody was asked.
+        DaemonAsked => "daemon.asked",
+        /// Daemon: the record of a pod is about to be written.
+        DaemonPod => "daemon.pod",
+        /// Daemon: a pod is on record as running, nobody was told.
+        DaemonAnnounce => "daemon.announce",
+        /// Daemon: the state record of an incoming container is about to be written.
+        DaemonRecord => "daemon.record",
+        /// Daemon: the record is written, the plugins are about to be asked.
+        DaemonPlugins => "daemon.plugins",
+        /// Daemon: the plugins agreed, nothing of it is on record.
+        DaemonDecided => "daemon.decided",
+        /// Daemon: it is on record, other containers are about to be updated.
+        DaemonOthers => "daemon.others",
+        /// Daemon: the engine's document is about to be kept.
+        DaemonDocument => "daemon.document",
+        /// Daemon: it is kept, the patched one is about to be written.
+        DaemonKept => "daemon.kept",
+        /// Daemon: the patched document is written, but not on record.
+        DaemonWritten => "daemon.written",
+        /// Daemon: everything is written, the verdict is about to be sent.
+        DaemonVerdict => "daemon.verdict",
+        /// Daemon: the verdict was sent, `EXEC` was not read.
+        DaemonSaid => "daemon.said",
+        /// Daemon: `EXEC` was read, but is not on record.
+        DaemonExec => "daemon.exec",
+        /// Daemon: the real runtime ended, its outcome is about to be recorded.
+        DaemonSettle => "daemon.settle",
+        /// Daemon: its outcome is on record, the plugins were not told.
+        DaemonSettled => "daemon.settled",
+        /// Daemon: an update has been carried out, and is about to be recorded.
+        DaemonUpdated => "daemon.updated",
+        /// Daemon: a pod was resized, its new limits are about to be recorded.
+        DaemonResize => "daemon.resize",
+        /// Daemon: they are on record, the plugins were not told.
+        DaemonResized => "daemon.resized",
+        /// Daemon: the runtime deleted a container that its engine keeps, which is about to be recorded.
+        DaemonDeleted => "daemon.deleted",
+        /// Daemon: a container's end is about to be recorded.
+        DaemonStop => "daemon.stop",
+        /// Daemon: its end is on record, the plugins were not told.
+        DaemonStopped => "daemon.stopped",
+        /// Daemon: the engine's document is about to be put back.
+        DaemonRestore => "daemon.restore",
+        /// Daemon: a container's record is about to be removed.
+        DaemonForget => "daemon.forget",
+        /// Daemon: a pod without containers is about to be stopped.
+        DaemonPodStop => "daemon.pod-stop",
+        /// Daemon: a pod's record is about to be removed.
+        DaemonPodForget => "daemon.pod-forget",
+        /// Daemon: a container's resources are about to be changed for a plugin.
+        DaemonCgroup => "daemon.cgroup",
+        /// Daemon: they are changed, but not on record.
+        DaemonCgroupDone => "daemon.cgroup-done",
+        /// Daemon: the program that may take its place is about to be asked.
+        DaemonReexecProbe => "daemon.reexec-probe",
+        /// Daemon: nothing is under way, the state for the next program is about to be written.
+        DaemonReexecHeld => "daemon.reexec-held",
+        /// Daemon: the state is written, nothing else was done.
+        DaemonReexecState => "daemon.reexec-state",
+        /// Daemon: the next program is about to be executed.
+        DaemonReexecExec => "daemon.reexec-exec",
+        /// Daemon: it is the next program, and has read nothing but the state.
+        DaemonReexecBegun => "daemon.reexec-begun",
+        /// Daemon: it has the plugins and the records, no wrapper was accepted.
+        DaemonReexecTaken => "daemon.reexec-taken",
+        /// Daemon: a container is about to be killed for a plugin.
+        DaemonEvict => "daemon.evict",
+        /// Daemon: a plugin with the identity of a connected one is about to be synchronized.
+        DaemonTakeover => "daemon.takeover",
+        /// Daemon: it is synchronized, the events since are about to be sent.
+        DaemonTakeoverEvents => "daemon.takeover-events",
+        /// Daemon: it has caught up, and is about to take the connected one's place.
+        DaemonTakeoverPlace => "daemon.takeover-place",
+        /// Daemon: it has the place, the requests of the other one are not answered.
+        DaemonTakeoverDone => "daemon.takeover-done",
+        /// Daemon: they are answered, Shutdown is about to be sent.
+        DaemonTakeoverShutdown => "daemon.takeover-shutdown",
+    }
 }
 
-points! {
-    WrapperAsk "wrapper.ask" "Wrapper: the question is about to be sent to the daemon."
-    WrapperVerdict "wrapper.verdict" "Wrapper: the verdict is here, nothing was put in place."
-    WrapperCommitted "wrapper.committed" "Wrapper: the patched document is in place, `EXEC` was not sent."
-    WrapperExec "wrapper.exec" "Wrapper: `EXEC` was sent, the real runtime does not run yet."
-    WrapperBypass "wrapper.bypass" "Wrapper: the daemon is away, a note of it is about to be left."
-    WrapperBypassed "wrapper.bypassed" "Wrapper: the note is left, the real runtime does not run yet."
-    DaemonStart "daemon.start" "Daemon: it is independent of its starter, and has opened nothing."
-    DaemonAsked "daemon.asked" "Daemon: a request was read, nobody was asked."
-    DaemonPod "daemon.pod" "Daemon: the record of a pod is about to be written."
-    DaemonAnnounce "daemon.announce" "Daemon: a pod is on record as running, nobody was told."
-    DaemonRecord "daemon.record" "Daemon: the state record of an incoming container is about to be written."
-    DaemonPlugins "daemon.plugins" "Daemon: the record is written, the plugins are about to be asked."
-    DaemonDecided "daemon.decided" "Daemon: the plugins agreed, nothing of it is on record."
-    DaemonOthers "daemon.others" "Daemon: it is on record, other containers are about to be updated."
-    DaemonDocument "daemon.document" "Daemon: the engine's document is about to be kept."
-    DaemonKept "daemon.kept" "Daemon: it is kept, the patched one is about to be written."
-    DaemonWritten "daemon.written" "Daemon: the patched document is written, but not on record."
-    DaemonVerdict "daemon.verdict" "Daemon: everything is written, the verdict is about to be sent."
-    DaemonSaid "daemon.said" "Daemon: the verdict was sent, `EXEC` was not read."
-    DaemonExec "daemon.exec" "Daemon: `EXEC` was read, but is not on record."
-    DaemonSettle "daemon.settle" "Daemon: the real runtime ended, its outcome is about to be recorded."
-    DaemonSettled "daemon.settled" "Daemon: its outcome is on record, the plugins were not told."
-    DaemonUpdated "daemon.updated" "Daemon: an update has been carried out, and is about to be recorded."
-    DaemonResize "daemon.resize" "Daemon: a pod was resized, its new limits are about to be recorded."
-    DaemonResized "daemon.resized" "Daemon: they are on record, the plugins were not told."
-    DaemonDeleted "daemon.deleted" "Daemon: the runtime deleted a container that its engine keeps, which is about to be recorded."
-    DaemonStop "daemon.stop" "Daemon: a container's end is about to be recorded."
-    DaemonStopped "daemon.stopped" "Daemon: its end is on record, the plugins were not told."
-    DaemonRestore "daemon.restore" "Daemon: the engine's document is about to be put back."
-    DaemonForget "daemon.forget" "Daemon: a container's record is about to be removed."
-    DaemonPodStop "daemon.pod-stop" "Daemon: a pod without containers is about to be stopped."
-    DaemonPodForget "daemon.pod-forget" "Daemon: a pod's record is about to be removed."
-    DaemonCgroup "daemon.cgroup" "Daemon: a container's resources are about to be changed for a plugin."
-    DaemonCgroupDone "daemon.cgroup-done" "Daemon: they are changed, but not on record."
-    DaemonReexecProbe "daemon.reexec-probe" "Daemon: the program that may take its place is about to be asked."
-    DaemonReexecHeld "daemon.reexec-held" "Daemon: nothing is under way, the state for the next program is about to be written."
-    DaemonReexecState "daemon.reexec-state" "Daemon: the state is written, nothing else was done."
-    DaemonReexecExec "daemon.reexec-exec" "Daemon: the next program is about to be executed."
-    DaemonReexecBegun "daemon.reexec-begun" "Daemon: it is the next program, and has read nothing but the state."
-    DaemonReexecTaken "daemon.reexec-taken" "Daemon: it has the plugins and the records, no wrapper was accepted."
-    DaemonEvict "daemon.evict" "Daemon: a container is about to be killed for a plugin."
-    DaemonTakeover "daemon.takeover" "Daemon: a plugin with the identity of a connected one is about to be synchronized."
-    DaemonTakeoverEvents "daemon.takeover-events" "Daemon: it is synchronized, the events since are about to be sent."
-    DaemonTakeoverPlace "daemon.takeover-place" "Daemon: it has caught up, and is about to take the connected one's place."
-    DaemonTakeoverDone "daemon.takeover-done" "Daemon: it has the place, the requests of the other one are not answered."
-    DaemonTakeoverShutdown "daemon.takeover-shutdown" "Daemon: they are answered, Shutdown is about to be sent."
-}
+/// Every point, for tests that enumerate them.
+pub const POINTS: &[Point] = Point::ALL;
 
 /// Host access as configured.
 #[derive(Debug, Clone)]

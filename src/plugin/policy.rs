@@ -2,6 +2,7 @@
 //! The effect of a missing reply: the operator's setting, else the plugin's declaration, else the
 //! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
+use crate::named::named;
 use crate::answers::PolicyRow;
 use crate::config::{OnFailure, PluginSettings};
 
@@ -18,22 +19,13 @@ pub struct Policy {
     strikes_from: PolicySource,
 }
 
-/// The source of one half of a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PolicySource {
-    Configuration,
-    Plugin,
-    Default,
-}
-
-impl PolicySource {
-    /// Its name in JSON.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Configuration => "configuration",
-            Self::Plugin => "plugin",
-            Self::Default => "default",
-        }
+named! {
+    /// The source of one half of a policy.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum PolicySource {
+        Configuration => "configuration",
+        Plugin => "plugin",
+        Default => "default",
     }
 }
 
@@ -62,12 +54,8 @@ impl Policy {
 
     /// The form of `nri-runc nri plugins --json`.
     pub(crate) fn row(&self) -> PolicyRow {
-        let on_failure = match self.on_failure {
-            OnFailure::Refuse => "refuse",
-            OnFailure::Skip => "skip",
-        };
         PolicyRow {
-            on_failure: on_failure.to_owned(),
+            on_failure: self.on_failure.name().to_owned(),
             on_failure_from: self.on_failure_from.name().to_owned(),
             strikes: self.strikes,
             strikes_from: self.strikes_from.name().to_owned(),

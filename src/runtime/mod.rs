@@ -21,6 +21,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::named::named;
 use crate::config::{self, Config, Consequence, Loaded, Problem};
 use crate::error::{Error, Result};
 use crate::files;
@@ -39,17 +40,19 @@ const CRIO_PATH: &str = "/usr/libexec/crio";
 /// Name prefixes of processes that search their PATH for a runtime.
 const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
 
-/// The runtimes whose differences matter here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RuntimeKind {
-    /// runc.
-    Runc,
-    /// crun.
-    Crun,
-    /// youki.
-    Youki,
-    /// Any other.
-    Other,
+named! {
+    /// The runtimes whose differences matter here.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RuntimeKind {
+        /// runc.
+        Runc => "runc",
+        /// crun.
+        Crun => "crun",
+        /// youki.
+        Youki => "youki",
+        /// Any other.
+        Other => "another runtime",
+    }
 }
 
 impl RuntimeKind {
@@ -64,16 +67,6 @@ impl RuntimeKind {
     pub fn named(name: &str) -> Self {
         let known = [Self::Runc, Self::Crun, Self::Youki];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
-    }
-
-    /// The name of its program.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Runc => "runc",
-            Self::Crun => "crun",
-            Self::Youki => "youki",
-            Self::Other => "another runtime",
-        }
     }
 }
 

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::named::named;
 use crate::engine::PodAllocations;
 use crate::files::{self, Original};
 use crate::limits;
@@ -47,55 +48,33 @@ pub struct ContainerKey {
     pub id: String,
 }
 
-/// The state of a container. The names are those of `nri-runc nri pods --json`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Lifecycle {
-    /// Plugins are being asked, or the runtime is creating it.
-    Creating,
-    /// The runtime has created it.
-    Created,
-    /// Its process was started.
-    Running,
-    /// Its process has exited.
-    Stopped,
-    /// The runtime has deleted it.
-    Removed,
-}
-
-impl Lifecycle {
-    /// The word in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Stopped => "stopped",
-            Self::Removed => "removed",
-        }
+named! {
+    /// The state of a container. The names are those of `nri-runc nri pods --json`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Lifecycle {
+        /// Plugins are being asked, or the runtime is creating it.
+        Creating => "creating",
+        /// The runtime has created it.
+        Created => "created",
+        /// Its process was started.
+        Running => "running",
+        /// Its process has exited.
+        Stopped => "stopped",
+        /// The runtime has deleted it.
+        Removed => "removed",
     }
-}
 
-/// The state of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PodState {
-    /// Its sandbox is being made; plugins were not notified.
-    Created,
-    /// RunPodSandbox went out.
-    Ready,
-    /// StopPodSandbox went out.
-    Stopped,
-}
-
-impl PodState {
-    /// The word in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Ready => "ready",
-            Self::Stopped => "stopped",
-        }
+    /// The state of a pod.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum PodState {
+        /// Its sandbox is being made; plugins were not notified.
+        Created => "created",
+        /// RunPodSandbox went out.
+        Ready => "ready",
+        /// StopPodSandbox went out.
+        Stopped => "stopped",
     }
 }
 

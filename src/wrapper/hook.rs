@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 
+use crate::named::Named;
 use crate::argv::{self, CommandLine};
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Context, Error, Result, quoted};
@@ -80,9 +81,8 @@ pub(crate) fn hook(config: &Config, stage: &str) -> Result<()> {
 }
 
 fn stage_of(word: &str) -> Result<Stage> {
-    let found = Stage::ALL.into_iter().find(|stage| stage.name() == word);
-    let names = Stage::ALL.map(Stage::name).join(", ");
-    found.ok_or_else(|| {
+    Stage::named(word).ok_or_else(|| {
+        let names = Stage::names().collect::<Vec<_>>().join(", ");
         Error::new(format!("unknown hook stage {}: must be one of: {names}", quoted(word)))
             .hint("other stages run inside the container, where a host program cannot run")
     })

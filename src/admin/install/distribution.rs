@@ -9,6 +9,7 @@
 use clap::ValueEnum;
 
 use super::plan::{EngineFile, Texts};
+use crate::named::named;
 use crate::engine::containerd_socket_of;
 use crate::error::Error;
 
@@ -28,32 +29,34 @@ const MICROK8S_DATA: &str = "/var/snap/microk8s/";
 const MICROK8S_MAIN: &str = "/var/snap/microk8s/current/args/containerd.toml";
 const MICROK8S_TEMPLATE: &str = "/var/snap/microk8s/current/args/containerd-template.toml";
 
-/// A distribution that `install` can be told to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Distribution {
-    /// k3s, also in k3d
-    #[value(name = "k3s", alias = "k3d")]
-    K3s,
-    /// RKE2
-    #[value(name = "rke2")]
-    Rke2,
-    /// k0s
-    #[value(name = "k0s")]
-    K0s,
-    /// MicroK8s
-    #[value(name = "microk8s")]
-    Microk8s,
-    /// kubeadm, and any other with containerd's own package
-    Kubeadm,
-    /// kind (inside of a node)
-    Kind,
-    /// minikube (inside of the node)
-    Minikube,
-    /// EKS on Amazon Linux 2023
-    #[value(name = "eks", alias = "eks-al2023")]
-    Eks,
-    /// Flatcar Container Linux
-    Flatcar,
+named! {
+    /// A distribution that `install` can be told to use.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub(super) enum Distribution {
+        /// k3s, also in k3d
+        #[value(name = "k3s", alias = "k3d")]
+        K3s => "k3s",
+        /// RKE2
+        #[value(name = "rke2")]
+        Rke2 => "rke2",
+        /// k0s
+        #[value(name = "k0s")]
+        K0s => "k0s",
+        /// MicroK8s
+        #[value(name = "microk8s")]
+        Microk8s => "microk8s",
+        /// kubeadm, and any other with containerd's own package
+        Kubeadm => "kubeadm",
+        /// kind (inside of a node)
+        Kind => "kind",
+        /// minikube (inside of the node)
+        Minikube => "minikube",
+        /// EKS on Amazon Linux 2023
+        #[value(name = "eks", alias = "eks-al2023")]
+        Eks => "eks",
+        /// Flatcar Container Linux
+        Flatcar => "flatcar",
+    }
 }
 
 /// Distributions with a built-in containerd; they are searched if none is named.
@@ -66,21 +69,6 @@ pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
 ];
 
 impl Distribution {
-    /// Its name on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::K3s => "k3s",
-            Self::Rke2 => "rke2",
-            Self::K0s => "k0s",
-            Self::Microk8s => "microk8s",
-            Self::Kubeadm => "kubeadm",
-            Self::Kind => "kind",
-            Self::Minikube => "minikube",
-            Self::Eks => "eks",
-            Self::Flatcar => "flatcar",
-        }
-    }
-
     /// Its name as people write it.
     pub(super) fn title(self) -> &'static str {
         match self {

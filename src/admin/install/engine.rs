@@ -6,53 +6,29 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::distribution::Distribution;
+use crate::named::named;
 
-/// An engine that nri-runc can be registered with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Engine {
-    /// containerd (CRI)
-    Containerd,
-    /// CRI-O.
-    #[value(alias = "cri-o")]
-    Crio,
-    /// Docker.
-    Docker,
-    /// Podman.
-    Podman,
-    /// nerdctl (needs no registration)
-    Nerdctl,
-    /// iSulad.
-    Isulad,
+named! {
+    /// An engine that nri-runc can be registered with, with its name on the command line and in records.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+    pub(super) enum Engine {
+        /// containerd (CRI)
+        Containerd => "containerd",
+        /// CRI-O.
+        #[value(alias = "cri-o")]
+        Crio => "crio",
+        /// Docker.
+        Docker => "docker",
+        /// Podman.
+        Podman => "podman",
+        /// nerdctl (needs no registration)
+        Nerdctl => "nerdctl",
+        /// iSulad.
+        Isulad => "isulad",
+    }
 }
 
-/// Every engine.
-pub(super) const ENGINES: [Engine; 6] = [
-    Engine::Containerd,
-    Engine::Crio,
-    Engine::Docker,
-    Engine::Podman,
-    Engine::Nerdctl,
-    Engine::Isulad,
-];
-
 impl Engine {
-    /// Its name on the command line and in records.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Containerd => "containerd",
-            Self::Crio => "crio",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Nerdctl => "nerdctl",
-            Self::Isulad => "isulad",
-        }
-    }
-
-    /// The engine of this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        ENGINES.into_iter().find(|engine| engine.name() == name)
-    }
-
     /// Its name as people write it.
     pub(super) fn title(self) -> &'static str {
         match self {

@@ -4,7 +4,6 @@
 //! contain secrets. It is written before the engine's files, so that an interrupted install can be
 //! undone too.
 
-use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
 
 use super::containerd;
@@ -14,6 +13,7 @@ use super::nri_decision::NriDecision;
 use super::plan::Texts;
 use super::revert::{EditedValue, Reverted, Written};
 use super::root::Root;
+use crate::named::Named;
 use crate::error::{Error, Result};
 
 const SCHEMA: u32 = 1;
@@ -166,7 +166,7 @@ impl Ledger {
 
 /// The folders that registrations with other engines created.
 pub(super) fn folders_of_others(root: &Root, engine: Engine) -> Vec<String> {
-    let others = Engine::value_variants().iter().filter(|other| **other != engine);
+    let others = Engine::ALL.iter().filter(|other| **other != engine);
     let ledgers = others.filter_map(|other| Ledger::load(root, *other).ok().flatten());
     ledgers.flat_map(|ledger| ledger.folders).collect()
 }

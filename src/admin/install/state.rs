@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::detect;
-use super::engine::{ENGINES, Engine};
+use super::engine::Engine;
 use super::engine_files;
 use super::ledger::Ledger;
 use super::listener;
@@ -17,6 +17,7 @@ use super::plan::Registration;
 use super::restart;
 use super::root::Root;
 use super::running::{self, HandlerState, WantedHandler};
+use crate::named::Named;
 use crate::admin::check::{Finding, finding, warning};
 use crate::config::Config;
 use crate::error::Result;
@@ -96,7 +97,7 @@ pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) 
     let mut found = EngineFindings::default();
     let listener = listener::find(&root, config, || daemon_pid);
     let mut all = Vec::new();
-    let all_engines = ENGINES.into_iter();
+    let all_engines = Engine::ALL.iter().copied();
     for engine in all_engines.filter(|its| *its == Engine::Podman || root.user().is_none()) {
         let ledger = match Ledger::load(&root, engine) {
             Ok(ledger) => ledger,

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use crate::named::named;
 use crate::answers::RefusedConnections;
 use tokio::time::Instant;
 
@@ -13,51 +14,36 @@ use crate::limits;
 use crate::log::{LineLimit, Room};
 use crate::text::counted;
 
-/// The subjects of the lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ConnectionLine {
-    /// accept(2) failed, mostly because the daemon has no free descriptor.
-    Unaccepted,
-    /// The user may not connect (`nri.allowed_uids`).
-    User,
-    /// The process is not one that `[plugin.NAME] from` permits.
-    Origin,
-    /// The name belongs to a pre-installed plugin.
-    File,
-    /// Two processes repeatedly replace each other under one name.
-    Contested,
-    /// The limit of connected plugins is reached.
-    Full,
-    /// It did not register, or violated the protocol.
-    Unfinished,
-    /// Its slot was given to another connection.
-    Crowded,
-    /// It registered and could not be synchronized.
-    Unsynchronized,
-    /// It was accepted.
-    Connected,
-    /// It was accepted, and ended.
-    Disconnected,
+named! {
+    /// The subjects of the lines, with their names in `status`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum ConnectionLine {
+        /// accept(2) failed, mostly because the daemon has no free descriptor.
+        Unaccepted => "unaccepted",
+        /// The user may not connect (`nri.allowed_uids`).
+        User => "user",
+        /// The process is not one that `[plugin.NAME] from` permits.
+        Origin => "from",
+        /// The name belongs to a pre-installed plugin.
+        File => "pre-installed",
+        /// Two processes repeatedly replace each other under one name.
+        Contested => "contested",
+        /// The limit of connected plugins is reached.
+        Full => "full",
+        /// It did not register, or violated the protocol.
+        Unfinished => "unfinished",
+        /// Its slot was given to another connection.
+        Crowded => "crowded",
+        /// It registered and could not be synchronized.
+        Unsynchronized => "unsynchronized",
+        /// It was accepted.
+        Connected => "connected",
+        /// It was accepted, and ended.
+        Disconnected => "disconnected",
+    }
 }
 
 impl ConnectionLine {
-    /// Its name in `status`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Unaccepted => "unaccepted",
-            Self::User => "user",
-            Self::Origin => "from",
-            Self::File => "pre-installed",
-            Self::Contested => "contested",
-            Self::Full => "full",
-            Self::Unfinished => "unfinished",
-            Self::Crowded => "crowded",
-            Self::Unsynchronized => "unsynchronized",
-            Self::Connected => "connected",
-            Self::Disconnected => "disconnected",
-        }
-    }
-
     /// What happened to `count` further connections, in one line.
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {

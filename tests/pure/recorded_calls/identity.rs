@@ -3,23 +3,25 @@
 
 use nri_runc::testing::engine::EngineKind;
 use nri_runc::testing::engine::identity::{Field, ranks};
+use nri_runc::testing::named::Named;
 
 use super::is_kept;
 
 /// One table for each engine: a field, and its sources in the order of trust with who writes them.
 fn tables() -> String {
-    let of = |kind: EngineKind| {
-        let rows = Field::ALL.map(|field| {
-            let sources = ranks(kind, field).iter();
+    let of = |kind: &EngineKind| {
+        let rows = Field::ALL.iter().map(|field| {
+            let sources = ranks(*kind, *field).iter();
             let cells: Vec<String> = sources
                 .map(|(source, writer)| format!("{} ({})", source.name(), writer.name()))
                 .collect();
             format!("| {} | {} |", field.name(), cells.join("; "))
         });
         let head = "| field | sources, the most trusted first (who writes it) |\n|---|---|";
+        let rows: Vec<String> = rows.collect();
         format!("### {}\n\n{head}\n{}", kind.name(), rows.join("\n"))
     };
-    EngineKind::ALL.map(of).join("\n\n")
+    EngineKind::ALL.iter().map(of).collect::<Vec<_>>().join("\n\n")
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod v2;
 mod write;
 
 #[cfg(test)]
-mod gaps;
+mod gaps_tests;
 #[cfg(test)]
 mod tests;
 

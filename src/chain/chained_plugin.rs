@@ -456,14 +456,3 @@ pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, 
 pub(crate) fn unknown_field_line(plugin: &str, field: &str) -> String {
     format!("{plugin} set {field}, which this version does not know; it was not applied")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_configuration_knows_exactly_the_fields_that_can_be_owned() {
-        let names = NriField::ALL.map(NriField::name);
-        assert_eq!(names, crate::config::fields::FIELDS);
-    }
-}

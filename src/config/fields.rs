@@ -2,60 +2,17 @@
 //! The names of the fields that plugins can set, as used in `allow` and `deny`. Nothing here reads
 //! a file.
 
-use super::spelling::did_you_mean;
+use nri_adaptation::NriField;
 
-/// The fields that plugins can set, by NRI's names; a test in `chain` compares them with the
-/// adaptation's.
-pub(crate) const FIELDS: [&str; 40] = [
-    "Annotations",
-    "Mounts",
-    "OciHooks",
-    "Devices",
-    "CdiDevices",
-    "Env",
-    "Args",
-    "MemLimit",
-    "MemReservation",
-    "MemSwapLimit",
-    "MemKernelLimit",
-    "MemTCPLimit",
-    "MemSwappiness",
-    "MemDisableOomKiller",
-    "MemUseHierarchy",
-    "CPUShares",
-    "CPUQuota",
-    "CPUPeriod",
-    "CPURealtimeRuntime",
-    "CPURealtimePeriod",
-    "CPUSetCPUs",
-    "CPUSetMems",
-    "PidsLimit",
-    "HugepageLimits",
-    "BlockioClass",
-    "RdtClass",
-    "CgroupsUnified",
-    "CgroupsPath",
-    "OomScoreAdj",
-    "Rlimits",
-    "IoPriority",
-    "SeccompPolicy",
-    "Namespace",
-    "Sysctl",
-    "LinuxNetDevices",
-    "LinuxSched",
-    "RdtClosID",
-    "RdtSchemata",
-    "RdtEnableMonitoring",
-    "MemoryPolicy",
-];
+use super::spelling::did_you_mean;
 
 /// Checks that plugins can set a field of that name; else returns the mistake, with the nearest
 /// name.
 pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
-    if FIELDS.contains(&name) {
+    if NriField::from_name(name).is_some() {
         return Ok(());
     }
-    let hint = did_you_mean(name, FIELDS.into_iter());
+    let hint = did_you_mean(name, NriField::ALL.into_iter().map(NriField::name));
     Err(format!("{name:?} is not a field that plugins can set{hint}").into())
 }
 

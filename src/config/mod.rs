@@ -8,11 +8,11 @@
 
 mod advice;
 #[cfg(test)]
-mod agreement;
+mod agreement_tests;
 mod changes;
 mod duration;
 mod exec_rules;
-pub(crate) mod fields;
+mod fields;
 mod injections;
 mod keys;
 mod lists;

@@ -43,17 +43,8 @@ impl ListedSection for ExecRuleSection {
         &mut config.exec_rules
     }
 
-    fn pods(&mut self) -> &mut PodSelectors {
-        &mut self.pods
-    }
-
-    fn name(&mut self) -> &mut String {
-        &mut self.name
-    }
-
-    /// A rule without conditions, which refuses everything.
-    fn closed(name: &str) -> Self {
-        Self { name: name.to_owned(), ..Self::default() }
+    fn head(&mut self) -> (&mut String, &mut PodSelectors) {
+        (&mut self.name, &mut self.pods)
     }
 }
 

@@ -81,17 +81,8 @@ impl ListedSection for PromiseSection {
         &mut config.promises
     }
 
-    fn pods(&mut self) -> &mut PodSelectors {
-        &mut self.pods
-    }
-
-    fn name(&mut self) -> &mut String {
-        &mut self.name
-    }
-
-    /// A promise for every container, with a plugin that cannot exist.
-    fn closed(name: &str) -> Self {
-        Self { name: name.to_owned(), ..Self::default() }
+    fn head(&mut self) -> (&mut String, &mut PodSelectors) {
+        (&mut self.name, &mut self.pods)
     }
 
     fn check(&self) -> Result<(), Mistake> {

@@ -69,12 +69,8 @@ impl ListedSection for RuleSection {
         &mut config.rules
     }
 
-    fn pods(&mut self) -> &mut PodSelectors {
-        &mut self.pods
-    }
-
-    fn name(&mut self) -> &mut String {
-        &mut self.name
+    fn head(&mut self) -> (&mut String, &mut PodSelectors) {
+        (&mut self.name, &mut self.pods)
     }
 
     /// A rule whose permissions are unknown: it hides everything.

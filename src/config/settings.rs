@@ -53,11 +53,12 @@ named! {
     }
 
     /// The effect on a request if a plugin does not respond.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum OnFailure {
         /// The operation is refused.
         Refuse => "refuse",
         /// The plugin is skipped.
+        #[default]
         Skip => "skip",
     }
 

@@ -42,12 +42,16 @@ pub(super) trait ListedSection: Default + 'static {
 
     /// The sections of a configuration.
     fn list(config: &mut Config) -> &mut Vec<Self>;
-    /// The pods that it selects.
-    fn pods(&mut self) -> &mut PodSelectors;
-    /// Its name.
-    fn name(&mut self) -> &mut String;
-    /// The replacement for a section with a mistake.
-    fn closed(name: &str) -> Self;
+    /// Its name, and the pods that it selects.
+    fn head(&mut self) -> (&mut String, &mut PodSelectors);
+
+    /// The replacement for a section with a mistake: without conditions it applies to everything, a promise even with a
+    /// plugin that cannot exist.
+    fn closed(name: &str) -> Self {
+        let mut closed = Self::default();
+        name.clone_into(closed.head().0);
+        closed
+    }
 
     /// Checks that its values are compatible.
     fn check(&self) -> Result<(), Mistake> {
@@ -113,7 +117,7 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
         };
         let set = match item {
             Item::Value(value) => (key.set)(&mut section, value),
-            Item::Table(table) if name == "labels" => section.pods().set_labels(table),
+            Item::Table(table) if name == "labels" => section.head().1.set_labels(table),
             Item::None | Item::Table(_) | Item::ArrayOfTables(_) => {
                 Err("expected a value, not a table".into())
             }
@@ -129,10 +133,10 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
 /// Adds a section of valid values; fails if they are incompatible.
 fn add<S: ListedSection>(config: &mut Config, mut section: S, place: &str) -> Result<(), Mistake> {
     section.check()?;
-    if section.name().is_empty() {
-        place.clone_into(section.name());
+    let (name, _) = section.head();
+    if name.is_empty() {
+        place.clone_into(name);
     }
-    let name = section.name();
     if !config.section_names.add(S::LIST, name) {
         let what = S::LIST.replace('_', " ");
         return Err(format!("another {what} has the name \"{}\"", quoted(name)).into());

@@ -24,6 +24,8 @@ use super::shape::Shape::{Integer, List, Name, Path, Table, Text};
 use super::shape::{Shape, ShapeReader, key_place};
 use super::spelling::{did_you_mean, distance_to_key};
 use crate::error::quoted;
+use crate::named::Named;
+use Form::{Setting, Values};
 
 use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
 
@@ -48,7 +50,7 @@ const ACTED_ON: [&str; 13] = [
 ];
 
 /// One `[[inject]]` as written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InjectionSection {
     /// Its name, else `FILE:LINE` of its header.
     pub name: String,
@@ -84,24 +86,13 @@ impl InjectionSection {
     }
 }
 
-/// A section that is being read.
-#[derive(Default)]
-struct Draft {
-    name: String,
-    index: String,
-    pods: PodSelectors,
-    images: Vec<String>,
-    mode: RuleMode,
-    is_always: bool,
-    refuses: bool,
-    /// Its values, by key.
-    values: BTreeMap<&'static str, Json>,
-}
+/// The values of a section that is being read, by key.
+type InjectedValues = BTreeMap<&'static str, Json>;
 
 /// How a key is read.
 enum Form {
     /// As a setting of the section.
-    Setting(fn(&mut Draft, &Value) -> Result<(), Mistake>),
+    Setting(fn(&mut InjectionSection, &Value) -> Result<(), Mistake>),
     /// As a value that is set in containers.
     Values(Shape),
 }
@@ -114,148 +105,67 @@ struct InjectionKey {
     form: Form,
 }
 
-const fn setting(
-    name: &'static str,
-    default: &'static str,
-    meaning: &'static str,
-    set: fn(&mut Draft, &Value) -> Result<(), Mistake>,
-) -> InjectionKey {
-    InjectionKey { name, default, meaning, form: Form::Setting(set) }
+/// Defines the keys of an injection: a name, its default as TOML, what it means, and how it is read.
+macro_rules! injection_keys {
+    ($($name:literal = $default:literal, $meaning:literal, $form:expr;)*) => {
+        static INJECTION_KEYS: &[InjectionKey] = &[$(InjectionKey {
+            name: $name,
+            default: $default,
+            meaning: $meaning,
+            form: $form,
+        }),*];
+    };
 }
 
-const fn values(name: &'static str, meaning: &'static str, shape: Shape) -> InjectionKey {
-    InjectionKey { name, default: "", meaning, form: Form::Values(shape) }
+injection_keys! {
+    "name" = "", "Name of the injection: `inject:NAME` owns what it sets, in messages, `explain`, the audit log and metrics. It must be unique. Without it: `FILE:LINE`.", Setting(|s, v| read_owner(v).map(|name| s.name = name));
+    "namespaces" = "[]", "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.", Setting(|s, v| s.pods.set("namespaces", v));
+    "labels" = "[]", "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels: an injection selected only by labels and images can set only `env` and `annotations`.", Setting(|s, v| s.pods.set("labels", v));
+    "engines" = "[]", "Pods of one of these engines, as in a rule. Empty = any.", Setting(|s, v| s.pods.set("engines", v));
+    "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", Setting(|s, v| s.pods.set("handlers", v));
+    "images" = "[]", "Containers of one of these images, by the engine's name for it. Empty = any.", Setting(|s, v| read_patterns(v).map(|images| s.images = images));
+    "index" = "\"00\"", "Position in the order of plugins, before plugins with this index.", Setting(|s, v| read_index(v).map(|index| s.index = index));
+    "mode" = "\"enforce\"", "`enforce`: apply it. `audit`: only log what it would do.", Setting(|s, v| read_mode(v).map(|mode| s.mode = mode));
+    "when" = "\"absent\"", "`absent`: values of the container's document and of plugins win. `always`: it is merged like a plugin's response.", Setting(|s, v| read_when(v).map(|is_always| s.is_always = is_always));
+    "on_failure" = "\"skip\"", "If it cannot be applied, the container is created without it (`skip`) or refused (`refuse`).", Setting(|s, v| read_on_failure(v).map(|on_failure| s.on_failure = on_failure));
+    "env" = "", "Variables, `{ NAME = \"VALUE\" }`.", Values(Shape::Map(&Text, check_variable));
+    "annotations" = "", "Annotations, `{ KEY = \"VALUE\" }`.", Values(Shape::Map(&Text, check_key));
+    "sysctl" = "", "Sysctls, `{ \"net.core.somaxconn\" = \"1024\" }`.", Values(Shape::Map(&Text, check_key));
+    "rlimits" = "", "Resource limits, `{ nofile = { soft = 1024, hard = 4096 } }`; a limit may be `\"unlimited\"`.", Values(Shape::Map(&Table(RLIMIT), check_rlimit));
+    "mounts" = "", "Mounts: `destination`, `type`, `source`, `options`.", Values(List(&Table(MOUNT)));
+    "devices" = "", "Device nodes: `path`, `type`, `major`, `minor`, `fileMode`, `uid`, `gid`.", Values(List(&Table(DEVICE)));
+    "cdi" = "", "Names of CDI devices. Only with `when = \"always\"`.", Values(List(&Name));
+    "hooks" = "", "OCI hooks: a list for each of `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart`, `poststop`. Only with `when = \"always\"`.", Values(Table(HOOKS));
+    "seccomp" = "", "File with a seccomp profile in the OCI specification's format, read at each create. Only with `when = \"always\"`.", Values(Path);
+    "oom_score_adj" = "", "Adjustment of the OOM score.", Values(Integer(-1000, 1000));
+    "resources" = "", "`memory`, `cpu`, `pids`, `hugepageLimits`, `unified`, `devices` with the members of the OCI specification.", Values(Table(RESOURCES));
 }
 
-/// All keys of an injection.
-static INJECTION_KEYS: &[InjectionKey] = &[
-    setting(
-        "name",
-        "",
-        "Name of the injection: `inject:NAME` owns what it sets, in messages, `explain`, the audit log and metrics. It must be unique. Without it: `FILE:LINE`.",
-        |d, v| {
-            d.name = read_name(v)?;
-            match d.name.contains(',') {
-                true => Err("expected a name without a comma".into()),
-                false => Ok(()),
-            }
-        },
-    ),
-    setting(
-        "namespaces",
-        "[]",
-        "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.",
-        |d, v| d.pods.set("namespaces", v),
-    ),
-    setting(
-        "labels",
-        "[]",
-        "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels: an injection selected only by labels and images can set only `env` and `annotations`.",
-        |d, v| d.pods.set("labels", v),
-    ),
-    setting("engines", "[]", "Pods of one of these engines, as in a rule. Empty = any.", |d, v| {
-        d.pods.set("engines", v)
-    }),
-    setting(
-        "handlers",
-        "[]",
-        "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.",
-        |d, v| d.pods.set("handlers", v),
-    ),
-    setting(
-        "images",
-        "[]",
-        "Containers of one of these images, by the engine's name for it. Empty = any.",
-        |d, v| {
-            d.images = read_patterns(v)?;
-            Ok(())
-        },
-    ),
-    setting(
-        "index",
-        "\"00\"",
-        "Position in the order of plugins, before plugins with this index.",
-        |d, v| {
-            let index = read_text(v)?;
-            let is_index = index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit());
-            if !is_index {
-                return Err("expected two digits in quotes, \"00\" to \"99\"".into());
-            }
-            index.clone_into(&mut d.index);
-            Ok(())
-        },
-    ),
-    setting(
-        "mode",
-        "\"enforce\"",
-        "`enforce`: apply it. `audit`: only log what it would do.",
-        |d, v| {
-            d.mode = read_mode(v)?;
-            Ok(())
-        },
-    ),
-    setting(
-        "when",
-        "\"absent\"",
-        "`absent`: values of the container's document and of plugins win. `always`: it is merged like a plugin's response.",
-        |d, v| {
-            d.is_always = match read_text(v)? {
-                "always" => true,
-                "absent" => false,
-                _ => return Err("must be one of: absent, always".into()),
-            };
-            Ok(())
-        },
-    ),
-    setting(
-        "on_failure",
-        "\"skip\"",
-        "If it cannot be applied, the container is created without it (`skip`) or refused (`refuse`).",
-        |d, v| {
-            d.refuses = match read_text(v)? {
-                "refuse" => true,
-                "skip" => false,
-                _ => return Err("must be one of: skip, refuse".into()),
-            };
-            Ok(())
-        },
-    ),
-    values("env", "Variables, `{ NAME = \"VALUE\" }`.", Shape::Map(&Text, check_variable)),
-    values("annotations", "Annotations, `{ KEY = \"VALUE\" }`.", Shape::Map(&Text, check_key)),
-    values(
-        "sysctl",
-        "Sysctls, `{ \"net.core.somaxconn\" = \"1024\" }`.",
-        Shape::Map(&Text, check_key),
-    ),
-    values(
-        "rlimits",
-        "Resource limits, `{ nofile = { soft = 1024, hard = 4096 } }`; a limit may be `\"unlimited\"`.",
-        Shape::Map(&Table(RLIMIT), check_rlimit),
-    ),
-    values("mounts", "Mounts: `destination`, `type`, `source`, `options`.", List(&Table(MOUNT))),
-    values(
-        "devices",
-        "Device nodes: `path`, `type`, `major`, `minor`, `fileMode`, `uid`, `gid`.",
-        List(&Table(DEVICE)),
-    ),
-    values("cdi", "Names of CDI devices. Only with `when = \"always\"`.", List(&Name)),
-    values(
-        "hooks",
-        "OCI hooks: a list for each of `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart`, `poststop`. Only with `when = \"always\"`.",
-        Table(HOOKS),
-    ),
-    values(
-        "seccomp",
-        "File with a seccomp profile in the OCI specification's format, read at each create. Only with `when = \"always\"`.",
-        Path,
-    ),
-    values("oom_score_adj", "Adjustment of the OOM score.", Integer(-1000, 1000)),
-    values(
-        "resources",
-        "`memory`, `cpu`, `pids`, `hugepageLimits`, `unified`, `devices` with the members of the OCI specification.",
-        Table(RESOURCES),
-    ),
-];
+fn read_owner(value: &Value) -> Result<String, Mistake> {
+    let name = read_name(value)?;
+    if name.contains(',') { Err("expected a name without a comma".into()) } else { Ok(name) }
+}
+
+fn read_index(value: &Value) -> Result<String, Mistake> {
+    let index = read_text(value)?;
+    let is_index = index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit());
+    is_index
+        .then(|| index.to_owned())
+        .ok_or_else(|| "expected two digits in quotes, \"00\" to \"99\"".into())
+}
+
+/// Whether it is applied where there is a value already.
+fn read_when(value: &Value) -> Result<bool, Mistake> {
+    match read_text(value)? {
+        "always" => Ok(true),
+        "absent" => Ok(false),
+        _ => Err("must be one of: absent, always".into()),
+    }
+}
+
+fn read_on_failure(value: &Value) -> Result<OnFailure, Mistake> {
+    OnFailure::named(read_text(value)?).ok_or_else(|| "must be one of: skip, refuse".into())
+}
 
 /// Members that every document has, so that absence cannot be detected.
 const WITHOUT_ABSENCE: [&str; 3] = ["cdi", "hooks", "seccomp"];
@@ -334,8 +244,8 @@ pub(super) fn is_meant(word: &str) -> bool {
 }
 
 fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, Vec<TableMistake>) {
-    let mut draft = Draft { index: "00".to_owned(), ..Draft::default() };
-    let mut mistakes = Vec::new();
+    let mut section = InjectionSection { index: "00".to_owned(), ..Default::default() };
+    let (mut values, mut mistakes) = (InjectedValues::new(), Vec::new());
     for (name, item) in table.iter() {
         let at_key = key_place(table, name).unwrap_or(at);
         let Some(key) = INJECTION_KEYS.iter().find(|key| key.name == name) else {
@@ -346,18 +256,16 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
         };
         let path = format!("inject.{name}");
         let set = match (&key.form, item) {
-            (Form::Values(shape), item) => {
+            (Values(shape), item) => {
                 let mut reader = ShapeReader { mistakes: &mut mistakes };
                 if let Some(value) = reader.read(shape, item, at_key, &path) {
-                    draft.values.insert(key.name, value);
+                    values.insert(key.name, value);
                 }
                 continue;
             }
-            (Form::Setting(set), Item::Value(value)) => set(&mut draft, value),
-            (Form::Setting(_), Item::Table(table)) if name == "labels" => {
-                draft.pods.set_labels(table)
-            }
-            (Form::Setting(_), _) => Err("expected a value, not a table".into()),
+            (Setting(set), Item::Value(value)) => set(&mut section, value),
+            (Setting(_), Item::Table(table)) if name == "labels" => section.pods.set_labels(table),
+            (Setting(_), _) => Err("expected a value, not a table".into()),
         };
         if let Err(what) = set {
             let at = item.span().map_or(at_key, |span| span.start);
@@ -367,22 +275,22 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
     if !mistakes.is_empty() {
         return (None, mistakes);
     }
-    for (key, why) in draft.contradictions() {
+    for (key, why) in section.contradictions(&values) {
         let at = key_place(table, key).unwrap_or(at);
         mistakes.push(TableMistake::new(at, format!("inject.{key}: {why}")));
     }
-    if draft.values.is_empty() {
+    if values.is_empty() {
         mistakes.push(TableMistake::new(at, "the injection sets nothing".to_owned()));
     }
-    (mistakes.is_empty().then(|| draft.finish()), mistakes)
+    (mistakes.is_empty().then(|| section.with_values(values)), mistakes)
 }
 
-impl Draft {
+impl InjectionSection {
     /// The keys that exclude others, with reasons.
-    fn contradictions(&self) -> Vec<(&'static str, &'static str)> {
+    fn contradictions(&self, values: &InjectedValues) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
         for key in WITHOUT_ABSENCE {
-            if self.values.contains_key(key) && !self.is_always {
+            if values.contains_key(key) && !self.is_always {
                 found.push((key, "it has no absence: write when = \"always\""));
             }
         }
@@ -390,9 +298,9 @@ impl Draft {
             let why = "pod and image authors write what selects here, labels and images: only env \
                        and annotations can be injected; select by namespaces, engines or handlers \
                        as well";
-            let keys = self.values.keys().filter(|key| !["env", "annotations"].contains(key));
+            let keys = values.keys().filter(|key| !["env", "annotations"].contains(key));
             found.extend(keys.map(|key| (*key, why)));
-            let annotations = self.values.get("annotations").and_then(Json::as_object);
+            let annotations = values.get("annotations").and_then(Json::as_object);
             if annotations.is_some_and(|all| all.keys().any(|key| is_acted_on(key))) {
                 let why = "a runtime or an engine acts on one of these, and pod and image authors \
                            write what selects here; select by namespaces, engines or handlers as \
@@ -415,8 +323,8 @@ impl Draft {
         has_authors && ![namespaces, engines, handlers].into_iter().any(|list| selects(list))
     }
 
-    fn finish(mut self) -> InjectionSection {
-        let mut take = |key| self.values.remove(key);
+    fn with_values(self, mut values: InjectedValues) -> Self {
+        let mut take = |key| values.remove(key);
         let list = |value: Option<Json>| match value {
             Some(Json::Array(list)) => list,
             _ => Vec::new(),
@@ -451,18 +359,8 @@ impl Draft {
                 "resources": pairs(take("resources")),
             },
         });
-        InjectionSection {
-            name: self.name,
-            index: self.index,
-            pods: self.pods,
-            images: self.images,
-            mode: self.mode,
-            is_always: self.is_always,
-            on_failure: if self.refuses { OnFailure::Refuse } else { OnFailure::Skip },
-            document,
-            cdi,
-            seccomp: seccomp.as_ref().and_then(Json::as_str).map(PathBuf::from),
-        }
+        let seccomp = seccomp.as_ref().and_then(Json::as_str).map(PathBuf::from);
+        Self { document, cdi, seccomp, ..self }
     }
 }
 

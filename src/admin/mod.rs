@@ -256,14 +256,14 @@ fn row_of(verb: &AdminVerb) -> Row<'_> {
         V::Replay(of) => row(None, None, |on, _| dry::replay(on, of)).roots_if(of.records()),
         V::Install(of) => {
             tells(of.common.output.output, "registering", |on| install::install(of, on))
-                .roots_if(of.needs_root())
-                .of_node_if(!of.is_of_user())
+                .roots_if(of.named.needs_root(&of.common))
+                .of_node_if(!of.named.user)
         }
         V::Uninstall(of) => row(of.common.output.output, "unregistering", |on, to| {
             tell(to, &install::uninstall(of, &on.config, !to.is_page())?)
         })
-        .roots_if(of.needs_root())
-        .of_node_if(!of.is_of_user()),
+        .roots_if(of.named.needs_root(&of.common))
+        .of_node_if(!of.named.user),
         V::Node(of) => row(None, None, |_, _| node::node(of)).roots_if(false).of_node_if(true),
         V::Hook { stage } => {
             row(None, None, |on, _| wrapper::hook(&on.config, stage).map(|()| DONE))

@@ -16,7 +16,7 @@ use super::root::Root;
 use crate::named::Named;
 use crate::error::{Error, Result};
 
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 
 /// One file that was written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -94,21 +94,6 @@ pub(super) fn path(root: &Root, engine: Engine) -> String {
 }
 
 impl Ledger {
-    /// An empty record.
-    pub(super) fn new(name: &str, binary: &str, default: bool, main: Option<String>) -> Self {
-        Self {
-            schema: SCHEMA,
-            name: name.to_owned(),
-            binary: binary.to_owned(),
-            default,
-            main,
-            files: Vec::new(),
-            folders: Vec::new(),
-            nri: NriDecision::default(),
-            restarts: Vec::new(),
-        }
-    }
-
     /// Returns the other engines whose NRI was switched off.
     pub(super) fn others(&self) -> Vec<Engine> {
         self.restarts.iter().filter_map(|name| Engine::named(name)).collect()

@@ -60,7 +60,7 @@ use crate::plugin::socket::SocketListener;
 #[derive(Debug, Clone, Args)]
 pub(super) struct Install {
     #[command(flatten)]
-    named: EngineNamed,
+    pub(super) named: EngineNamed,
     /// Make nri-runc the default runtime.
     #[arg(long)]
     default: bool,
@@ -93,7 +93,7 @@ pub(super) struct Install {
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
     #[command(flatten)]
-    named: EngineNamed,
+    pub(super) named: EngineNamed,
     /// Uninstall even if containers still use nri-runc.
     #[arg(long)]
     force: bool,
@@ -103,7 +103,7 @@ pub(super) struct Uninstall {
 
 /// Which engine is meant.
 #[derive(Debug, Clone, Args)]
-struct EngineNamed {
+pub(super) struct EngineNamed {
     /// Container engine.
     #[arg(required_unless_present = "distribution")]
     engine: Option<Engine>,
@@ -112,10 +112,15 @@ struct EngineNamed {
     distribution: Option<Distribution>,
     /// The engine of this user (Podman only).
     #[arg(long, conflicts_with = "root")]
-    user: bool,
+    pub(super) user: bool,
 }
 
 impl EngineNamed {
+    /// Whether files of this host are changed, not only those below `--root` or of this user.
+    pub(super) fn needs_root(&self, common: &Common) -> bool {
+        common.root.is_none() && !self.user
+    }
+
     /// A distribution alone means its containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
@@ -148,30 +153,6 @@ pub(super) struct Common {
     pub(super) root: Option<PathBuf>,
     #[command(flatten)]
     pub(super) output: PlainOutput,
-}
-
-impl Install {
-    /// Whether the engine is this user's, not the node's.
-    pub(super) fn is_of_user(&self) -> bool {
-        self.named.user
-    }
-
-    /// Whether files of this host are changed, not only those below `--root` or of this user.
-    pub(super) fn needs_root(&self) -> bool {
-        self.common.root.is_none() && !self.named.user
-    }
-}
-
-impl Uninstall {
-    /// Whether the engine is this user's, not the node's.
-    pub(super) fn is_of_user(&self) -> bool {
-        self.named.user
-    }
-
-    /// Whether files of this host are changed, not only those below `--root` or of this user.
-    pub(super) fn needs_root(&self) -> bool {
-        self.common.root.is_none() && !self.named.user
-    }
 }
 
 /// One file to change: its current and its new text.
@@ -276,16 +257,68 @@ impl Situation {
     }
 
     fn details(&self, dry: bool, restarts: &[Engine]) -> ResultDetails {
-        let removes_entry = self.removes_entry();
+        let Registration { name, binary, default, main, .. } = &self.registration;
+        let (main, removes_entry) = (main.as_deref(), self.removes_entry());
         let mut others = self.old.as_ref().map(Ledger::others).unwrap_or_default();
         others.extend(restarts);
-        let main = self.registration.main.as_deref();
         ResultDetails {
             dry,
             removes_entry,
             next: restart::commands(&others, self.engine, main, removes_entry, &self.root),
-            usage: usage(&self.registration, self.engine),
+            usage: self.engine.usage(main, name, binary, *default),
         }
+    }
+
+    /// The undo record of this plan.
+    fn ledger(&self, base: &Texts, plan: &Plan) -> Ledger {
+        let Self { root, engine, old, registration, .. } = self;
+        let created = || engine_files::missing_folders(root, &ledger::path(root, *engine));
+        let mut ledger = Ledger {
+            schema: ledger::SCHEMA,
+            name: registration.name.clone(),
+            binary: registration.binary.clone(),
+            default: registration.default,
+            main: registration.main.clone(),
+            files: Vec::new(),
+            folders: old.as_ref().map_or_else(created, |old| old.folders.clone()),
+            nri: registration.nri.clone(),
+            restarts: plan.restarts.iter().map(|other| other.name().to_owned()).collect(),
+        };
+        let of_others = ledger::folders_of_others(root, *engine);
+        for (path, after) in &plan.files {
+            let before = base.get(path).cloned();
+            if before.as_ref() == Some(after) {
+                continue;
+            }
+            // The last registration that is undone removes what another one created for both.
+            let is_above = |folder: &&String| path.starts_with(&format!("{folder}/"));
+            let mut made: Vec<String> = of_others.iter().filter(is_above).cloned().collect();
+            made.extend(engine_files::missing_folders(root, path));
+            made.retain(|folder| !ledger.folders.contains(folder));
+            ledger.folders.extend(made);
+            let after = Some(after.clone());
+            ledger.files.push(LedgerFile { path: path.clone(), before, after });
+        }
+        ledger
+    }
+
+    /// Writes all changes, or restores the files.
+    fn write(&self, ledger: &Ledger, changes: &[FileChange]) -> Result<()> {
+        let (root, path) = (&self.root, ledger::path(&self.root, self.engine));
+        if changes.is_empty() && self.old.is_none() {
+            return Ok(());
+        }
+        ledger.save(root, self.engine)?;
+        let Err(error) = put_all(root, changes) else { return Ok(()) };
+        let restored = match &self.old {
+            Some(old) => old.save(root, self.engine),
+            None => engine_files::write_or_remove(root, &path, None),
+        };
+        engine_files::remove_folders(root, &ledger.folders);
+        Err(match restored {
+            Ok(()) => error,
+            Err(_) => error.hint(format!("{path} records changes that were not made: remove it")),
+        })
     }
 }
 
@@ -317,8 +350,7 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Outcome> {
     plan.notes.extend(here.note_users(config));
     let changes = changes(&here.root, now, &base, &plan, old)?;
     if !install.common.dry_run {
-        let ledger = ledger_of(&here.registration, &here.root, &base, &plan, old, engine);
-        write(&here.root, engine, &ledger, old, &changes)?;
+        here.write(&here.ledger(&base, &plan), &changes)?;
     }
     let main = here.registration.main.as_deref();
     plan.notes.extend(restart::note(engine, main).filter(|_| !changes.is_empty()));
@@ -403,70 +435,6 @@ fn changes(
     Ok(changes)
 }
 
-fn ledger_of(
-    registration: &Registration,
-    root: &Root,
-    base: &Texts,
-    plan: &Plan,
-    old: Option<&Ledger>,
-    engine: Engine,
-) -> Ledger {
-    let mut ledger = Ledger::new(
-        &registration.name,
-        &registration.binary,
-        registration.default,
-        registration.main.clone(),
-    );
-    ledger.nri = registration.nri.clone();
-    ledger.restarts = plan.restarts.iter().map(|other| other.name().to_owned()).collect();
-    ledger.folders = old.map_or_else(
-        || engine_files::missing_folders(root, &ledger::path(root, engine)),
-        |old| old.folders.clone(),
-    );
-    let of_others = ledger::folders_of_others(root, engine);
-    for (path, after) in &plan.files {
-        let before = base.get(path).cloned();
-        if before.as_ref() == Some(after) {
-            continue;
-        }
-        // The last registration that is undone removes what another one created for both.
-        let is_above = |folder: &String| path.starts_with(&format!("{folder}/"));
-        let mut made: Vec<String> = of_others.iter().filter(|one| is_above(one)).cloned().collect();
-        made.extend(engine_files::missing_folders(root, path));
-        made.retain(|folder| !ledger.folders.contains(folder));
-        ledger.folders.extend(made);
-        ledger.files.push(LedgerFile { path: path.clone(), before, after: Some(after.clone()) });
-    }
-    ledger
-}
-
-/// Writes all changes, or restores the files.
-fn write(
-    root: &Root,
-    engine: Engine,
-    ledger: &Ledger,
-    old: Option<&Ledger>,
-    changes: &[FileChange],
-) -> Result<()> {
-    if changes.is_empty() && old.is_none() {
-        return Ok(());
-    }
-    ledger.save(root, engine)?;
-    let Err(error) = put_all(root, changes) else { return Ok(()) };
-    let restored = match old {
-        Some(old) => old.save(root, engine),
-        None => engine_files::write_or_remove(root, &ledger::path(root, engine), None),
-    };
-    engine_files::remove_folders(root, &ledger.folders);
-    Err(match restored {
-        Ok(()) => error,
-        Err(_) => error.hint(format!(
-            "{} records changes that were not made: remove it",
-            ledger::path(root, engine)
-        )),
-    })
-}
-
 fn put_all(root: &Root, changes: &[FileChange]) -> Result<()> {
     for (done, change) in changes.iter().enumerate() {
         if let Err(error) = engine_files::write_or_remove(root, &change.path, change.new.as_deref())
@@ -479,9 +447,4 @@ fn put_all(root: &Root, changes: &[FileChange]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn usage(registration: &Registration, engine: Engine) -> Vec<String> {
-    let Registration { name, binary, default, main, .. } = registration;
-    engine.usage(main.as_deref(), name, binary, *default)
 }

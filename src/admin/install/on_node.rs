@@ -104,7 +104,7 @@ impl NodeEngine {
     /// The command that makes the engine reload its files; empty if it needs none.
     pub(in crate::admin) fn restart_command(&self) -> String {
         let main = self.registered().ok().flatten().and_then(|ledger| ledger.main);
-        restart::command_again(self.engine, main.as_deref(), true, &self.root)
+        restart::again(self.engine, main.as_deref(), true, &self.root)
     }
 
     /// Reads a file of the node.

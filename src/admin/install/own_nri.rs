@@ -68,7 +68,7 @@ impl NriCandidate {
 
     /// The command that makes it reload its files.
     pub(super) fn restart_command(&self, root: &Root) -> String {
-        restart::command_again(self.engine, self.main.as_deref(), true, root)
+        restart::again(self.engine, self.main.as_deref(), true, root)
     }
 
     fn setting(&self, texts: &Texts) -> Result<Option<NriSetting>> {

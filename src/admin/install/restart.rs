@@ -21,15 +21,10 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// The command for an engine whose main file is `main`; `removes_entry` if an entry was removed.
-pub(super) fn command(
-    engine: Engine,
-    main: Option<&str>,
-    removes_entry: bool,
-    root: &Root,
-) -> String {
+/// The command for an engine whose main file is `main`; `removes` if an entry was removed.
+pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
-        None => engine.reload_command(removes_entry).to_owned(),
+        None => engine.reload_command(removes).to_owned(),
         // k0s watches its directory and restarts containerd by itself.
         Some(Distribution::K0s) => String::new(),
         Some(distribution) => service(distribution, main, "restart", root),
@@ -54,15 +49,10 @@ pub(super) fn commands(
 }
 
 /// Returns the command for an engine that should have reloaded its configuration but has not.
-pub(super) fn command_again(
-    engine: Engine,
-    main: Option<&str>,
-    removes_entry: bool,
-    root: &Root,
-) -> String {
+pub(super) fn again(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         Some(Distribution::K0s) => service(Distribution::K0s, main, "restart", root),
-        Some(_) | None => command(engine, main, removes_entry, root),
+        Some(_) | None => command(engine, main, removes, root),
     }
 }
 
@@ -192,7 +182,7 @@ mod tests {
         let main = Distribution::K0s.main();
         assert_eq!(of(main, &[]), "");
         let (_temp, root) = place(&[("etc/systemd/system/k0sworker.service", "")]);
-        let again = command_again(Engine::Containerd, Some(main), false, &root);
+        let again = again(Engine::Containerd, Some(main), false, &root);
         assert_eq!(again, "systemctl restart k0sworker");
         assert!(note(Engine::Containerd, Some(main)).is_some_and(|note| note.contains("k0s")));
         assert_eq!(note(Engine::Containerd, Some(K3S)), None);

@@ -167,7 +167,7 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Find
         return match here.handler {
             HandlerState::Known if is_left_over(engine, root, &config.host()) => {
                 let detail = format!("no, but the running {name} still has {USUAL_NAME} loaded");
-                warning(&check, detail, &restart::command_again(engine, here.file(), true, root))
+                warning(&check, detail, &restart::again(engine, here.file(), true, root))
             }
             HandlerState::Known => {
                 let detail = format!("registered manually; {name} has the runtime {USUAL_NAME}");
@@ -228,7 +228,7 @@ fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, Stri
     };
     let hint = match ok {
         true => String::new(),
-        false => restart::command_again(here.engine, here.file(), false, root),
+        false => restart::again(here.engine, here.file(), false, root),
     };
     (ok, format!("{detail}{more}"), hint)
 }

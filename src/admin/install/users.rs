@@ -231,7 +231,11 @@ mod tests {
             crate::files::replace(&temp.path().join(path), bytes).unwrap();
         }
         let root = Root::confined(temp.path()).unwrap();
-        podman(&root, &Ledger::new(runtime, binary, false, None)).len()
+        let ledger = serde_json::json!({
+            "schema": 1, "name": runtime, "binary": binary, "default": false, "main": null,
+            "files": [], "folders": [],
+        });
+        podman(&root, &serde_json::from_value(ledger).unwrap()).len()
     }
 
     #[test]

@@ -60,7 +60,6 @@ use shared::Daemon;
 
 pub(crate) use process::other;
 pub(crate) use reexec::abilities;
-pub(crate) use registry::NRI_VERSION;
 
 /// Time limit for a plugin's shutdown when the daemon ends.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use clap::{Args, ValueEnum};
 use nri_adaptation::{Creation, Merged, Rights};
 use serde_json::{Value, json};
 
@@ -29,34 +30,37 @@ use super::line::ScriptState;
 use crate::plugin::json::{read, show, show_list};
 
 /// The form of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// A unified diff.
-    #[default]
     Diff,
-    /// The complete document, exactly as it would be written.
+    /// The complete config.json.
     Spec,
-    /// Adjustment, owners, updates, evictions.
+    /// Adjustment, owners, updates and evictions.
     Json,
 }
 
 /// The options of the command line.
-#[derive(Debug)]
+#[derive(Debug, Args)]
 pub(crate) struct AdjustOptions {
-    /// The bundle's folder.
-    pub bundle: PathBuf,
-    /// Container ID (default: the bundle directory's name).
-    pub id: Option<String>,
-    /// Adjustments instead of plugins; `-` is standard input.
-    pub apply: Option<PathBuf>,
-    /// The form of the output.
-    pub output: Output,
-    /// Whether to change the bundle.
-    pub write: bool,
-    /// Plugins to wait for, as `NN-name` or `name`.
-    pub wait: Vec<String>,
-    /// The runtime as plugins are configured for it.
-    pub settings: Settings,
+    /// Bundle directory.
+    #[arg(long, value_name = "DIR")]
+    bundle: PathBuf,
+    /// Container ID (default: bundle directory name).
+    #[arg(long)]
+    id: Option<String>,
+    /// Apply adjustments from a file ("-": standard input) instead.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "wait"])]
+    apply: Option<PathBuf>,
+    /// Output format (default: diff; with --json: json).
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<Output>,
+    /// Write the result to the bundle.
+    #[arg(long)]
+    write: bool,
+    /// Wait until this plugin has connected (repeatable).
+    #[arg(long, value_name = "NAME", requires = "socket")]
+    wait: Vec<String>,
 }
 
 /// Runs the adjustment; returns the output.
@@ -64,7 +68,7 @@ pub(crate) struct AdjustOptions {
 /// # Errors
 /// Fails when plugins refuse, conflict or do not connect, when the result cannot be applied, and
 /// when the bundle or the adjustments are unreadable. The bundle is then unchanged.
-pub(crate) fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
+pub(crate) fn run(config: Config, options: &AdjustOptions, output: Output) -> Result<Vec<u8>> {
     let bundle = DryRunBundle::open(&options.bundle)?;
     let host = Host::new(&config.debug_host_root, "");
     let id = options.id.clone().unwrap_or_else(|| bundle.id());
@@ -84,7 +88,7 @@ pub(crate) fn run(config: Config, options: &AdjustOptions) -> Result<Vec<u8>> {
     if options.write && patched.bytes.is_some() {
         bundle.write(new)?;
     }
-    Ok(match options.output {
+    Ok(match output {
         Output::Spec => new.to_vec(),
         Output::Diff => printable_page(&bundle.diff(new)).into_bytes(),
         Output::Json => format!("{}\n", verdict(&merged, &id)).into_bytes(),
@@ -220,8 +224,8 @@ fn ask(
     let runtime = runtime.doing(|| "starting the event loop")?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let wait_timeout = config.registration_timeout;
-        let dry_run =
-            DryRun::new(config, options.settings.clone(), origin, Rc::new(SilentObserver));
+        let settings = Settings::of(&config);
+        let dry_run = DryRun::new(config, settings, origin, Rc::new(SilentObserver));
         dry_run.open().await?;
         let waited = dry_run.wait(&options.wait, &[], wait_timeout).await;
         let merged = match waited {

@@ -13,10 +13,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::Config;
+use crate::config::{Config, parse_duration};
 use crate::error::{Context, Result};
 use crate::plugin::{Settings, api};
 use crate::presence::IfThere;
@@ -29,25 +30,40 @@ use super::script::{self, RawLine, Tally};
 use crate::plugin::json::{show, show_list};
 
 /// The options of the command line.
-#[derive(Debug)]
+#[derive(Debug, Args)]
 pub(crate) struct ReplayOptions {
-    /// The script; `None` or `-` is standard input.
-    pub file: Option<PathBuf>,
-    /// The runtime as plugins are configured for it.
-    pub settings: Settings,
-    /// Whether to ask the script for the state before a plugin is synchronized.
-    pub ask_sync: bool,
-    /// Whether to wait for an answer to UpdateContainers.
-    pub ask_updates: bool,
-    /// Time limit for a recording to wait for its plugins.
-    pub wait_timeout: Duration,
+    /// Runtime name to report to plugins.
+    #[arg(long, value_name = "NAME")]
+    runtime_name: Option<String>,
+    /// Runtime version to report to plugins.
+    #[arg(long, value_name = "VERSION")]
+    runtime_version: Option<String>,
+    /// NRI version to report to plugins.
+    #[arg(long, value_name = "VERSION")]
+    nri_version: Option<String>,
+    /// Take Synchronize's state from the script.
+    #[arg(long)]
+    ask_sync: bool,
+    /// Respond to UpdateContainers from the script.
+    #[arg(long)]
+    ask_updates: bool,
+    /// Wait for a recording's plugins.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    wait_timeout: Duration,
+    /// Script with one request per line (default or "-": standard input).
+    file: Option<PathBuf>,
+}
+
+/// Parses a duration of the command line, written as in the configuration.
+fn duration(text: &str) -> std::result::Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "expected a duration, such as 30s or 500ms".to_owned())
 }
 
 /// Runs a script to its end.
 ///
 /// # Errors
 /// Fails when plugins cannot connect, or no line of the script can be parsed.
-pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
+pub(crate) fn run(config: Config, options: &ReplayOptions) -> Result<()> {
     let script = script::open(options.file.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -62,13 +78,20 @@ pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
 
 async fn play(
     config: Config,
-    options: ReplayOptions,
+    options: &ReplayOptions,
     script: Box<dyn BufRead + Send>,
 ) -> Result<()> {
-    let ReplayOptions { file, settings, ask_sync, ask_updates, wait_timeout } = options;
+    let mut settings = Settings::of(&config);
+    for (setting, given) in [
+        (&mut settings.runtime_name, &options.runtime_name),
+        (&mut settings.runtime_version, &options.runtime_version),
+        (&mut settings.nri_version, &options.nri_version),
+    ] {
+        given.iter().for_each(|given| setting.clone_from(given));
+    }
     let observer = Rc::new(ScriptObserver {
-        ask_sync,
-        ask_updates,
+        ask_sync: options.ask_sync,
+        ask_updates: options.ask_updates,
         asked: Cell::new(0),
         waiting: RefCell::default(),
         state: RefCell::default(),
@@ -79,8 +102,8 @@ async fn play(
     let mut lines = script::read(script)?;
     // A recorded script begins with the state that the first plugin is synchronized with. The start
     // does not wait for standard input, because a person may be typing it.
-    let is_at_hand = file
-        .is_some_and(|path| std::fs::metadata(path).or_absent().is_some_and(|meta| meta.is_file()));
+    let meta = options.file.as_ref().and_then(|path| std::fs::metadata(path).or_absent());
+    let is_at_hand = meta.is_some_and(|meta| meta.is_file());
     let (mut first, mut states) = (VecDeque::new(), 0);
     while is_at_hand && states == first.len() {
         let Some(next) = lines.recv().await else { break };
@@ -92,7 +115,7 @@ async fn play(
     let replay = Rc::new(ReplaySession {
         dry_run: Rc::clone(&dry_run),
         observer,
-        expected: ExpectedPlugins::new(wait_timeout),
+        expected: ExpectedPlugins::new(options.wait_timeout),
         tally: Tally::default(),
         calls: RefCell::default(),
     });

@@ -38,6 +38,6 @@ pub use nri_transport::RequestSubject;
 pub(crate) use outcome::Outcome;
 pub(crate) use policy::Policy;
 pub(crate) use process::ProcessLog;
-pub(crate) use session::{Plugin, Settings, SyncProgress, handshake};
+pub(crate) use session::{NRI_VERSION, Plugin, Settings, SyncProgress, handshake};
 pub(crate) use snapshot::{Encoded, EncodedSnapshot};
 pub(crate) use turns::{busy_plugins, caller_deadline, with_caller_deadline};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nri_transport::{Connection, NotRegistered, PluginCaller, RuntimeServer, Trunk, Upcalls};
 use tokio::net::UnixStream;
 
-use crate::config::PluginSettings;
+use crate::config::{Config, PluginSettings};
 
 use super::child::PluginProcess;
 use super::handover::SavedProcess;
@@ -39,6 +39,22 @@ pub struct Settings {
     pub runtime_version: String,
     /// NRI version of the runtime.
     pub nri_version: String,
+}
+
+/// The NRI version that this program speaks.
+pub(crate) const NRI_VERSION: &str = "v0.12.5";
+
+impl Settings {
+    /// The values that plugins receive at registration.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            registration_timeout: config.registration_timeout,
+            request_timeout: config.request_timeout,
+            runtime_name: config.runtime_name.clone(),
+            runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
+            nri_version: NRI_VERSION.to_owned(),
+        }
+    }
 }
 
 /// The reason why a connection did not become a plugin.

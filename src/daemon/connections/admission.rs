@@ -21,7 +21,6 @@ use crate::daemon::connections::slots::{Slots, Taken};
 use crate::daemon::connections::takeover::{self, Takeover};
 use crate::daemon::connections::upcalls::{Registration, upcalls};
 use crate::daemon::connections::{origin, refusals, returning};
-use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::peer::{NotAdmitted, PluginPeer, allow_user};
 use crate::daemon::registry::process_name;
@@ -106,7 +105,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     let peer = origin::peer_of(&daemon, &stream);
     origin::look_at_program(&daemon, &peer).await;
     let pid = peer.pid;
-    let settings = settings(&daemon);
+    let settings = Settings::of(&daemon.config());
     let unregistered = daemon.registry.roster.enters(None, Some(pid).filter(|pid| *pid > 0));
     let registration = Registration::default();
     let upcalls = upcalls(&daemon, &unregistered, &registration);
@@ -201,17 +200,6 @@ fn disconnect_if_unfit(daemon: &Daemon, plugin: &Plugin, peer: &PluginPeer, had_
         let id = plugin.id();
         warn!(plugin = id, "{id} is disconnected by the new configuration: {why}");
         plugin.disconnect(&why);
-    }
-}
-
-/// The daemon's settings for a plugin's connection.
-pub(crate) fn settings(daemon: &Daemon) -> Settings {
-    Settings {
-        registration_timeout: daemon.config().registration_timeout,
-        request_timeout: daemon.config().request_timeout,
-        runtime_name: daemon.config().runtime_name.clone(),
-        runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
-        nri_version: NRI_VERSION.to_owned(),
     }
 }
 

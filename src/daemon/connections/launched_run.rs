@@ -10,7 +10,7 @@ use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 
 use crate::audit::AuditAction;
-use crate::plugin::{Launched, Plugin, PluginFile, ProcessLog};
+use crate::plugin::{Launched, Plugin, PluginFile, ProcessLog, Settings};
 
 use crate::daemon::connections::admission;
 use crate::daemon::connections::upcalls::{Registration, upcalls};
@@ -59,7 +59,7 @@ impl LaunchedRun {
         let id = file.id();
         let log = ProcessLog::new(&id);
         record.starts(file, &log);
-        let settings = admission::settings(daemon);
+        let settings = Settings::of(&daemon.config());
         let identity = (file.index.clone(), file.name.clone());
         let unregistered = daemon.registry.roster.enters(Some(identity), None);
         let registration = Registration::default();

@@ -49,8 +49,6 @@ use subscribers::Subscribers;
 use takeovers::Takeovers;
 pub(crate) use takeovers::{process_name, taken_over_by};
 
-/// The NRI version that the daemon speaks.
-pub(crate) const NRI_VERSION: &str = "v0.12.5";
 
 /// The plugins that one request skipped, and why.
 #[derive(Default)]

@@ -21,7 +21,6 @@ use crate::config::RuleMode;
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
-use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::resources::drift;
 use crate::daemon::server::events as event_stream;
 use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, rows};
@@ -29,6 +28,7 @@ use crate::daemon::shared::{Daemon, events};
 use crate::error::{Error, Result, quoted};
 use crate::limits;
 use crate::link::DaemonResponse;
+use crate::plugin::NRI_VERSION;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
 

@@ -63,11 +63,8 @@ struct DeviceRuleEntry {
     allow: bool,
     #[serde(default, rename = "type")]
     kind: Option<String>,
-    #[serde(default)]
     major: Option<i64>,
-    #[serde(default)]
     minor: Option<i64>,
-    #[serde(default)]
     access: Option<String>,
 }
 

@@ -38,26 +38,21 @@ impl Plugin {
             let limit = whole.unwrap_or_else(|| self.timeout());
             self.set_sync_progress(Some(SyncProgress { begun, limit, answered }));
             let left = whole.map_or(limit, |whole| whole.saturating_sub(begun.elapsed()));
-            match self.call_within(left.max(SHORTEST), &SynchronizePart(part)).await {
-                Outcome::Answered(answer) if more && !answer.more => {
-                    return Outcome::Refused("it does not take a snapshot in parts".to_owned());
-                }
-                Outcome::Answered(mut answer) if !more => {
-                    self.server.mark_synchronized();
-                    add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);
-                    self.record_wishes("Synchronize", answer.update.len(), 0);
-                    return Outcome::Answered(answer);
-                }
-                Outcome::Answered(answer) => {
-                    add_unknown(&mut earlier, answer.special_fields.unknown_fields());
-                }
-                Outcome::Refused(why) => return Outcome::Refused(why),
-                Outcome::Unimplemented(why) => return Outcome::Unimplemented(why),
-                Outcome::TimedOut => return Outcome::TimedOut,
-                Outcome::Gone(why) => return Outcome::Gone(why),
-                Outcome::NotConnected => return Outcome::NotConnected,
-                Outcome::Busy(why) => return Outcome::Busy(why),
+            let mut answer =
+                match self.call_within(left.max(SHORTEST), &SynchronizePart(part)).await {
+                    Outcome::Answered(answer) => answer,
+                    failed => return failed,
+                };
+            if !more {
+                self.server.mark_synchronized();
+                add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);
+                self.record_wishes("Synchronize", answer.update.len(), 0);
+                return Outcome::Answered(answer);
             }
+            if !answer.more {
+                return Outcome::Refused("it does not take a snapshot in parts".to_owned());
+            }
+            add_unknown(&mut earlier, answer.special_fields.unknown_fields());
         }
         Outcome::Refused("there was nothing to say".to_owned())
     }

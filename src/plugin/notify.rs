@@ -97,19 +97,11 @@ impl Plugin {
                 let request = api::UpdatePodSandboxRequest { pod, ..Default::default() };
                 self.update_pod_sandbox(&request).await
             }
-            Event::PostUpdatePodSandbox => {
-                with_pod!(PostUpdatePodSandboxRequest)
-            }
-            Event::PostCreateContainer => {
-                with_both!(PostCreateContainerRequest)
-            }
+            Event::PostUpdatePodSandbox => with_pod!(PostUpdatePodSandboxRequest),
+            Event::PostCreateContainer => with_both!(PostCreateContainerRequest),
             Event::StartContainer => with_both!(StartContainerRequest),
-            Event::PostStartContainer => {
-                with_both!(PostStartContainerRequest)
-            }
-            Event::PostUpdateContainer => {
-                with_both!(PostUpdateContainerRequest)
-            }
+            Event::PostStartContainer => with_both!(PostStartContainerRequest),
+            Event::PostUpdateContainer => with_both!(PostUpdateContainerRequest),
             Event::RemoveContainer => with_both!(RemoveContainerRequest),
             // The content of these replies is dropped: the event only informs the plugin.
             Event::CreateContainer => with_both!(CreateContainerRequest),

@@ -33,7 +33,6 @@ pub struct Features {
 #[serde(rename_all = "camelCase")]
 pub struct FeaturesDocument {
     pub mount_options: Option<Vec<String>>,
-    #[serde(default)]
     pub linux: Option<Linux>,
 }
 

@@ -40,7 +40,9 @@ pub(crate) const SCHEMA: u32 = 1;
 pub(crate) const START: &str = "start";
 
 /// A container as the runtime knows it: IDs are unique only below one runtime root.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ContainerKey {
     /// The runtime's state directory, `--root` or its default.
     pub root: String,
@@ -50,10 +52,11 @@ pub struct ContainerKey {
 
 named! {
     /// The state of a container. The names are those of `nri-runc nri pods --json`.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Lifecycle {
         /// Plugins are being asked, or the runtime is creating it.
+        #[default]
         Creating => "creating",
         /// The runtime has created it.
         Created => "created",
@@ -66,10 +69,11 @@ named! {
     }
 
     /// The state of a pod.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum PodState {
         /// Its sandbox is being made; plugins were not notified.
+        #[default]
         Created => "created",
         /// RunPodSandbox went out.
         Ready => "ready",
@@ -79,7 +83,7 @@ named! {
 }
 
 /// Everything about one incarnation of a container (decision D17).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Container {
     /// Schema of this record.
     pub schema: u32,
@@ -128,7 +132,6 @@ pub struct Container {
     #[serde(default)]
     pub finished_at: i64,
     /// The exit code, if known.
-    #[serde(default)]
     pub exit_code: Option<i32>,
     /// Why it no longer runs, in the CRI's words, if known.
     #[serde(default)]
@@ -283,7 +286,7 @@ impl Container {
 }
 
 /// A pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// Schema of this record.
     pub schema: u32,
@@ -306,7 +309,6 @@ pub struct Pod {
     #[serde(default)]
     pub pid: u32,
     /// A path that exists as long as the pod, if no call marks the pod's end.
-    #[serde(default)]
     pub lives_with: Option<String>,
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

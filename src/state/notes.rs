@@ -164,10 +164,8 @@ pub struct PendingUpdate {
     /// The values to set, as OCI resources.
     pub part: Map<String, Value>,
     /// The block I/O class that set them, by name; empty for none.
-    #[serde(default)]
     pub blockio_class: Option<String>,
     /// The RDT class, likewise.
-    #[serde(default)]
     pub rdt_class: Option<String>,
     /// Field to plugin.
     pub owners: BTreeMap<String, String>,

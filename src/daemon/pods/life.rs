@@ -41,13 +41,7 @@ fn record(daemon: &Daemon, description: &Description, container: Option<&Contain
         state: PodState::Created,
         sandbox: container.filter(|known| known.is_sandbox).map(|known| known.key.clone()),
         message: messages::pod_to_wire(&description.pod),
-        refused: Vec::new(),
-        skipped: Vec::new(),
-        foreign_limits: Default::default(),
-        promises: Vec::new(),
-        allocations: None,
-        hidden_from: Vec::new(),
-        unknown: Default::default(),
+        ..Pod::default()
     }
 }
 

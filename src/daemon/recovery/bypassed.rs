@@ -58,7 +58,6 @@ struct BypassNote {
     #[serde(default)]
     question: NoteBytes,
     /// The resources that an `update` requested.
-    #[serde(default)]
     resources: Option<NoteBytes>,
 }
 

@@ -24,11 +24,8 @@ struct RefusalNote {
     verb: String,
     id: String,
     why: String,
-    #[serde(default)]
     namespace: Option<String>,
-    #[serde(default)]
     pod: Option<String>,
-    #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     question: NoteBytes,

@@ -33,7 +33,6 @@ pub(super) struct SavedDaemon {
     pub(super) stand_in: Option<RawFd>,
     pub(super) wrappers: SavedWrapperSocket,
     pub(super) plugin_socket: SavedSocket,
-    #[serde(default)]
     pub(super) metrics: Option<SavedMetrics>,
     pub(super) plugins: Vec<SavedConnection>,
     /// Pods and containers that plugins know.
@@ -68,7 +67,6 @@ pub(super) struct SavedConnection {
     /// The subjects that it knows, as positions in the list.
     pub(super) known: Vec<u32>,
     /// The file of a launched plugin, and its number of starts.
-    #[serde(default)]
     pub(super) launched: Option<(PluginFile, u64)>,
 }
 

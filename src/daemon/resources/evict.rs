@@ -198,30 +198,14 @@ mod tests {
 
     fn pod(engine: &str, namespace: &str, has_unproven_namespace: bool) -> Pod {
         Pod {
-            schema: crate::state::SCHEMA,
-            boot_id: String::new(),
             id: "p".to_owned(),
-            name: String::new(),
             namespace: namespace.to_owned(),
-            uid: String::new(),
             engine: engine.to_owned(),
-            evidence: Vec::new(),
-            pid: 0,
-            lives_with: None,
             has_unproven_namespace,
             is_doubtful: has_unproven_namespace,
-            is_exempt: false,
-            limits: Default::default(),
             state: crate::state::PodState::Ready,
-            sandbox: None,
             message: messages::pod_to_wire(&api::PodSandbox::new()),
-            refused: Vec::new(),
-            skipped: Vec::new(),
-            foreign_limits: Default::default(),
-            promises: Vec::new(),
-            allocations: None,
-            hidden_from: Vec::new(),
-            unknown: Default::default(),
+            ..Pod::default()
         }
     }
 

@@ -31,7 +31,7 @@ pub const RESERVED_PHRASES: [&str; 10] = [
 ];
 
 /// A failure in one line: the attempt, the reason, the remedy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[expect(clippy::error_impl_error, reason = "it is the one error of the whole program")]
 pub struct Error {
     /// The steps that failed, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
@@ -74,14 +74,7 @@ struct Origin {
 impl Error {
     /// Creates a failure that has only a cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self {
-            doing: Vec::new(),
-            cause: cause.into(),
-            hint: None,
-            origin: None,
-            os: 0,
-            daemon: DaemonSeen::Unknown,
-        }
+        Self { cause: cause.into(), ..Self::default() }
     }
 
     /// An error about a file that is not the expected JSON: names the position, never the text at

@@ -71,7 +71,7 @@ pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
 }
 
 /// A regular file's bytes and the attributes that a replacement must keep.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Original {
     /// The whole content.
     pub bytes: Vec<u8>,
@@ -92,17 +92,8 @@ pub struct Original {
 impl Original {
     /// The attributes of a new file of nri-runc.
     pub fn new_with_mode(mode: u32) -> Self {
-        let uid = nix::unistd::geteuid().as_raw();
-        let gid = nix::unistd::getegid().as_raw();
-        Self {
-            bytes: Vec::new(),
-            mode,
-            owner: (uid, gid),
-            inode: 0,
-            modified: 0,
-            is_link: false,
-            label: None,
-        }
+        let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        Self { mode, owner, ..Self::default() }
     }
 }
 

@@ -139,17 +139,21 @@ impl Terms {
     }
 }
 
-/// A plugin's counters, saved for the next program.
+/// A plugin's counters, with which the next program goes on.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct SavedCounts {
-    requests: u64,
-    timeouts: u64,
-    failures: u64,
-    last_failure: Option<(i64, String)>,
+pub struct PluginCounts {
+    /// Requests sent to it.
+    pub requests: u64,
+    /// Requests that it did not answer in time.
+    pub timeouts: u64,
+    /// Requests that it did not answer, or answered with an error.
+    pub failures: u64,
+    /// Unix time in nanoseconds, and the failure.
+    pub last_failure: Option<(i64, String)>,
     strikes: u32,
-    /// When it connected; 0 in data that an earlier version saved.
+    /// When it connected (Unix time in nanoseconds); 0 in data that an earlier version saved.
     #[serde(default)]
-    connected_at: i64,
+    pub connected_at: i64,
 }
 
 /// A plugin in the chain.
@@ -160,13 +164,7 @@ pub struct ChainedPlugin {
     /// Whether the daemon started it.
     pub launched: bool,
     terms: RefCell<Terms>,
-    requests: Cell<u64>,
-    timeouts: Cell<u64>,
-    failures: Cell<u64>,
-    /// Unix time in nanoseconds, and the failure.
-    last_failure: RefCell<Option<(i64, String)>>,
-    /// Unix time in nanoseconds; 0 if unknown.
-    connected_at: Cell<i64>,
+    counts: RefCell<PluginCounts>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Strikes,
     /// Consecutive execs that waited for it in vain; an `exec` waits less than its time-out.
@@ -185,11 +183,7 @@ impl ChainedPlugin {
             terms: RefCell::new(Terms::new(&plugin, settings)),
             plugin,
             launched,
-            requests: Cell::new(0),
-            timeouts: Cell::new(0),
-            failures: Cell::new(0),
-            last_failure: RefCell::default(),
-            connected_at: Cell::new(clock::now()),
+            counts: RefCell::new(PluginCounts { connected_at: clock::now(), ..Default::default() }),
             reported_unknown: RefCell::default(),
             strikes: Strikes::default(),
             late_execs: Strikes::default(),
@@ -230,56 +224,20 @@ impl ChainedPlugin {
         }
     }
 
-    /// Returns the counters for the next program.
-    pub fn save_counts(&self) -> SavedCounts {
-        SavedCounts {
-            requests: self.requests.get(),
-            timeouts: self.timeouts.get(),
-            failures: self.failures.get(),
-            last_failure: self.last_failure(),
-            strikes: self.strikes.count(),
-            connected_at: self.connected_at.get(),
-        }
+    /// Returns its counters.
+    pub fn counts(&self) -> PluginCounts {
+        PluginCounts { strikes: self.strikes.count(), ..self.counts.borrow().clone() }
     }
 
-    /// Continues with saved counters.
-    pub fn resume_counts(&self, saved: SavedCounts) {
-        self.requests.set(saved.requests);
-        self.timeouts.set(saved.timeouts);
-        self.failures.set(saved.failures);
-        self.last_failure.replace(saved.last_failure);
-        self.connected_at.set(saved.connected_at);
-        self.strikes.resume(saved.strikes, self.plugin.frames_received());
+    /// Continues with the counters of the program before.
+    pub fn resume_counts(&self, counts: PluginCounts) {
+        self.strikes.resume(counts.strikes, self.plugin.frames_received());
+        self.counts.replace(counts);
     }
 
     /// `NN-name`.
     pub fn id(&self) -> String {
         self.plugin.id()
-    }
-
-    /// The number of requests sent to it.
-    pub fn requests(&self) -> u64 {
-        self.requests.get()
-    }
-
-    /// The number of requests that it did not answer in time.
-    pub fn timeouts(&self) -> u64 {
-        self.timeouts.get()
-    }
-
-    /// The number of requests that it did not answer, or answered with an error.
-    pub fn failures(&self) -> u64 {
-        self.failures.get()
-    }
-
-    /// The last failure: its Unix time in nanoseconds and text.
-    pub fn last_failure(&self) -> Option<(i64, String)> {
-        self.last_failure.borrow().clone()
-    }
-
-    /// When it connected (Unix time in nanoseconds); 0 if unknown.
-    pub fn connected_at(&self) -> i64 {
-        self.connected_at.get()
     }
 
     /// Logs fields of its replies that this version does not know, each once per connection.
@@ -297,8 +255,9 @@ impl ChainedPlugin {
     }
 
     fn note_failure(&self, what: &str) {
-        self.failures.set(self.failures.get() + 1);
-        *self.last_failure.borrow_mut() = Some((clock::now(), what.to_owned()));
+        let mut counts = self.counts.borrow_mut();
+        counts.failures += 1;
+        counts.last_failure = Some((clock::now(), what.to_owned()));
     }
 
     /// The policy in force for it.
@@ -381,19 +340,19 @@ impl ChainedPlugin {
     fn judge<T>(&self, name: &'static str, outcome: Outcome<T>) -> PluginReply<T> {
         match outcome {
             Outcome::Answered(answer) => {
-                self.requests.set(self.requests.get() + 1);
+                self.counts.borrow_mut().requests += 1;
                 self.strikes.clear();
                 PluginReply::Answer(answer)
             }
             Outcome::Refused(text) | Outcome::Unimplemented(text) => {
-                self.requests.set(self.requests.get() + 1);
+                self.counts.borrow_mut().requests += 1;
                 self.strikes.clear();
                 self.note_failure(&format!("refused {name}: {}", quoted(&text)));
                 let text = format!("{} refused: {}", self.id(), quoted(&text));
                 PluginReply::Refusal(PluginFailure::new(self.id(), Cause::Refused, text))
             }
             Outcome::TimedOut => {
-                self.requests.set(self.requests.get() + 1);
+                self.counts.borrow_mut().requests += 1;
                 self.strike(name);
                 let why = format!("did not answer {name} in time");
                 self.note_unanswered(name, Cause::Timeout, why)
@@ -411,7 +370,7 @@ impl ChainedPlugin {
     }
 
     fn strike(&self, request: &str) {
-        self.timeouts.set(self.timeouts.get() + 1);
+        self.counts.borrow_mut().timeouts += 1;
         self.strikes.add(self.plugin.frames_received());
         if self.is_hanging() {
             self.given_up.notify_waiters();

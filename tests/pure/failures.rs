@@ -308,7 +308,7 @@ async fn a_plugin_gone_before_its_turn_counts_as_absent() {
     let merged = create_at(&[&odd, &next], "web").await.unwrap();
     let keys: Vec<&str> = merged.adjust.env.iter().map(|env| env.key.as_str()).collect();
     assert_eq!(keys, ["NEXT"]);
-    assert_eq!(odd.seat.requests(), 0);
+    assert_eq!(odd.seat.counts().requests, 0);
 }
 
 #[tokio::test]
@@ -323,7 +323,7 @@ async fn strikes_count_in_a_row_and_an_answer_wipes_them_out() {
         create_at(&[&odd], name).await.unwrap();
         assert_eq!((odd.seat.has_strikes(), odd.seat.plugin.is_gone()), (strikes, gone), "{name}");
     }
-    assert_eq!((odd.seat.requests(), odd.seat.timeouts()), (4, 3));
+    assert_eq!((odd.seat.counts().requests, odd.seat.counts().timeouts), (4, 3));
 }
 
 #[tokio::test]
@@ -332,7 +332,7 @@ async fn a_refusal_is_an_answer_and_no_strike() {
     for _round in 0..5 {
         create_at(&[&odd], "web").await.unwrap_err();
     }
-    assert!(!odd.seat.plugin.is_gone() && odd.seat.timeouts() == 0);
+    assert!(!odd.seat.plugin.is_gone() && odd.seat.counts().timeouts == 0);
 }
 
 #[tokio::test]
@@ -352,7 +352,7 @@ async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
     }
     assert!(before.elapsed() < 40 * TIMEOUT, "each was waited for: {:?}", before.elapsed());
     assert_eq!(odd.responder.told().len(), 3, "it was asked");
-    assert_eq!(odd.seat.timeouts(), 3);
+    assert_eq!(odd.seat.counts().timeouts, 3);
     odd.responder.may_answer.add_permits(3);
     until("it is asked again", async || {
         create_at(&[&odd], "web").await.unwrap();
@@ -369,7 +369,7 @@ async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
     for _round in 0..5 {
         assert_eq!(create_at(&[&odd], "web").await.unwrap_err().failure.cause, Cause::Timeout);
     }
-    assert_eq!((odd.seat.timeouts(), odd.responder.told().len()), (3, 3));
+    assert_eq!((odd.seat.counts().timeouts, odd.responder.told().len()), (3, 3));
 }
 
 #[tokio::test]
@@ -449,12 +449,12 @@ async fn all_validators_run_at_once_and_every_refusal_is_named() {
 async fn a_plugins_own_time_out_overrides_the_default() {
     let slow = patient("10-slow", RespondingPlugin::always(Response::Sleep(1000))).await;
     create_at(&[&slow], "web").await.unwrap();
-    assert_eq!(slow.seat.timeouts(), 0);
+    assert_eq!(slow.seat.counts().timeouts, 0);
     let strict = Some(Duration::from_millis(50));
     let settings = PluginSettings { request_timeout: strict, ..Default::default() };
     let slow = guest_as("10-slow", RespondingPlugin::always(Response::Hang), &settings).await;
     create_at(&[&slow], "web").await.unwrap();
-    assert_eq!(slow.seat.timeouts(), 1);
+    assert_eq!(slow.seat.counts().timeouts, 1);
 }
 
 #[tokio::test]
@@ -545,7 +545,7 @@ async fn a_plugin_may_call_back_from_inside_every_handler() {
     for event in ASKED {
         assert_eq!(ask(event, &[&odd]).await, None, "{event:?}");
     }
-    assert_eq!((odd.seat.timeouts(), odd.seat.requests()), (0, 4));
+    assert_eq!((odd.seat.counts().timeouts, odd.seat.counts().requests), (0, 4));
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use crate::{bounds, resources, unknown};
 use nri_api as api;
 
 /// The updates of one request, while it passes through the plugins.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Updates {
     subject: UpdateSubject,
     pub(crate) owners: Owners,
@@ -47,13 +47,14 @@ pub struct DroppedRequest {
 }
 
 /// The subject of the request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 enum UpdateSubject {
     /// A container that does not exist yet: it is adjusted, not updated.
     Created(String),
     /// A container whose update was requested, with the values to set so far.
     Updated(Box<api::UpdateContainerRequest>),
     /// No container in particular: any may be updated.
+    #[default]
     Any,
 }
 
@@ -358,18 +359,7 @@ impl Updates {
     }
 
     fn new(subject: UpdateSubject) -> Self {
-        Self {
-            subject,
-            owners: Owners::default(),
-            results: Vec::new(),
-            places: HashMap::new(),
-            own: None,
-            evictions: Vec::new(),
-            evicted_by: BTreeMap::new(),
-            unknown: Vec::new(),
-            noted: BTreeSet::new(),
-            dropped: Vec::new(),
-        }
+        Self { subject, ..Self::default() }
     }
 }
 

@@ -86,6 +86,7 @@ impl Answer for Vec<Finding> {
 }
 
 /// The daemon's responses, requested once: a hanging daemon is waited for once, not by each check.
+#[derive(Default)]
 struct Daemon {
     is_listening: bool,
     status: Option<Status>,
@@ -103,15 +104,7 @@ struct Daemon {
 impl Daemon {
     fn ask(config: &Config) -> Self {
         let is_listening = wrapper::is_listening(config);
-        let mut daemon = Self {
-            is_listening,
-            status: None,
-            plugins: Vec::new(),
-            socket_mounts: SocketMounts::default(),
-            unseen: Unseen::default(),
-            problem: None,
-            unknown: Vec::new(),
-        };
+        let mut daemon = Self { is_listening, ..Self::default() };
         if is_listening {
             let plugins = || ask(config, &json!({"verb": "plugins"}));
             match ask_status(config).and_then(|status| Ok((status, plugins()?))) {

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::chain::{ChainedPlugin, SavedCounts};
+use crate::chain::{ChainedPlugin, PluginCounts};
 use crate::daemon::connections::upcalls::{Registration, upcalls};
 use crate::daemon::connections::{admission, origin};
 use crate::daemon::registry::connected::Subject;
@@ -22,7 +22,7 @@ use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
 pub(crate) async fn resume(
     daemon: &Rc<Daemon>,
     saved: SavedPlugin,
-    counts: SavedCounts,
+    counts: PluginCounts,
     known: HashSet<Subject>,
     launched: Option<(PluginFile, u64)>,
 ) -> Result<()> {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chain::SavedCounts;
+use crate::chain::PluginCounts;
 use crate::daemon::reexec::Reexec;
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::socket::SavedSocket;
@@ -63,7 +63,7 @@ pub(super) struct SavedWrapperSocket {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SavedConnection {
     pub(super) plugin: SavedPlugin,
-    pub(super) counts: SavedCounts,
+    pub(super) counts: PluginCounts,
     /// The subjects that it knows, as positions in the list.
     pub(super) known: Vec<u32>,
     /// The file of a launched plugin, and its number of starts.
@@ -151,7 +151,7 @@ fn save_plugin(
     let known = known.collect();
     SavedConnection {
         plugin: connected.chained.plugin.save(),
-        counts: connected.chained.save_counts(),
+        counts: connected.chained.counts(),
         known,
         launched: daemon.registry.roster.launched_file(&connected.chained.id()),
     }

@@ -39,6 +39,7 @@ pub(crate) struct Roster {
 }
 
 /// A pre-installed plugin over all its runs; shown while it is kept running.
+#[derive(Default)]
 pub(crate) struct LaunchRecord {
     index: String,
     name: String,
@@ -175,13 +176,7 @@ impl Roster {
         let record = Rc::new(LaunchRecord {
             index: index.to_owned(),
             name: name.to_owned(),
-            file: RefCell::default(),
-            is_outdated: Cell::new(false),
-            start_failure: RefCell::default(),
-            starts: Cell::new(0),
-            again_at: Cell::new(None),
-            log: RefCell::default(),
-            log_before: RefCell::default(),
+            ..LaunchRecord::default()
         });
         let mut launches = self.launches.borrow_mut();
         launches.retain(|other| other.strong_count() > 0);
@@ -397,21 +392,21 @@ fn row(connected: &ConnectedPlugin, state: PluginState) -> PluginRow {
     let (chained, plugin) = (&connected.chained, &connected.chained.plugin);
     let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
     let extension = events_in(plugin.extension_events()).map(ExtensionEvent::method);
-    let last_failure = chained.last_failure();
+    let counts = chained.counts();
     PluginRow {
         pid: plugin.pid(),
-        connected_at: chained.connected_at(),
-        connected_time: rfc3339_nanos(chained.connected_at()),
+        connected_at: counts.connected_at,
+        connected_time: rfc3339_nanos(counts.connected_at),
         // The process that it is about to replace.
         replaces: connected.replaced_pid().filter(|_| connected.is_synchronizing()),
         events: events.map(|event| event.name().to_owned()).collect(),
         nri_version: plugin.nri_version().to_owned(),
         deprecated_events: plugin.deprecated_events().into_iter().map(str::to_owned).collect(),
         extension_events: extension.map(str::to_owned).collect(),
-        requests: chained.requests(),
-        timeouts: chained.timeouts(),
-        failures: chained.failures(),
-        last_failure: last_failure.map(|(at, what)| PluginFailure {
+        requests: counts.requests,
+        timeouts: counts.timeouts,
+        failures: counts.failures,
+        last_failure: counts.last_failure.map(|(at, what)| PluginFailure {
             at,
             time: rfc3339_nanos(at),
             what,

@@ -16,7 +16,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::cgroup::{self, AppliedWrite, Around, Cgroups, Unfit, WriteError};
+use crate::cgroup::{self, AppliedWrite, Around, Cgroups, Unfit, Write, WriteError};
 use crate::host::Point;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
@@ -87,7 +87,8 @@ pub(crate) async fn apply(
     }
     let moved = classes::enter(daemon, &record, requested.rdt_class.as_deref())?;
     let found = found.filter(|found| found.incarnation == record.incarnation);
-    let done = set(daemon, &record, requested, found.map(|found| found.route)).await;
+    let update = ResourceUpdate { daemon, record: &record, requested };
+    let done = update.apply(found.map(|found| found.route)).await;
     if done.is_err()
         && let Some(moved) = moved
     {
@@ -106,22 +107,6 @@ pub(super) async fn turn_to_write(
     Ok((writing.map_err(|_late| UpdateError::Busy)?, lane))
 }
 
-/// Applies the values of an update, and records them.
-async fn set(
-    daemon: &Rc<Daemon>,
-    record: &Container,
-    requested: &PendingUpdate,
-    found: Option<Route>,
-) -> Result<()> {
-    let route = found.map_or_else(|| route(daemon, record), Ok)?;
-    match set_directly(daemon, record, requested, route).await? {
-        DirectUpdate::Written => Ok(()),
-        DirectUpdate::LeftToRuntime(scope) => {
-            through_runtime(daemon, record, requested, scope.as_ref()).await
-        }
-    }
-}
-
 /// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
@@ -129,32 +114,146 @@ enum DirectUpdate {
     LeftToRuntime(Option<Cgroups>),
 }
 
-/// Writes an update to the container's cgroups, if these are written directly.
-async fn set_directly(
-    daemon: &Daemon,
-    record: &Container,
-    requested: &PendingUpdate,
-    route: Route,
-) -> Result<DirectUpdate> {
-    let cgroups = match route {
-        Route::Direct(cgroups) => cgroups,
-        Route::Runtime(scope) => return Ok(DirectUpdate::LeftToRuntime(scope)),
-    };
-    match plan(record, &requested.part, None, &cgroups) {
-        Ok(writes) => {
-            let changes = write_files(daemon, requested, &cgroups, writes).await?;
-            note_applied(daemon, &record.key, requested, changes);
-            Ok(DirectUpdate::Written)
+/// An update of a container's resources that is applied and recorded.
+#[derive(Clone, Copy)]
+struct ResourceUpdate<'u> {
+    daemon: &'u Rc<Daemon>,
+    record: &'u Container,
+    requested: &'u PendingUpdate,
+}
+
+impl ResourceUpdate<'_> {
+    async fn apply(self, found: Option<Route>) -> Result<()> {
+        let route = found.map_or_else(|| route(self.daemon, self.record), Ok)?;
+        match self.apply_directly(route).await? {
+            DirectUpdate::Written => Ok(()),
+            DirectUpdate::LeftToRuntime(scope) => self.apply_through_runtime(scope.as_ref()).await,
         }
-        Err(unfit @ Unfit::Refused { .. }) => Err(unfit.into()),
-        Err(Unfit::NotDirect(_)) => Ok(DirectUpdate::LeftToRuntime(None)),
+    }
+
+    /// Writes it to the container's cgroups, if these are written directly.
+    async fn apply_directly(self, route: Route) -> Result<DirectUpdate> {
+        let cgroups = match route {
+            Route::Direct(cgroups) => cgroups,
+            Route::Runtime(scope) => return Ok(DirectUpdate::LeftToRuntime(scope)),
+        };
+        match plan(self.record, &self.requested.part, None, &cgroups) {
+            Ok(writes) => {
+                let changes = self.write_files(&cgroups, writes).await?;
+                self.record_applied(changes);
+                Ok(DirectUpdate::Written)
+            }
+            Err(unfit @ Unfit::Refused { .. }) => Err(unfit.into()),
+            Err(Unfit::NotDirect(_)) => Ok(DirectUpdate::LeftToRuntime(None)),
+        }
+    }
+
+    /// Makes the runtime apply it; values that it would not apply are written directly in a systemd `scope`.
+    async fn apply_through_runtime(self, scope: Option<&Cgroups>) -> Result<()> {
+        let Self { daemon, record, requested } = self;
+        let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
+        takes(record, &rest)?;
+        route::has_processors(daemon, &rest)?;
+        let mut changes = Vec::new();
+        if !rest.is_empty() {
+            changes = self.run_checked_update(&rest).await?;
+        }
+        if let Some(scope) = scope {
+            // The runtime may just have reset the directly written values.
+            let mut beside = Block::new();
+            if !rest.is_empty() {
+                beside = split(record, &record.overlay, Some(scope)).direct;
+            }
+            overlay::put_over(&mut beside, &direct);
+            let writes = plan(record, &beside, None, scope).map_err(UpdateError::from);
+            let written = match writes {
+                Ok(writes) => self.write_files(scope, writes).await,
+                Err(unfit) => Err(unfit),
+            };
+            match written {
+                Ok(written) => changes.extend(written),
+                Err(failed) if rest.is_empty() => return Err(failed),
+                Err(failed) => return Err(put_back(daemon, record, &rest, failed).await),
+            }
+        }
+        self.record_applied(changes);
+        Ok(())
+    }
+
+    /// Writes all values or none, and returns the changes for `explain`.
+    async fn write_files(self, cgroups: &Cgroups, writes: Vec<Write>) -> Result<Vec<Change>> {
+        self.daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
+        let written = carry_out(cgroups, writes).await.map_err(|failed| match () {
+            () if !cgroups.exists() => UpdateError::Gone,
+            () if cgroups.is_frozen() => {
+                UpdateError::Frozen(format!("{}: {}", failed.field, failed.why))
+            }
+            () => failed.into(),
+        })?;
+        self.daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
+        let fields = owned::fields(&self.requested.part).into_iter();
+        let fields: HashMap<String, owned::OwnedMember> =
+            fields.map(|field| (field.path.clone(), field)).collect();
+        let changes = written.into_iter().map(|AppliedWrite { file, field, before, after }| {
+            let (before, after) = (Value::from(before), Value::from(after));
+            let owner = fields.get(&field);
+            let (part, owners) = (&self.requested.part, &self.requested.owners);
+            let owner = owner.and_then(|field| owned::owner(field, part, owners));
+            self.change(owner, format!("cgroup:{file}"), before, after)
+        });
+        Ok(changes.collect())
+    }
+
+    /// Makes the runtime apply its part; reverts it if it fails halfway.
+    async fn run_checked_update(self, part: &Block) -> Result<Vec<Change>> {
+        let Self { daemon, record, requested } = self;
+        let before = in_force(record);
+        let mut resources = known_for_sure(record);
+        overlay::put_over(&mut resources, &requested.part);
+        let with_devices = part.contains_key("devices");
+        if let Err(failed) = run_update(daemon, record, resources, with_devices).await {
+            return Err(put_back(daemon, record, part, failed).await);
+        }
+        daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
+        let changes = owned::fields(part).into_iter().map(|field| {
+            let owner = owned::owner(&field, part, &requested.owners);
+            let before = owned::value(&before, &field.path).unwrap_or_default();
+            self.change(owner, format!("linux.resources.{}", field.path), before, field.value)
+        });
+        Ok(changes.collect())
+    }
+
+    fn change(self, owner: Option<&str>, field: String, before: Value, after: Value) -> Change {
+        let plugin = owner.unwrap_or_default().to_owned();
+        Change { at: now(), event: self.requested.event.clone(), plugin, field, before, after }
+    }
+
+    fn record_applied(self, mut changes: Vec<Change>) {
+        let Self { daemon, record, requested } = self;
+        let PendingUpdate { part, blockio_class, rdt_class, owners, event } = requested;
+        let classes = Classes { blockio: blockio_class.clone(), rdt: rdt_class.clone() };
+        let owned = results::owned_by_others(daemon, &record.key, owners);
+        daemon.change(&record.key, |record| {
+            // The message is read only if a class changes.
+            let known = classes.rdt.as_ref();
+            let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
+            changes.extend(classes::change(known, classes.rdt.as_ref(), event, owners));
+            overlay::put_over(&mut record.overlay, part);
+            record.owners.extend(owners.clone());
+            note_changes(record, changes.clone());
+            let in_force = in_force(record);
+            record.message =
+                messages::with_resources(&record.message, &record.overlay, &in_force, &classes);
+        });
+        results::note_changed(daemon, &record.key, &owned, owners);
+        daemon.note_update(&record.key, &changes);
     }
 }
 
 /// Sets resources of a container that its runtime is creating: in its cgroups, else right after its
 /// creation.
 pub(crate) async fn at_birth(
-    daemon: &Daemon,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     requested: PendingUpdate,
 ) -> Result<()> {
@@ -164,7 +263,8 @@ pub(crate) async fn at_birth(
     let _writing = turn_to_write(daemon, key).await?;
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let route = route(daemon, &record)?;
-    let scope = match set_directly(daemon, &record, &requested, route).await? {
+    let update = ResourceUpdate { daemon, record: &record, requested: &requested };
+    let scope = match update.apply_directly(route).await? {
         DirectUpdate::Written => return Ok(()),
         DirectUpdate::LeftToRuntime(scope) => scope,
     };
@@ -186,7 +286,7 @@ pub(super) fn plan(
     part: &Block,
     tried: Option<&Block>,
     cgroups: &Cgroups,
-) -> Result<Vec<cgroup::Write>, Unfit> {
+) -> Result<Vec<Write>, Unfit> {
     let before = in_force(record);
     let mut after = before.clone();
     overlay::put_over(&mut after, part);
@@ -194,46 +294,9 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-/// Writes all values or none, and returns the changes for `explain`.
-async fn write_files(
-    daemon: &Daemon,
-    requested: &PendingUpdate,
-    cgroups: &Cgroups,
-    writes: Vec<cgroup::Write>,
-) -> Result<Vec<Change>> {
-    daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
-    let written = carry_out(cgroups, writes).await.map_err(|failed| match () {
-        () if !cgroups.exists() => UpdateError::Gone,
-        () if cgroups.is_frozen() => {
-            UpdateError::Frozen(format!("{}: {}", failed.field, failed.why))
-        }
-        () => failed.into(),
-    })?;
-    daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
-    let fields = owned::fields(&requested.part).into_iter();
-    let fields: HashMap<String, owned::OwnedMember> =
-        fields.map(|field| (field.path.clone(), field)).collect();
-    let changes = written.into_iter().map(|written| {
-        let field = fields.get(&written.field);
-        let owner = field.and_then(|field| owned::owner(field, &requested.part, &requested.owners));
-        Change {
-            at: now(),
-            event: requested.event.clone(),
-            plugin: owner.unwrap_or_default().to_owned(),
-            field: format!("cgroup:{}", written.file),
-            before: Value::from(written.before),
-            after: Value::from(written.after),
-        }
-    });
-    Ok(changes.collect())
-}
-
 /// Writes them, on another thread if the kernel may be slow because of the tenant's memory (D53).
-async fn carry_out(
-    cgroups: &Cgroups,
-    writes: Vec<cgroup::Write>,
-) -> Result<Vec<AppliedWrite>, WriteError> {
-    if !writes.iter().any(cgroup::Write::may_take_long) {
+async fn carry_out(cgroups: &Cgroups, writes: Vec<Write>) -> Result<Vec<AppliedWrite>, WriteError> {
+    if !writes.iter().any(Write::may_take_long) {
         return cgroup::carry_out(cgroups, &writes);
     }
     let cgroups = cgroups.clone();
@@ -242,69 +305,6 @@ async fn carry_out(
         let why = "the cgroup could not be written".to_owned();
         Err(WriteError { field: String::new(), why })
     })
-}
-
-/// Makes the runtime apply an update; values that it would not apply are written directly in a
-/// systemd `scope`.
-async fn through_runtime(
-    daemon: &Rc<Daemon>,
-    record: &Container,
-    requested: &PendingUpdate,
-    scope: Option<&Cgroups>,
-) -> Result<()> {
-    let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
-    takes(record, &rest)?;
-    route::has_processors(daemon, &rest)?;
-    let mut changes = Vec::new();
-    if !rest.is_empty() {
-        changes = run_checked_update(daemon, record, requested, &rest).await?;
-    }
-    if let Some(scope) = scope {
-        // The runtime may just have reset the directly written values.
-        let mut beside = Block::new();
-        if !rest.is_empty() {
-            beside = split(record, &record.overlay, Some(scope)).direct;
-        }
-        overlay::put_over(&mut beside, &direct);
-        let writes = plan(record, &beside, None, scope).map_err(UpdateError::from);
-        let written = match writes {
-            Ok(writes) => write_files(daemon, requested, scope, writes).await,
-            Err(unfit) => Err(unfit),
-        };
-        match written {
-            Ok(written) => changes.extend(written),
-            Err(update_error) if rest.is_empty() => return Err(update_error),
-            Err(update_error) => return Err(put_back(daemon, record, &rest, update_error).await),
-        }
-    }
-    note_applied(daemon, &record.key, requested, changes);
-    Ok(())
-}
-
-/// Makes the runtime apply its part of an update; reverts it if it fails halfway.
-async fn run_checked_update(
-    daemon: &Rc<Daemon>,
-    record: &Container,
-    requested: &PendingUpdate,
-    part: &Block,
-) -> Result<Vec<Change>> {
-    let before = in_force(record);
-    let mut resources = known_for_sure(record);
-    overlay::put_over(&mut resources, &requested.part);
-    let with_devices = part.contains_key("devices");
-    if let Err(update_error) = run_update(daemon, record, resources, with_devices).await {
-        return Err(put_back(daemon, record, part, update_error).await);
-    }
-    daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
-    let changes = owned::fields(part).into_iter().map(|field| Change {
-        at: now(),
-        event: requested.event.clone(),
-        plugin: owned::owner(&field, part, &requested.owners).unwrap_or_default().to_owned(),
-        field: format!("linux.resources.{}", field.path),
-        before: owned::value(&before, &field.path).unwrap_or_default(),
-        after: field.value,
-    });
-    Ok(changes.collect())
 }
 
 /// Reverts the part that the runtime wrote before it failed: runtimes write file by file, and
@@ -358,35 +358,6 @@ pub(super) async fn run_update(
             UpdateError::refused(format!("the runtime refused: {error}"))
         }
     })
-}
-
-fn note_applied(
-    daemon: &Daemon,
-    key: &ContainerKey,
-    requested: &PendingUpdate,
-    mut changes: Vec<Change>,
-) {
-    let classes =
-        Classes { blockio: requested.blockio_class.clone(), rdt: requested.rdt_class.clone() };
-    let owned = results::owned_by_others(daemon, key, &requested.owners);
-    daemon.change(key, |record| {
-        // The message is read only if a class changes.
-        let known = classes.rdt.as_ref();
-        let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
-        changes.extend(classes::change(
-            known,
-            classes.rdt.as_ref(),
-            &requested.event,
-            &requested.owners,
-        ));
-        overlay::put_over(&mut record.overlay, &requested.part);
-        record.owners.extend(requested.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
-        note_changes(record, changes.clone());
-        record.message =
-            messages::with_resources(&record.message, &record.overlay, &in_force(record), &classes);
-    });
-    results::note_changed(daemon, key, &owned, &requested.owners);
-    daemon.note_update(key, &changes);
 }
 
 /// After the runtime's `update`: restores the plugins' values that the runtime does not apply, or
@@ -479,7 +450,7 @@ fn rewrites(
     record: &Container,
     cgroups: &Cgroups,
     (part, tried): (&Block, Option<&Block>),
-) -> Result<Vec<cgroup::Write>> {
+) -> Result<Vec<Write>> {
     if part.is_empty() {
         return Ok(Vec::new());
     }

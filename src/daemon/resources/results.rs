@@ -5,8 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use serde_json::Map;
-
 use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::shared::Daemon;
 use crate::plugin::Event;
@@ -101,13 +99,8 @@ pub(crate) fn of_engines_update(
     answered: &BTreeMap<String, String>,
     is_taken: bool,
 ) {
-    let requested = PendingUpdate {
-        part: Map::new(),
-        blockio_class: None,
-        rdt_class: None,
-        owners: answered.clone(),
-        event: Event::UpdateContainer.name().to_owned(),
-    };
+    let (owners, event) = (answered.clone(), Event::UpdateContainer.name().to_owned());
+    let requested = PendingUpdate { owners, event, ..PendingUpdate::default() };
     let why = || UpdateError::refused("the runtime did not accept the engine's update");
     let result = if is_taken { Ok(Done::Applied) } else { Err(why()) };
     send_one(daemon, &key.id, &requested, &result);

@@ -8,7 +8,7 @@
 //! inside the handler: the update is recorded, and the request succeeds. A failed update never fails the event that
 //! contained it: it is logged, and `explain` shows it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -350,15 +350,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
         if result == Err(UpdateError::Starting) {
             return; // They are carried out after that start.
         }
-        let result = result.map(|()| Done::Applied);
-        results::send_one(daemon, &key.id, &requested, &result);
-        if let Err(update_error) = result {
-            let (id, key) = (key.id.clone(), Some(key.clone()));
-            let update_request =
-                UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
-            note_unmet(daemon, &update_request, &update_error);
-        }
-        // Not earlier: if the daemon dies meanwhile, the next one must repeat it.
+        conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
         daemon.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
     }
 }
@@ -367,20 +359,30 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
 pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     for requested in record.deferred.clone() {
-        let (id, key) = (key.id.clone(), Some(key.clone()));
-        let update_request =
-            UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
-        let failed = Err(UpdateError::NotCreated);
-        results::send_one(daemon, &update_request.id, &update_request.requested, &failed);
-        note_unmet(daemon, &update_request, &UpdateError::NotCreated);
+        conclude_deferred(daemon, key, requested, Err(UpdateError::NotCreated));
+    }
+}
+
+/// Tells the plugins the result of an update that had waited, and records its failure.
+fn conclude_deferred(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    requested: PendingUpdate,
+    result: Result<Done>,
+) {
+    results::send_one(daemon, &key.id, &requested, &result);
+    if let Err(update_error) = result {
+        let (id, key, found) = (key.id.clone(), Some(key.clone()), Ok(None));
+        let request = UpdateRequest { id, key, requested, ignores_failure: false, found };
+        note_unmet(daemon, &request, &update_error);
     }
 }
 
 /// The plugins that requested it, and the line about its failure.
 fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped {
-    let plugins: BTreeMap<&String, ()> =
-        update_request.requested.owners.values().map(|by| (by, ())).collect();
-    let plugins: Vec<&str> = plugins.into_keys().map(String::as_str).collect();
+    let plugins: BTreeSet<&str> =
+        update_request.requested.owners.values().map(String::as_str).collect();
+    let plugins: Vec<&str> = plugins.into_iter().collect();
     let reason =
         format!("an update requested at {} failed: {update_error}", update_request.requested.event);
     Skipped { plugin: plugins.join(","), reason }

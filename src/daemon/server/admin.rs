@@ -5,6 +5,7 @@
 //! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent while it is built,
 //! and is never in memory as a whole.
 
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 use serde::Serialize;
@@ -18,12 +19,13 @@ use crate::answers::{
     OutdatedPlugin, PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
 };
 use crate::config::RuleMode;
-use crate::daemon::process::requests::ReloadRequest;
+use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
 use crate::daemon::resources::drift;
+use crate::daemon::server::drain::OpenConnection;
 use crate::daemon::server::events as event_stream;
-use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, rows};
+use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, recording, rows};
 use crate::daemon::shared::{Daemon, events};
 use crate::error::{Error, Result, quoted};
 use crate::limits;
@@ -35,24 +37,51 @@ use crate::text::rfc3339_nanos;
 /// Pods listed before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
-/// Answers an admin request on its connection.
+/// Answers an admin request on its connection, which is no longer `open` if the daemon may end meanwhile.
 ///
 /// # Errors
 /// Fails when the operator's command is gone, or does not read.
 pub(crate) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
+    open: OpenConnection,
     question: &str,
 ) -> Result<()> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
-    match question["verb"].as_str().unwrap_or_default() {
-        "pods" => send_pods(daemon, stream, String::new(), "").await,
+    let answer = match question["verb"].as_str().unwrap_or_default() {
+        "pods" => return send_pods(daemon, stream, String::new(), "").await,
         "top" => {
             let text = text(&top(daemon))?;
-            send_pods(daemon, stream, text.trim_end_matches("[]}").to_owned(), "}").await
+            let begin = text.trim_end_matches("[]}").to_owned();
+            return send_pods(daemon, stream, begin, "}").await;
         }
-        verb => frames::send(stream, &answer(daemon, verb, &question).await).await,
-    }
+        "record" => {
+            drop(open); // It has no end, and may be cut off.
+            return recording::serve(daemon, stream).await;
+        }
+        "events" if question["follow"] == true => {
+            drop(open); // Like a recording.
+            return event_stream::follow(daemon, stream, &question["since"]).await;
+        }
+        "reexec" => {
+            drop(open); // The next program answers on it, or this one why it could not be executed.
+            let request = ReexecRequest { descriptor: stream.as_raw_fd() };
+            let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await;
+            asked.map_err(|error| error.to_string())
+        }
+        "stop" => {
+            let document = json!({"pid": std::process::id()});
+            frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
+            // Like an operator's signal: requests in flight are finished first.
+            return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
+        }
+        verb => {
+            let answer = async { Ok(answer(daemon, verb, &question).await) };
+            frames::with_heartbeat(stream, answer).await?
+        }
+    };
+    let document = answer.map(|document| DaemonResponse::Admin(document.to_string()));
+    frames::send(stream, &document.unwrap_or_else(DaemonResponse::Refuse)).await
 }
 
 /// Sends the list of pods, between `begin` and `end`, in parts.
@@ -92,104 +121,48 @@ fn text(document: &impl Serialize) -> Result<String> {
     serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
 }
 
-async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResponse {
+/// The document that answers `verb`, or the line that refuses it. It may take long: `forget` notifies plugins, which may
+/// be slow, and `drift` reads files of all containers.
+async fn answer(
+    daemon: &Rc<Daemon>,
+    verb: &str,
+    question: &Value,
+) -> std::result::Result<Value, String> {
+    let given = |what: &str| question[what].as_str().unwrap_or_default();
     let document = match verb {
-        "status" => json!(status(daemon)),
-        "plugins" => json!(daemon.registry.rows()),
-        "plugin_output" => {
-            match daemon.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
-                Ok(output) => json!(output),
-                Err(line) => return DaemonResponse::Refuse(line),
-            }
-        }
-        "socket_mounts" => json!(exposed::socket_mounts(daemon)),
-        "unseen" => match node_scope::unseen(daemon).await {
-            Ok(count) => json!(Unseen { count }),
-            Err(error) => return DaemonResponse::Refuse(error.to_string()),
-        },
-        "reload" => match reload(daemon, question["dry_run"] == true).await {
-            Ok(document) => document,
-            Err(error) => return DaemonResponse::Refuse(error.to_string()),
-        },
+        "status" => Ok(json!(status(daemon))),
+        "plugins" => Ok(json!(daemon.registry.rows())),
+        "plugin_output" => return Ok(json!(daemon.registry.output_of(given("plugin"))?)),
+        "socket_mounts" => Ok(json!(exposed::socket_mounts(daemon))),
+        "unseen" => node_scope::unseen(daemon).await.map(|count| json!(Unseen { count })),
+        "reload" => reload(daemon, question["dry_run"] == true).await,
         "recent" => {
             let calls = daemon.report.flight.calls();
             let shown = tokio::task::spawn_blocking(move || recent::show_all(&calls)).await;
-            shown.unwrap_or_default()
+            Ok(shown.unwrap_or_default())
         }
-        "metrics" => json!(MetricsText { text: holdings::metrics_text(daemon) }),
-        "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
-            Ok(explanation) => json!(explanation),
-            Err(line) => return DaemonResponse::Refuse(line),
-        },
-        "policy" => {
-            let pod = question["pod"].as_str().unwrap_or_default();
-            match policy::policy(daemon, pod, &question["plugins"]) {
-                Ok(answer) => json!(answer),
-                Err(line) => return DaemonResponse::Refuse(line),
-            }
-        }
-        "events" => match event_stream::read(daemon, &question["since"]) {
-            Ok(document) => document,
-            Err(error) => return DaemonResponse::Refuse(error.to_string()),
-        },
+        "metrics" => Ok(json!(MetricsText { text: holdings::metrics_text(daemon) })),
+        "explain" => return Ok(json!(explain::explain(daemon, given("id"))?)),
+        "policy" => return Ok(json!(policy::policy(daemon, given("pod"), &question["plugins"])?)),
+        "events" => event_stream::read(daemon, &question["since"]),
         "switched" => {
             enabled::catch_up(daemon);
-            log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
+            Ok(log_switch(question["off"] == true, given("by")))
         }
-        other => {
-            return DaemonResponse::Refuse(format!("the daemon does not know the verb {other}"));
-        }
-    };
-    DaemonResponse::Admin(document.to_string())
-}
-
-/// Whether it requests the re-execution of the daemon.
-pub(crate) fn is_reexec(question: &str) -> bool {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    question["verb"] == "reexec"
-}
-
-/// Answers a request that may take long: `forget` notifies plugins, which may be slow, and `drift` reads files of all
-/// containers. Returns `None` for other requests.
-pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    let id = question["id"].as_str();
-    let answer = match question["verb"].as_str()? {
-        "forget" => {
-            let forgotten = lost::forget(daemon, id?, question["force"] == true).await;
+        "forget" if question["id"].is_string() => {
+            let forgotten = lost::forget(daemon, given("id"), question["force"] == true).await;
             forgotten.map(|forgotten| json!(forgotten))
         }
-        "drift" => drift(daemon, id).await.map(|answer| json!(answer)),
-        _ => return None,
+        "drift" => drift(daemon, question["id"].as_str()).await.map(|answer| json!(answer)),
+        other => return Err(format!("the daemon does not know the verb {other}")),
     };
-    Some(match answer {
-        Ok(document) => DaemonResponse::Admin(document.to_string()),
-        Err(error) => DaemonResponse::Refuse(error.to_string()),
-    })
+    document.map_err(|error| error.to_string())
 }
 
 /// Compares what plugins own with what the kernel has, of the containers that match, or of all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())
-}
-
-/// Whether it requests the daemon's end.
-pub(crate) fn is_stop(question: &str) -> bool {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    question["verb"] == "stop"
-}
-
-/// Whether it requests a recording, which has no end.
-pub(crate) fn is_recording(question: &str) -> bool {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    question["verb"] == "record"
-}
-
-/// Whether it requests events from now on, which have no end.
-pub(crate) fn is_following(question: &str) -> bool {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    question["verb"] == "events" && question["follow"] == true
 }
 
 async fn reload(daemon: &Daemon, is_dry: bool) -> Result<Value> {

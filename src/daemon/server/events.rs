@@ -2,8 +2,6 @@
 //! `nri-runc nri events`: the kept events, or a stream of them until the reader closes its end. A reader that does not
 //! read blocks only its connection.
 
-use std::rc::Rc;
-
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -27,13 +25,8 @@ pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
 }
 
 /// Sends the current cursor, then each event after the given cursor as a line, until the reader closes its end.
-pub(super) async fn follow(
-    daemon: &Rc<Daemon>,
-    stream: &mut UnixStream,
-    question: &str,
-) -> Result<()> {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    let mut events = match follower(daemon, &question["since"]) {
+pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &Value) -> Result<()> {
+    let mut events = match follower(daemon, since) {
         Ok(events) => events,
         Err(error) => {
             let refusal = DaemonResponse::Refuse(error.to_string());

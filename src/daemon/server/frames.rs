@@ -189,13 +189,13 @@ async fn send_heartbeats(stream: &mut UnixStream) -> Infallible {
 pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
-) -> Result<Result<T>> {
+) -> Result<T> {
     // Concurrently: the work continues without a reader, because plugins were asked, and a rollback follows when the
     // verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes or none, so it is never sent in
     // part.
     tokio::select! {
         biased;
-        done = work => Ok(done),
+        done = work => done,
         never = send_heartbeats(stream) => match never {},
     }
 }
@@ -228,7 +228,7 @@ mod tests {
                 tokio::time::sleep(HEARTBEAT * 2).await;
                 Ok("done")
             };
-            assert_eq!(with_heartbeat(&mut ours, work).await.unwrap().unwrap(), "done");
+            assert_eq!(with_heartbeat(&mut ours, work).await.unwrap(), "done");
         });
     }
 
@@ -238,7 +238,7 @@ mod tests {
             let (mut ours, mut theirs) = UnixStream::pair().unwrap();
             let mut beat = [0; 5];
             let read = async { theirs.read_exact(&mut beat).await.map_err(Into::into) };
-            with_heartbeat(&mut ours, read).await.unwrap().unwrap();
+            with_heartbeat(&mut ours, read).await.unwrap();
             let frame = beat.get(4..).unwrap();
             assert!(matches!(DaemonResponse::decode(frame), Ok(DaemonResponse::Heartbeat)));
         });

@@ -4,18 +4,9 @@
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;
 use crate::metrics::Holdings;
+use crate::named::Named;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
-
-/// Every state of a container, with its name for operators, so that a state without containers
-/// shows zero instead of its last number.
-const STATES: [(Lifecycle, &str); 5] = [
-    (Lifecycle::Creating, "creating"),
-    (Lifecycle::Created, "created"),
-    (Lifecycle::Running, "running"),
-    (Lifecycle::Stopped, "stopped"),
-    (Lifecycle::Removed, "removed"),
-];
 
 /// All metrics as OpenMetrics text.
 pub(super) fn metrics_text(daemon: &Daemon) -> String {
@@ -77,14 +68,14 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-/// The containers by state.
+/// The containers by state: one without containers shows zero, not its last number.
 pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
     let store = daemon.records.read();
-    let count = |state| {
+    let count = |state: Lifecycle| {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
     };
-    STATES.into_iter().map(|(state, name)| (name, count(state))).collect()
+    Lifecycle::ALL.iter().map(|state| (state.name(), count(*state))).collect()
 }
 
 fn holdings(daemon: &Daemon) -> Holdings {

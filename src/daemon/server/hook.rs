@@ -47,7 +47,7 @@ pub(super) async fn serve(
         let decided = hook::decide(daemon, &lane, &mut call, question, turn.is_some());
         plugin::with_caller_deadline(until, decided).await.map(|verb| (verb, turn))
     })
-    .await?;
+    .await;
     let (verb, _turn) = match decided {
         Ok(decided) => decided,
         Err(error) => return verb::refuse(daemon, stream, "create", &key, &error).await,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A connection of a wrapper, a hook or an operator: reads its request and dispatches it.
 
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 use tokio::net::{UnixListener, UnixStream};
@@ -9,10 +8,9 @@ use tracing::{debug, warn};
 
 use crate::accept;
 use crate::argv::Verb;
-use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, events, frames, hook, later, recording, unaccepted, verb};
+use crate::daemon::server::{admin, frames, hook, later, unaccepted, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
@@ -62,27 +60,8 @@ async fn dispatch(
         );
         return frames::send(stream, &DaemonResponse::Incompatible { protocol, version }).await;
     }
-    if admin::is_recording(&asked.question.admin) || admin::is_following(&asked.question.admin) {
-        drop(open); // It has no end, and may be cut off.
-        return serve_endless(daemon, stream, &asked.question.admin).await;
-    }
-    if admin::is_reexec(&asked.question.admin) {
-        drop(open); // The next program answers on it.
-        return reexec(daemon, stream).await;
-    }
-    if admin::is_stop(&asked.question.admin) {
-        let document = serde_json::json!({"pid": std::process::id()});
-        frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
-        // Like an operator's signal: requests in flight are finished first.
-        nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?;
-        return Ok(());
-    }
     if !asked.question.admin.is_empty() {
-        let slow = async { Ok(admin::answer_slowly(daemon, &asked.question.admin).await) };
-        return match frames::with_heartbeat(stream, slow).await?? {
-            Some(answer) => frames::send(stream, &answer).await,
-            None => admin::serve(daemon, stream, &asked.question.admin).await,
-        };
+        return admin::serve(daemon, stream, open, &asked.question.admin).await;
     }
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
@@ -111,13 +90,6 @@ async fn serve_call(daemon: &Rc<Daemon>, stream: &mut UnixStream, call: VerbRequ
     }
 }
 
-async fn serve_endless(daemon: &Rc<Daemon>, stream: &mut UnixStream, question: &str) -> Result<()> {
-    if admin::is_recording(question) {
-        return recording::serve(daemon, stream).await;
-    }
-    events::follow(daemon, stream, question).await
-}
-
 /// Reads the request; `None` if the daemon lacks a resource for it. The wrapper is notified,
 /// because it would otherwise consider the daemon dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
@@ -131,16 +103,4 @@ async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// Waits for the program that replaces the daemon's, which then answers; or answers why it could
-/// not.
-async fn reexec(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
-    let request = ReexecRequest { descriptor: stream.as_raw_fd() };
-    let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await?;
-    let answer = match asked {
-        Ok(document) => DaemonResponse::Admin(document.to_string()),
-        Err(error) => DaemonResponse::Refuse(error.to_string()),
-    };
-    frames::send(stream, &answer).await
 }

@@ -56,7 +56,7 @@ pub(super) async fn serve(
 ) -> Result<()> {
     let (key, verb) = (call.key.clone(), call.command_line.verb);
     let look = root_answers(daemon, &key);
-    match frames::with_heartbeat(stream, look).await? {
+    match frames::with_heartbeat(stream, look).await {
         Ok(()) => answer(daemon, stream, call).await,
         // An update that bypasses the daemon would overwrite the plugins' values.
         Err(error) if verb.creates() || verb == Verb::Update => {
@@ -105,7 +105,7 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
         let decided = plugin::with_caller_deadline(until, decided).await;
         decided.map(|decided| (decided, turn, bundle, before))
     })
-    .await?;
+    .await;
     daemon.report.metrics.observe_request(call.verb(), begun.elapsed());
     let (decided, _turn, bundle, (pid_file_before, log)) = match decided {
         Ok(decided) => decided,

@@ -11,9 +11,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::named::{Named, named};
 use crate::error::{Error, Result};
 use crate::limits::FRAME;
+use crate::named::{Named, named};
 use crate::tagged::{self, fields};
 
 /// Version of this protocol.

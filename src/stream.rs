@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::named::named;
 use crate::audit::{AuditSubject, ascii};
 use crate::clock::now;
 use crate::limits;
+use crate::named::named;
 use crate::text::rfc3339_nanos;
 
 named! {
@@ -364,6 +364,7 @@ impl Drop for EventReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::named::Named;
 
     fn started(id: &str) -> NodeEvent {
         let subject = AuditSubject { container_id: id.to_owned(), ..AuditSubject::default() };

@@ -12,10 +12,10 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
-use crate::named::Named;
 use crate::audit::{AuditAction, AuditFilter, AuditTail, IDENTIFIER, open_files, search, since};
 use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
+use crate::named::Named;
 use crate::text::{counted, first_of, printable, short_id};
 
 use super::exit::DONE;

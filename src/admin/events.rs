@@ -11,10 +11,10 @@ use clap::builder::PossibleValuesParser;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::named::Named;
 use crate::answers::PodRow;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
+use crate::named::Named;
 use crate::stream::{EventKind, Since};
 use crate::text::printable;
 use crate::wrapper;

@@ -10,9 +10,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::named::named;
 use crate::error::{Context, Result};
 use crate::messages;
+use crate::named::named;
 use crate::text::printable_page;
 
 use super::exit::DONE;

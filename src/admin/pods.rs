@@ -9,12 +9,12 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use crate::named::Named;
 use crate::answers::{ContainerRow, PodRow};
 use crate::config::Config;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::glob;
+use crate::named::Named;
 use crate::text::{printable, short_id};
 
 use super::output::{Answer, Format, ListOutput, print, tell};

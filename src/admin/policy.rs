@@ -13,7 +13,6 @@ use super::exit::{DONE, FOUND};
 use super::output::{Answer, Format, ReportOutput, print, tell};
 use super::show::{or_dash, table};
 use super::{ask, compared};
-use crate::named::Named;
 use crate::answers::{
     ExecRuleRow, Fit, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
 };
@@ -21,6 +20,7 @@ use crate::config::{self, Config, Loaded, RuleMode};
 use crate::dry::{self, effect_of};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
+use crate::named::Named;
 use crate::text::printable;
 
 /// `policy`.

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::named::named;
 use crate::clock;
 use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::{Error, quoted};
 use crate::limits;
+use crate::named::named;
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
 use super::strikes::{HANGING_STRIKES, Strikes};

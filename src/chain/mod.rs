@@ -18,7 +18,7 @@ mod update;
 mod validate;
 
 pub use chained_plugin::{Cause, ChainedPlugin};
-pub(crate) use chained_plugin::{PluginFailure, PluginCounts, unknown_field_line};
+pub(crate) use chained_plugin::{PluginCounts, PluginFailure, unknown_field_line};
 pub use create::{ChainError, Participants, create};
 pub(crate) use create::{ChainObserver, SMALL};
 pub(crate) use exec::{EXEC_WAIT, ExecChanges, ExecMembers, exec};

@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use crate::named::Named;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::limits::ROOTLESS_MARKER;
+use crate::named::Named;
 use crate::presence::IfThere;
 
 use super::settings::RootlessPolicy;

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use toml_edit::{TableLike, Value};
 
 use super::spelling::did_you_mean;
-use crate::named::Named;
 use crate::engine::EngineKind;
 use crate::glob;
 use crate::limits::SECTION_NAME;
+use crate::named::Named;
 
 /// A description of a wrong value.
 pub(super) type Mistake = Cow<'static, str>;

@@ -13,9 +13,9 @@ use super::exec_rules::ExecRuleSection;
 use super::injections::InjectionSection;
 use super::promises::PromiseSection;
 use super::rules::RuleSection;
-use crate::named::named;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
+use crate::named::named;
 use crate::presence::{self, IfThere};
 
 /// Time without a heartbeat after which the daemon counts as unresponsive.

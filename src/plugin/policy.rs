@@ -2,9 +2,9 @@
 //! The effect of a missing reply: the operator's setting, else the plugin's declaration, else the
 //! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
-use crate::named::named;
 use crate::answers::PolicyRow;
 use crate::config::{OnFailure, PluginSettings};
+use crate::named::named;
 
 use super::api;
 

@@ -21,11 +21,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::named::named;
 use crate::config::{self, Config, Consequence, Loaded, Problem};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::limits;
+use crate::named::named;
 use crate::presence::IfThere;
 use crate::procfs;
 

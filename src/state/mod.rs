@@ -17,11 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::named::named;
 use crate::engine::PodAllocations;
 use crate::files::{self, Original};
 use crate::limits;
 use crate::mark::{self, ExecSubject, Mark, ProcessValue};
+use crate::named::named;
 
 pub(crate) use notes::{
     Change, ChangedMember, EVICTION, ExecChange, GaveWay, HiddenFrom, InFlight, Patched,
@@ -40,9 +40,7 @@ pub(crate) const SCHEMA: u32 = 1;
 pub(crate) const START: &str = "start";
 
 /// A container as the runtime knows it: IDs are unique only below one runtime root.
-#[derive(
-    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerKey {
     /// The runtime's state directory, `--root` or its default.
     pub root: String,

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 
-use crate::named::Named;
 use crate::argv::{self, CommandLine};
 use crate::config::{Config, DaemonPolicy};
 use crate::error::{Context, Error, Result, quoted};
@@ -23,6 +22,7 @@ use crate::files;
 use crate::host::Host;
 use crate::limits::HOOK_STATE;
 use crate::link::{self, Attached, DaemonResponse, Hook, Stage, WrapperRequest};
+use crate::named::Named;
 use crate::procfs;
 
 use super::invocation::BundleDocument;

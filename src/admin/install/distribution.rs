@@ -9,9 +9,9 @@
 use clap::ValueEnum;
 
 use super::plan::{EngineFile, Texts};
-use crate::named::named;
 use crate::engine::containerd_socket_of;
 use crate::error::Error;
+use crate::named::named;
 
 /// The file that containerd reads, unless a distribution names another.
 pub(super) const USUAL_MAIN: &str = "/etc/containerd/config.toml";

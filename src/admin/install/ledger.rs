@@ -13,8 +13,8 @@ use super::nri_decision::NriDecision;
 use super::plan::Texts;
 use super::revert::{EditedValue, Reverted, Written};
 use super::root::Root;
-use crate::named::Named;
 use crate::error::{Error, Result};
+use crate::named::Named;
 
 pub(super) const SCHEMA: u32 = 1;
 

@@ -11,9 +11,9 @@ use super::nri_decision::{BESIDE_SOCKET, NriDecision, NriSetting};
 use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::root::Root;
 use super::{Install, edit, engine_files, restart, running};
-use crate::named::Named;
 use crate::config::{DEFAULT_DROP_INS, Loaded};
 use crate::error::{Error, Result};
+use crate::named::Named;
 use crate::plugin::socket::SocketListener;
 use crate::runtime::features;
 

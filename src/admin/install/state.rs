@@ -17,11 +17,11 @@ use super::plan::Registration;
 use super::restart;
 use super::root::Root;
 use super::running::{self, HandlerState, WantedHandler};
-use crate::named::Named;
 use crate::admin::check::{Finding, finding, warning};
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
+use crate::named::Named;
 use crate::runtime;
 
 /// The handler name to look for without an undo record: a manual registration.

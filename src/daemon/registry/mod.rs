@@ -49,7 +49,6 @@ use subscribers::Subscribers;
 use takeovers::Takeovers;
 pub(crate) use takeovers::{process_name, taken_over_by};
 
-
 /// The plugins that one request skipped, and why.
 #[derive(Default)]
 pub(crate) struct Skips(pub(crate) RefCell<Vec<Skipped>>);

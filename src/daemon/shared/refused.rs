@@ -5,8 +5,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use crate::named::named;
 use crate::answers::RefusedConnections;
+use crate::named::named;
 use tokio::time::Instant;
 
 use crate::clock::now;

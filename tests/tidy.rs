@@ -417,7 +417,7 @@ const MAY_BLOCK: &[&str] = &[
 fn files_are_opened_where_nothing_is_waited_for() {
     let opens = regex::Regex::new(OPENS).unwrap();
     for (name, text) in code() {
-        let is_test = name.ends_with("tests.rs") || name.ends_with("/gaps.rs");
+        let is_test = name.ends_with("tests.rs");
         if is_generated(&text) || is_test || name.contains("/tests/") {
             continue;
         }

@@ -28,6 +28,8 @@ pub(super) struct Replay {
     /// Record environment variable values.
     #[arg(long, requires = "record")]
     show_env: bool,
+    /// Script with one request per line (default or "-": standard input).
+    file: Option<PathBuf>,
 }
 
 /// `adjust`.
@@ -80,13 +82,13 @@ fn log_to_stderr(config: &Config) {
 
 /// Runs a script.
 pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<u8> {
-    let Replay { socket, options, record, show_env } = arguments;
+    let Replay { socket, options, record, show_env, file } = arguments;
     if let Some(file) = record {
         return super::record::record(&loaded.config, file, *show_env).map(|()| DONE);
     }
     let config = usable(loaded, socket.as_ref())?;
     log_to_stderr(&config);
-    dry::replay(config, options).map(|()| DONE)
+    dry::replay(config, options, file.as_deref()).map(|()| DONE)
 }
 
 /// Returns the configuration if it is valid, with the socket of the command line.

@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -50,8 +50,6 @@ pub(crate) struct ReplayOptions {
     /// Wait for a recording's plugins.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     wait_timeout: Duration,
-    /// Script with one request per line (default or "-": standard input).
-    file: Option<PathBuf>,
 }
 
 /// Parses a duration of the command line, written as in the configuration.
@@ -63,14 +61,14 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
 ///
 /// # Errors
 /// Fails when plugins cannot connect, or no line of the script can be parsed.
-pub(crate) fn run(config: Config, options: &ReplayOptions) -> Result<()> {
-    let script = script::open(options.file.as_deref())?;
+pub(crate) fn run(config: Config, options: &ReplayOptions, file: Option<&Path>) -> Result<()> {
+    let script = script::open(file)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
-    let ended = local.block_on(&runtime, play(config, options, script));
+    let ended = local.block_on(&runtime, play(config, options, file, script));
     // A script that is never closed must not delay the end: a thread reads it.
     runtime.shutdown_background();
     ended
@@ -79,6 +77,7 @@ pub(crate) fn run(config: Config, options: &ReplayOptions) -> Result<()> {
 async fn play(
     config: Config,
     options: &ReplayOptions,
+    file: Option<&Path>,
     script: Box<dyn BufRead + Send>,
 ) -> Result<()> {
     let mut settings = Settings::of(&config);
@@ -102,7 +101,7 @@ async fn play(
     let mut lines = script::read(script)?;
     // A recorded script begins with the state that the first plugin is synchronized with. The start
     // does not wait for standard input, because a person may be typing it.
-    let meta = options.file.as_ref().and_then(|path| std::fs::metadata(path).or_absent());
+    let meta = file.and_then(|path| std::fs::metadata(path).or_absent());
     let is_at_hand = meta.is_some_and(|meta| meta.is_file());
     let (mut first, mut states) = (VecDeque::new(), 0);
     while is_at_hand && states == first.len() {

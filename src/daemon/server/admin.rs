@@ -154,7 +154,10 @@ async fn answer(
             forgotten.map(|forgotten| json!(forgotten))
         }
         "drift" => drift(daemon, question["id"].as_str()).await.map(|answer| json!(answer)),
-        other => return Err(format!("the daemon does not know the verb {other}")),
+        other => {
+            let unknown = format!("the daemon does not know the verb {other}");
+            return Err(unknown);
+        }
     };
     document.map_err(|error| error.to_string())
 }

@@ -74,14 +74,8 @@ fn facts<'s>(
     ruled: &'s RuledPod,
     allocations: &'s Allocations,
 ) -> PromiseFacts<'s> {
-    PromiseFacts {
-        ruled,
-        pod: &creation.pod,
-        container: Some(&creation.container),
-        unread: None,
-        nodes: Ok(&[]),
-        allocations,
-    }
+    let container = Some(&creation.container);
+    PromiseFacts { container, ..PromiseFacts::new(ruled, &creation.pod, allocations) }
 }
 
 /// The document with members sorted by name: two merges may order one map differently.

@@ -414,8 +414,8 @@ pub(super) fn promise_facts<'s>(
     pod: &'s api::PodSandbox,
     container: &'s api::Container,
 ) -> PromiseFacts<'s> {
-    let (nodes, allocations) = (Ok(&[][..]), &Allocations::None);
-    PromiseFacts { ruled, pod, container: Some(container), unread: None, nodes, allocations }
+    let container = Some(container);
+    PromiseFacts { container, ..PromiseFacts::new(ruled, pod, &Allocations::None) }
 }
 
 const ENDED: &str = "the dry run has ended";

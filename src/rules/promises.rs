@@ -37,6 +37,15 @@ pub(crate) struct PromiseFacts<'s> {
 type Found<'s> = (Vec<String>, Option<&'s str>);
 
 impl<'s> PromiseFacts<'s> {
+    /// The facts of a pod itself.
+    pub(crate) fn new(
+        ruled: &'s RuledPod,
+        pod: &'s api::PodSandbox,
+        allocations: &'s Allocations,
+    ) -> Self {
+        Self { ruled, pod, container: None, unread: None, nodes: Ok(&[]), allocations }
+    }
+
     fn of(&self, list: &str) -> Found<'s> {
         match list {
             "claims" => self.allocated(|allocated| &allocated.claims),
@@ -204,12 +213,10 @@ mod tests {
 
         fn facts<'s>(&'s self, container: Option<&'s api::Container>) -> PromiseFacts<'s> {
             PromiseFacts {
-                ruled: &self.ruled,
-                pod: &self.pod,
                 container,
                 unread: self.unread,
                 nodes: if self.unknown_nodes { Err("/dev") } else { Ok(&self.nodes) },
-                allocations: &self.allocations,
+                ..PromiseFacts::new(&self.ruled, &self.pod, &self.allocations)
             }
         }
     }

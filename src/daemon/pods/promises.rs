@@ -35,15 +35,11 @@ pub(crate) async fn of_container(daemon: &Daemon, description: &Description) -> 
         false => Ok(Vec::new()),
     };
     let nodes = nodes.as_deref().map_err(String::as_str);
-    let container = Some(&description.container);
-    let unread = description.unread.as_deref();
     let facts = PromiseFacts {
-        ruled: &ruled,
-        pod: &pod,
-        container,
-        unread,
+        container: Some(&description.container),
+        unread: description.unread.as_deref(),
         nodes,
-        allocations: &allocations,
+        ..PromiseFacts::new(&ruled, &pod, &allocations)
     };
     about(&sections, &facts)
 }
@@ -62,16 +58,7 @@ pub(crate) async fn add_to_pod(daemon: &Daemon, pod: &mut Pod) {
     }
     let kind = EngineKind::named(&pod.engine);
     let allocations = ask_kubelet(daemon, &sections, &message, kind).await;
-    let (container, unread, nodes) = (None, None, Ok(&[][..]));
-    let facts = PromiseFacts {
-        ruled: &ruled,
-        pod: &message,
-        container,
-        unread,
-        nodes,
-        allocations: &allocations,
-    };
-    pod.promises = about(&sections, &facts);
+    pod.promises = about(&sections, &PromiseFacts::new(&ruled, &message, &allocations));
     if let Allocations::Listed(listed) = allocations {
         pod.allocations = Some(listed);
     }

@@ -51,14 +51,7 @@ pub(super) fn policy(
     answer.injections = inject::report(&daemon.registry.injections(), &rules, &ruled, None);
     let message = messages::pod(pod);
     let allocations = pod.allocations.clone().map(Allocations::Listed).unwrap_or_default();
-    let facts = PromiseFacts {
-        ruled: &ruled,
-        pod: &message,
-        container: None,
-        unread: None,
-        nodes: Ok(&[]),
-        allocations: &allocations,
-    };
+    let facts = PromiseFacts::new(&ruled, &message, &allocations);
     answer.promises = promise_rows(&daemon.config().promises, &facts);
     answer.pod.id.clone_from(&pod.id);
     answer.pod.name.clone_from(&pod.name);

@@ -73,7 +73,7 @@ impl<'a> SeenFiles<'a> {
 }
 
 /// One file to be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Write {
     /// The controller on v1, empty on v2.
     pub controller: &'static str,
@@ -154,7 +154,7 @@ pub(crate) fn plan(
     let planned = plan_seen(layout, &wanted, around, &files);
     if let Some((file, unknown)) = files.unknown.into_inner() {
         let why = format!("{file} cannot be read: {}", in_our_words(&unknown));
-        return Err(Unfit::Refused { field: "cgroup".to_owned(), why });
+        return refused("cgroup", why);
     }
     planned
 }
@@ -172,8 +172,7 @@ fn plan_seen(
     writes.retain(|write| !write.is_optional || files.exists(write.controller, &write.file));
     for write in &writes {
         if !files.exists(write.controller, &write.file) {
-            let why = format!("there is no {} here", write.file);
-            return Err(Unfit::Refused { field: write.field.clone(), why });
+            return refused(&write.field, format!("there is no {} here", write.file));
         }
     }
     Ok(writes)
@@ -191,10 +190,7 @@ fn write(
         file: file.into(),
         value: value.to_string(),
         field: field.into(),
-        undo: None,
-        other: None,
-        is_optional: false,
-        is_verified: false,
+        ..Write::default()
     }
 }
 
@@ -307,14 +303,14 @@ fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::default())
 }
 
-/// Orders the burst's write: a burst may never exceed the quota, so a lower one is written before
-/// the quota, and a higher one after it.
-fn early_or_late(burst: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>, Option<Write>) {
-    let falls = burst.as_ref().is_some_and(|burst| {
-        let now = first_number(files.text(burst.controller, &burst.file)).unwrap_or(0);
-        burst.value.parse().is_ok_and(|burst: i64| burst < now)
+/// The write as the first of the pair if its file's value falls, else as the second. A burst may never exceed the
+/// quota, so a lower one is written before the quota, and a higher one after it.
+fn early_or_late(write: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>, Option<Write>) {
+    let falls = write.as_ref().is_some_and(|write| {
+        let now = first_number(files.text(write.controller, &write.file)).unwrap_or(0);
+        write.value.parse().is_ok_and(|value: i64| value < now)
     });
-    if falls { (burst, None) } else { (None, burst) }
+    if falls { (write, None) } else { (None, write) }
 }
 
 /// A limit in the form that most files accept.

@@ -95,13 +95,8 @@ fn plan_limits(
     let raises = swap
         .as_ref()
         .is_some_and(|swap| swap.value.parse::<i64>().is_ok_and(|swap| swap == -1 || now < swap));
-    if raises {
-        writes.extend(swap);
-        writes.extend(limit);
-    } else {
-        writes.extend(limit);
-        writes.extend(swap);
-    }
+    let both = if raises { [swap, limit] } else { [limit, swap] };
+    writes.extend(both.into_iter().flatten());
 }
 
 fn plan_cpu(cpu: &Cpu, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
@@ -122,49 +117,31 @@ fn plan_cpu(cpu: &Cpu, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
         writes.push(Write { is_verified: true, ..shares });
     }
     let quota = set(*quota).map(|quota| write("cpu", "cpu.cfs_quota_us", quota, "cpu.quota"));
-    let period = set(*period);
-    let (quota_first, period) = pair(period, "cpu.cfs_period_us", "cpu.period", files);
+    let period = set(*period).map(|period| write("cpu", "cpu.cfs_period_us", period, "cpu.period"));
     let burst = burst.map(|burst| write("cpu", "cpu.cfs_burst_us", burst, "cpu.burst"));
     let (early, late) = early_or_late(burst, files);
     writes.extend(early);
-    in_order(quota_first, quota, period, writes);
+    writes.extend(in_order(quota, period, files));
     writes.extend(late);
     if let Some(idle) = idle {
         writes.push(write("cpu", "cpu.idle", idle, "cpu.idle"));
     }
     let runtime = set(*realtime_runtime)
         .map(|runtime| write("cpu", "cpu.rt_runtime_us", runtime, "cpu.realtimeRuntime"));
-    let period = set(*realtime_period);
-    let (runtime_first, period) = pair(period, "cpu.rt_period_us", "cpu.realtimePeriod", files);
-    in_order(runtime_first, runtime, period, writes);
+    let period = set(*realtime_period)
+        .map(|period| write("cpu", "cpu.rt_period_us", period, "cpu.realtimePeriod"));
+    writes.extend(in_order(runtime, period, files));
 }
 
-/// A period, and whether it is written second: writing a shorter one first would briefly make the
-/// old quota a larger share, which the parent cgroup may not allow.
-fn pair(
-    period: Option<u64>,
-    file: &str,
-    field: &str,
-    files: &SeenFiles<'_>,
-) -> (bool, Option<Write>) {
-    let now = || first_number(files.text("cpu", file)).and_then(|now| u64::try_from(now).ok());
-    let shrinks = period.is_some_and(|period| now().is_some_and(|now| period < now));
-    (shrinks, period.map(|period| write("cpu", file, period, field)))
-}
-
+/// A quota and its period: writing a shorter period first would briefly make the old quota a larger
+/// share, which the parent cgroup may not allow.
 fn in_order(
-    quota_first: bool,
     quota: Option<Write>,
     period: Option<Write>,
-    writes: &mut Vec<Write>,
-) {
-    if quota_first {
-        writes.extend(quota);
-        writes.extend(period);
-    } else {
-        writes.extend(period);
-        writes.extend(quota);
-    }
+    files: &SeenFiles<'_>,
+) -> impl Iterator<Item = Write> {
+    let (shorter, longer) = early_or_late(period, files);
+    longer.into_iter().chain(quota).chain(shorter)
 }
 
 /// Kinds of access, in the kernel's order.

@@ -8,7 +8,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use super::Block;
 
 /// A member that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +58,7 @@ fn compare(
         let (before, after) = (entries(before, key), entries(after, key));
         return each(&path, (&before, &after), found);
     }
-    let none = Map::new();
+    let none = Block::new();
     let object = |value: Option<&Value>| match value {
         Some(Value::Object(members)) => Some(members.clone()),
         // The sections of a document, if one of the two lacks them.
@@ -70,11 +72,7 @@ fn compare(
 }
 
 /// Compares the members or entries of `path`.
-fn each(
-    path: &str,
-    (before, after): (&Map<String, Value>, &Map<String, Value>),
-    found: &mut Vec<Difference>,
-) {
+fn each(path: &str, (before, after): (&Block, &Block), found: &mut Vec<Difference>) {
     let is_list = LISTS.iter().any(|(list, _)| *list == path);
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for name in names {
@@ -100,7 +98,7 @@ fn note(field: String, before: Option<&Value>, after: Option<&Value>, found: &mu
 }
 
 /// The entries of a list by name: of two with one name, the later counts.
-fn entries(list: Option<&Value>, key: &str) -> Map<String, Value> {
+fn entries(list: Option<&Value>, key: &str) -> Block {
     let list = list.and_then(Value::as_array).into_iter().flatten();
     let named = list.map(|entry| {
         let name = match entry.as_str() {

@@ -6,8 +6,9 @@
 //! The RDT flags are not resources of the specification, so they stay flags. Reference: runc
 //! `update.go`; docker go-units `RAMInBytes`.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::Block;
 use crate::error::{Error, Result, quoted};
 
 enum FlagValue {
@@ -43,8 +44,8 @@ const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
 
 /// Converts `(flag, value)` pairs, without their dashes, to `LinuxResources`. The last of several
 /// equal flags counts; an empty value is ignored, as by runc.
-pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String, Value>> {
-    let mut resources = Map::new();
+pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Block> {
+    let mut resources = Block::new();
     for (flag, value) in flags {
         let Some((_, section, member, kind)) = FLAGS.iter().find(|(name, ..)| name == flag) else {
             return Err(Error::new(format!("update: --{} is not a resource flag", quoted(flag))));
@@ -62,7 +63,7 @@ pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String,
         let number = number.ok_or_else(|| {
             Error::new(format!("update: --{flag} cannot be \"{}\"", quoted(value)))
         })?;
-        let section = resources.entry(*section).or_insert_with(|| Value::Object(Map::new()));
+        let section = resources.entry(*section).or_insert_with(|| Value::Object(Block::new()));
         if let Value::Object(section) = section {
             section.insert((*member).to_owned(), number);
         }

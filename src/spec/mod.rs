@@ -14,3 +14,6 @@ pub(crate) mod overlay;
 pub(crate) mod owned;
 /// Converts an adjustment to edits of the document.
 pub(crate) mod patch;
+
+/// An object of a document, mostly `linux.resources`.
+pub(crate) type Block = serde_json::Map<String, serde_json::Value>;

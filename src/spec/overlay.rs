@@ -8,8 +8,9 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::Block;
 use super::owned::{self, OwnedMember};
 pub use super::patch::resources::overlay_of;
 
@@ -17,11 +18,11 @@ pub use super::patch::resources::overlay_of;
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdateOutcome {
     /// The resources for the runtime.
-    pub to_runtime: Map<String, Value>,
+    pub to_runtime: Block,
     /// The engine's view from now on.
-    pub engine: Map<String, Value>,
+    pub engine: Block,
     /// The values that plugins still own.
-    pub overlay: Map<String, Value>,
+    pub overlay: Block,
 }
 
 /// Sections whose members are separate fields; any other section is one field.
@@ -38,10 +39,7 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
 ///
 /// A new period includes the quota, because a quota depends on its period; a new quota leaves the period unchanged
 /// (D66). A swap limit that only follows the memory limit does not count as a request.
-pub(crate) fn delta(
-    request: &Map<String, Value>,
-    engine: &Map<String, Value>,
-) -> Map<String, Value> {
+pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     let request = without_unset(request);
     let mut delta = request.clone();
     delta.retain(|name, value| match (name.as_str(), value, engine.get(name)) {
@@ -65,10 +63,7 @@ pub(crate) fn delta(
 
 /// The difference in the form for plugins: a new quota includes the engine's period, as an engine's NRI sends it,
 /// although the period is unchanged.
-pub(crate) fn with_period(
-    mut delta: Map<String, Value>,
-    request: &Map<String, Value>,
-) -> Map<String, Value> {
+pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
     let period = request.get("cpu").and_then(|cpu| cpu.get("period"));
     if let (Some(Value::Object(cpu)), Some(period)) = (delta.get_mut("cpu"), period)
         && cpu.contains_key("quota")
@@ -83,9 +78,9 @@ pub(crate) fn with_period(
 /// `strip_devices` is for crun, which applies an update's device rules and would thereby remove what plugins allowed;
 /// runc ignores them.
 pub fn merge_update(
-    engine: &Map<String, Value>,
-    overlay: &Map<String, Value>,
-    request: &Map<String, Value>,
+    engine: &Block,
+    overlay: &Block,
+    request: &Block,
     strip_devices: bool,
 ) -> UpdateOutcome {
     let delta = delta(request, engine);
@@ -102,7 +97,7 @@ pub fn merge_update(
 
 /// Returns the resources about which plugins are asked when an engine only repeats its values: all except device rules,
 /// which engines do not list in an update.
-pub(crate) fn repeated(engine: &Map<String, Value>) -> Map<String, Value> {
+pub(crate) fn repeated(engine: &Block) -> Block {
     let mut repeated = without_unset(engine);
     repeated.remove("devices");
     repeated
@@ -110,10 +105,7 @@ pub(crate) fn repeated(engine: &Map<String, Value>) -> Map<String, Value> {
 
 /// The members of `overlay` for which the request has another value, which does not take effect. Device rules are
 /// excluded, because no update removes them.
-pub(crate) fn not_in_force(
-    request: &Map<String, Value>,
-    overlay: &Map<String, Value>,
-) -> Vec<(OwnedMember, Value)> {
+pub(crate) fn not_in_force(request: &Block, overlay: &Block) -> Vec<(OwnedMember, Value)> {
     let requested = owned::values(&without_unset(request));
     let members = owned::fields(overlay).into_iter().filter(|member| member.path != "devices");
     let differing = members.filter_map(|member| {
@@ -125,7 +117,7 @@ pub(crate) fn not_in_force(
 
 /// Overlays the fields of `base` with those of `top`: members of sections one by one, huge page limits by page size,
 /// device rules after the existing ones.
-pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) {
+pub(crate) fn put_over(base: &mut Block, top: &Block) {
     for (name, value) in top {
         match (name.as_str(), value, base.get_mut(name)) {
             (_, Value::Null, _) => {}
@@ -155,7 +147,7 @@ pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) 
 }
 
 /// The overlay without the fields that the engine now requests itself.
-fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<String, Value> {
+fn release(overlay: &Block, delta: &Block) -> Block {
     let mut kept = without_null(overlay);
     kept.retain(|name, value| match (name.as_str(), value, delta.get(name)) {
         // Runtimes cannot remove device rules in an update; plugins' rules stay.
@@ -174,7 +166,7 @@ fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<Stri
     kept
 }
 
-fn release_members(owned: &mut Map<String, Value>, asked: &Map<String, Value>) {
+fn release_members(owned: &mut Block, asked: &Block) {
     let swap = owned.get("swap").cloned();
     let follows = swap.is_some() && swap.as_ref() == owned.get("limit");
     owned.retain(|key, _| !asked.contains_key(key));
@@ -190,7 +182,7 @@ fn release_members(owned: &mut Map<String, Value>, asked: &Map<String, Value>) {
     }
 }
 
-fn take_quota_along(delta: &mut Map<String, Value>, request: &Map<String, Value>) {
+fn take_quota_along(delta: &mut Block, request: &Block) {
     let Some(Value::Object(cpu)) = delta.get_mut("cpu") else { return };
     let quota = request.get("cpu").and_then(|cpu| cpu.get("quota"));
     if cpu.contains_key("period")
@@ -200,13 +192,9 @@ fn take_quota_along(delta: &mut Map<String, Value>, request: &Map<String, Value>
     }
 }
 
-fn drop_following_swap(
-    delta: &mut Map<String, Value>,
-    request: &Map<String, Value>,
-    engine: &Map<String, Value>,
-) {
+fn drop_following_swap(delta: &mut Block, request: &Block, engine: &Block) {
     let Some(Value::Object(memory)) = delta.get_mut("memory") else { return };
-    let value = |block: &Map<String, Value>, key| block.get("memory")?.get(key).cloned();
+    let value = |block: &Block, key| block.get("memory")?.get(key).cloned();
     let (limit, swap) = (value(request, "limit"), value(request, "swap"));
     let known = value(engine, "swap").filter(|swap| !swap.is_null());
     let followed = known.is_none() || known == value(engine, "limit");
@@ -230,7 +218,7 @@ fn page_size(limit: &Value) -> Option<&str> {
 }
 
 /// A request without meaningless members: `null`, and zero if that means "unchanged".
-fn without_unset(request: &Map<String, Value>) -> Map<String, Value> {
+fn without_unset(request: &Block) -> Block {
     let mut request = without_null(request);
     for (section, members) in ZERO_IS_UNSET {
         if let Some(Value::Object(section)) = request.get_mut(section) {
@@ -244,7 +232,7 @@ fn without_unset(request: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// runc crashes on some `null` members, and no `null` has a meaning.
-fn without_null(map: &Map<String, Value>) -> Map<String, Value> {
+fn without_null(map: &Block) -> Block {
     let mut map = map.clone();
     map.retain(|_, value| !value.is_null());
     for value in map.values_mut() {
@@ -261,11 +249,11 @@ mod tests {
 
     use super::*;
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: Value) -> Block {
         value.as_object().unwrap().clone()
     }
 
-    fn engine() -> Map<String, Value> {
+    fn engine() -> Block {
         map(json!({
             "devices": [{"allow": false, "access": "rwm"}],
             "memory": {"limit": 1000, "swap": 1000},
@@ -281,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_block_that_repeats_the_engines_record_asks_for_nothing() {
-        assert_eq!(delta(&engine(), &engine()), Map::new());
+        assert_eq!(delta(&engine(), &engine()), Block::new());
         let outcome = update(json!({"cpu": {"cpus": "2"}}), Value::Object(engine()));
         assert_eq!(outcome.to_runtime["cpu"]["cpus"], "2", "the plugin's cpuset stays");
         assert_eq!(outcome.to_runtime["cpu"]["shares"], 512);
@@ -314,7 +302,7 @@ mod tests {
         let period = map(json!({"cpu": {"quota": 20000, "period": 50000}}));
         assert_eq!(Value::Object(delta(&period, &engine())), Value::Object(period.clone()));
         let outcome = update(overlay, Value::Object(period));
-        assert_eq!(outcome.overlay, Map::new(), "a plugin's quota means nothing to a new period");
+        assert_eq!(outcome.overlay, Block::new(), "a plugin's quota means nothing to a new period");
     }
 
     #[test]
@@ -343,14 +331,14 @@ mod tests {
         assert_eq!(Value::Object(difference), json!({"memory": {"limit": 2000}}));
         let outcome = update(json!({"memory": {"limit": 50, "swap": 50}}), request);
         assert_eq!(outcome.to_runtime["memory"], json!({"limit": 2000, "swap": 2000}));
-        assert_eq!(outcome.overlay, Map::new());
+        assert_eq!(outcome.overlay, Block::new());
     }
 
     #[test]
     fn swap_that_now_follows_an_old_limit_is_not_a_request() {
         let known = map(json!({"memory": {"limit": 1000}}));
         let request = map(json!({"memory": {"limit": 1000, "swap": 1000}}));
-        assert_eq!(delta(&request, &known), Map::new(), "CRI-O sends it with every update");
+        assert_eq!(delta(&request, &known), Block::new(), "CRI-O sends it with every update");
         let own = map(json!({"memory": {"swap": 1000}}));
         assert_eq!(delta(&own, &known), own, "alone it is one");
     }
@@ -371,7 +359,7 @@ mod tests {
         assert_eq!(high.to_runtime["memory"]["swap"], 9000);
         let unlimited = update(json!({"memory": {"swap": 9000}}), json!({"memory": {"limit": -1}}));
         assert_eq!(unlimited.to_runtime["memory"]["limit"], -1);
-        assert_eq!(unlimited.overlay, Map::new());
+        assert_eq!(unlimited.overlay, Block::new());
     }
 
     #[test]

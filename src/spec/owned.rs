@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use nri_adaptation::{SCALARS, Scalar};
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use super::Block;
 
 const HUGEPAGES: &str = "HugepageLimits[";
 const UNIFIED: &str = "CgroupsUnified[";
@@ -27,7 +29,7 @@ pub struct OwnedMember {
 }
 
 /// Lists every member of an overlay.
-pub(crate) fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
+pub(crate) fn fields(overlay: &Block) -> Vec<OwnedMember> {
     let mut found = Vec::new();
     for (section, value) in overlay {
         if let Value::Object(members) = value {
@@ -64,10 +66,7 @@ const LIFTED: [(&str, &str, i64); 5] = [
 
 /// Returns the resources with which a runtime restores `before` after it may have set `part`: limits that `before`
 /// lacks are lifted. The second list names the members that no value restores.
-pub fn undone(
-    part: &Map<String, Value>,
-    before: &Map<String, Value>,
-) -> (Map<String, Value>, Vec<String>) {
+pub fn undone(part: &Block, before: &Block) -> (Block, Vec<String>) {
     let (mut undone, mut left) = (before.clone(), Vec::new());
     let known: HashSet<String> = fields(before).into_iter().map(|field| field.path).collect();
     for field in fields(part) {
@@ -80,7 +79,7 @@ pub fn undone(
             left.push(field.path);
             continue;
         };
-        let place = undone.entry(*section).or_insert_with(|| Value::Object(Map::new()));
+        let place = undone.entry(*section).or_insert_with(|| Value::Object(Block::new()));
         if let Value::Object(members) = place {
             members.insert((*key).to_owned(), Value::from(*lifted));
         }
@@ -102,7 +101,7 @@ pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
 /// owner of that limit.
 pub(crate) fn owner<'o>(
     owned: &OwnedMember,
-    overlay: &Map<String, Value>,
+    overlay: &Block,
     owners: &'o BTreeMap<String, String>,
 ) -> Option<&'o str> {
     let found = owners.get(&owned.nri).or_else(|| {
@@ -120,12 +119,12 @@ pub(crate) fn owner<'o>(
 }
 
 /// Returns the part of `wanted` that has an owner.
-pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> Map<String, Value> {
+pub fn part(wanted: &Block, owners: &BTreeMap<String, String>) -> Block {
     keep_owned(wanted, |member| owner(member, wanted, owners).is_some())
 }
 
 /// Removes the owners of resources that are not in the overlay.
-pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Map<String, Value>) {
+pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Block) {
     let held: HashSet<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
     owners.retain(|name, _| !is_resource(name) || held.contains(name));
 }
@@ -139,10 +138,7 @@ pub(crate) fn is_resource(name: &str) -> bool {
 }
 
 /// Returns the members of an overlay for which `is_kept` holds. Lists stay whole, except page sizes.
-pub fn keep_owned(
-    overlay: &Map<String, Value>,
-    is_kept: impl Fn(&OwnedMember) -> bool,
-) -> Map<String, Value> {
+pub fn keep_owned(overlay: &Block, is_kept: impl Fn(&OwnedMember) -> bool) -> Block {
     let kept: HashSet<String> = fields(overlay)
         .into_iter()
         .filter(|field| is_kept(field))
@@ -167,7 +163,7 @@ pub fn keep_owned(
 }
 
 /// Returns all values by the paths of [`fields`], for callers that need many.
-pub(crate) fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
+pub(crate) fn values(resources: &Block) -> HashMap<String, Value> {
     let mut values = HashMap::new();
     for owned in fields(resources) {
         values.entry(owned.path).or_insert(owned.value);
@@ -176,7 +172,7 @@ pub(crate) fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
 }
 
 /// Returns the value at a path of [`fields`].
-pub(crate) fn value(resources: &Map<String, Value>, path: &str) -> Option<Value> {
+pub(crate) fn value(resources: &Block, path: &str) -> Option<Value> {
     fields(resources).into_iter().find(|owned| owned.path == path).map(|owned| owned.value)
 }
 
@@ -205,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: Value) -> Block {
         value.as_object().cloned().unwrap()
     }
 
@@ -226,7 +222,7 @@ mod tests {
             "hugepageLimits": [{"pageSize": "2MB", "limit": 3}],
         });
         assert_eq!(Value::Object(part(&wanted, &owners)), mine);
-        assert_eq!(part(&wanted, &BTreeMap::new()), Map::new());
+        assert_eq!(part(&wanted, &BTreeMap::new()), Block::new());
     }
 
     #[test]
@@ -271,7 +267,7 @@ mod tests {
         let wanted = json!({"cpu": {"cpus": "0"}, "devices": [{"allow": true}],
             "hugepageLimits": [{"pageSize": "1GB", "limit": 4}]});
         assert_eq!(Value::Object(kept), wanted);
-        assert_eq!(keep_owned(&overlay, |_| false), Map::new());
+        assert_eq!(keep_owned(&overlay, |_| false), Block::new());
     }
 
     #[test]

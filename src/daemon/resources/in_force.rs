@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resources in force of a container, and the record of their changes.
 
-use serde_json::{Map, Value};
-
 use crate::limits;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, Skipped};
 
-/// A block of OCI resources.
-pub(crate) type Block = Map<String, Value>;
+pub(crate) use crate::spec::Block;
 
 /// The resources in force of a container: the engine's, overlaid by the plugins'.
-pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
+pub(crate) fn in_force(record: &Container) -> Block {
     let mut resources = record.engine_resources.map();
     overlay::put_over(&mut resources, &record.overlay);
     resources

@@ -32,8 +32,8 @@ pub(super) struct JudgedCreation {
     pub(super) at: i64,
     pub(super) pod: api::PodSandbox,
     pub(super) container: api::Container,
-    pub(super) engine: String,
-    pub(super) is_doubtful: bool,
+    /// The pod as rules match it.
+    pub(super) ruled: RuledPod,
     pub(super) allocations: Allocations,
     /// The plugins' replies; `None` for a manifest.
     pub(super) recorded: Option<RecordedPlugins>,
@@ -53,6 +53,9 @@ pub(super) struct RecordedPlugins {
 /// A configuration's decisions: each item with the decision about it, as text.
 type Verdict = BTreeMap<String, String>;
 
+/// What is known of a creation, or why it is refused or unreadable.
+type Judged<T> = std::result::Result<T, String>;
+
 /// The key of the decision about the container itself.
 const CONTAINER: &str = "container";
 
@@ -69,13 +72,9 @@ pub(super) struct Judge<'c> {
     plugins: &'c [String],
 }
 
-fn facts<'s>(
-    creation: &'s JudgedCreation,
-    ruled: &'s RuledPod,
-    allocations: &'s Allocations,
-) -> PromiseFacts<'s> {
+fn facts<'s>(creation: &'s JudgedCreation, allocations: &'s Allocations) -> PromiseFacts<'s> {
     let container = Some(&creation.container);
-    PromiseFacts { container, ..PromiseFacts::new(ruled, &creation.pod, allocations) }
+    PromiseFacts { container, ..PromiseFacts::new(&creation.ruled, &creation.pod, allocations) }
 }
 
 /// The document with members sorted by name: two merges may order one map differently.
@@ -92,20 +91,18 @@ impl<'c> Judge<'c> {
 
     /// The promises about the creation that depend on kubelet's allocations, if these are not recorded.
     fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
-        let is_asked = EngineKind::named(&creation.engine).is_some_and(EngineKind::has_pods);
+        let is_asked = EngineKind::named(&creation.ruled.engine).is_some_and(EngineKind::has_pods);
         if !is_asked || creation.allocations != Allocations::None {
             return Vec::new();
         }
-        let ruled = RuledPod::of(&creation.pod, &creation.engine, creation.is_doubtful);
         let not_recorded = Allocations::Unreadable(String::new());
         let fit = |section, allocations| {
-            let facts = facts(creation, &ruled, allocations);
-            let (fit, why) = fit_promise(section, &facts);
+            let (fit, why) = fit_promise(section, &facts(creation, allocations));
             (fit != Fit::No).then(|| why.to_string())
         };
         let wanted = self.config.promises.iter().filter(|section| {
             let none = &creation.allocations;
-            !self.is_exempt(&ruled) && fit(section, none) != fit(section, &not_recorded)
+            !self.is_exempt(&creation.ruled) && fit(section, none) != fit(section, &not_recorded)
         });
         wanted.map(|section| section.name.as_str()).collect()
     }
@@ -116,9 +113,8 @@ impl<'c> Judge<'c> {
     }
 
     fn judge(&self, creation: &JudgedCreation) -> Verdict {
-        let ruled = RuledPod::of(&creation.pod, &creation.engine, creation.is_doubtful);
         let mut verdict = Verdict::new();
-        let outcome = match self.decide(creation, &ruled, &mut verdict) {
+        let outcome = match self.decide(creation, &mut verdict) {
             Ok(merged) => {
                 for (field, owner) in merged.owners.to_flat(&creation.container.id) {
                     verdict.insert(field, format!("set by {owner}"));
@@ -139,27 +135,18 @@ impl<'c> Judge<'c> {
         verdict
     }
 
-    fn decide(
-        &self,
-        creation: &JudgedCreation,
-        ruled: &RuledPod,
-        verdict: &mut Verdict,
-    ) -> std::result::Result<Merged, String> {
-        self.judge_promises(creation, ruled, verdict)?;
+    fn decide(&self, creation: &JudgedCreation, verdict: &mut Verdict) -> Judged<Merged> {
+        self.judge_promises(creation, verdict)?;
         match &creation.recorded {
-            Some(recorded) => self.note_unasked(recorded, ruled, verdict),
-            None => self.note_rights(ruled, verdict),
+            Some(recorded) => self.note_unasked(recorded, &creation.ruled, verdict),
+            None => self.note_rights(&creation.ruled, verdict),
         }
-        self.merge(creation, ruled, verdict)
+        self.merge(creation, verdict)
     }
 
-    fn judge_promises(
-        &self,
-        creation: &JudgedCreation,
-        ruled: &RuledPod,
-        verdict: &mut Verdict,
-    ) -> std::result::Result<(), String> {
-        let facts = facts(creation, ruled, &creation.allocations);
+    fn judge_promises(&self, creation: &JudgedCreation, verdict: &mut Verdict) -> Judged<()> {
+        let ruled = &creation.ruled;
+        let facts = facts(creation, &creation.allocations);
         let is_exempt = self.is_exempt(ruled);
         for section in self.config.promises.iter().filter(|_| !is_exempt) {
             let (fit, why) = fit_promise(section, &facts);
@@ -223,15 +210,10 @@ impl<'c> Judge<'c> {
         }
     }
 
-    fn merge(
-        &self,
-        creation: &JudgedCreation,
-        ruled: &RuledPod,
-        verdict: &mut Verdict,
-    ) -> std::result::Result<Merged, String> {
-        let id = creation.container.id.as_str();
+    fn merge(&self, creation: &JudgedCreation, verdict: &mut Verdict) -> Judged<Merged> {
+        let (id, ruled) = (creation.container.id.as_str(), &creation.ruled);
         let scope = RuleScope { rules: &self.rules, subject: Some((id, ruled)), pods: &() };
-        let mut injected = self.injected(creation, ruled, verdict)?.into_iter().peekable();
+        let mut injected = self.injected(creation, verdict)?.into_iter().peekable();
         let mut merged = Creation::new(creation.pod.clone(), creation.container.clone());
         let mut owners: Vec<(String, Rights)> = Vec::new();
         let text = |error: MergeError| error.to_string();
@@ -266,12 +248,12 @@ impl<'c> Judge<'c> {
     fn injected(
         &self,
         creation: &JudgedCreation,
-        ruled: &RuledPod,
         verdict: &mut Verdict,
-    ) -> std::result::Result<Vec<crate::inject::Injected>, String> {
+    ) -> Judged<Vec<crate::inject::Injected>> {
         let image = creation.container.image.as_ref().map(|image| image.name.as_str());
         let mut chosen = Vec::new();
-        for (injection, doubt) in self.injections.for_container(&self.rules, ruled, image) {
+        for (injection, doubt) in self.injections.for_container(&self.rules, &creation.ruled, image)
+        {
             let prepared = match doubt {
                 Some(doubt) => Err(doubt),
                 None => injection.prepare().map_err(|error| error.why()),
@@ -294,12 +276,7 @@ impl<'c> Judge<'c> {
     }
 
     /// The fields that a plugin may set in the container, by its section and by the rules.
-    fn rights(
-        &self,
-        plugin: &str,
-        container: &str,
-        ruled: &RuledPod,
-    ) -> std::result::Result<Rights, String> {
+    fn rights(&self, plugin: &str, container: &str, ruled: &RuledPod) -> Judged<Rights> {
         let (index, name) = plugin.split_once('-').unwrap_or(("", plugin));
         let settings = self.config.plugin(index, name);
         let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
@@ -455,7 +432,7 @@ fn lacks(file: &Path, what: &str) -> Error {
 }
 
 /// Reads a creation from its two lines.
-fn recorded(call: &Value, decision: &Value) -> std::result::Result<JudgedCreation, String> {
+fn recorded(call: &Value, decision: &Value) -> Judged<JudgedCreation> {
     let request: api::CreateContainerRequest = read(&call["request"])?;
     let names = |list: &Value| -> Vec<String> {
         let names = list.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -471,12 +448,14 @@ fn recorded(call: &Value, decision: &Value) -> std::result::Result<JudgedCreatio
     let allocations: Option<PodAllocations> =
         serde_json::from_value(decision["allocations"].clone())
             .map_err(|error| error.to_string())?;
+    let pod = request.pod.unwrap_or_default();
+    let engine = call["engine"].as_str().unwrap_or_default();
+    let ruled = RuledPod::of(&pod, engine, call["proven"] != true);
     Ok(JudgedCreation {
         at: call["at"].as_i64().unwrap_or_default(),
-        pod: request.pod.unwrap_or_default(),
+        pod,
         container: request.container.unwrap_or_default(),
-        engine: call["engine"].as_str().unwrap_or_default().to_owned(),
-        is_doubtful: call["proven"] != true,
+        ruled,
         allocations: allocations.map(Allocations::Listed).unwrap_or_default(),
         recorded: Some(RecordedPlugins {
             connected: names(&decision["connected"]),

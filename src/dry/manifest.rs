@@ -8,12 +8,14 @@ use std::path::Path;
 use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::{Map, Value};
 
-use super::compare::JudgedCreation;
 use crate::engine::{Allocated, Allocations, PodAllocations};
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::limits;
 use crate::plugin::api;
+use crate::rules::RuledPod;
+
+use super::compare::JudgedCreation;
 
 /// The namespace of an object without one.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -64,14 +66,13 @@ fn add_pods(object: &Value, engine: &str, found: &mut Vec<JudgedCreation>) {
     for item in object["items"].as_array().into_iter().flatten() {
         add_pods(item, engine, found);
     }
-    let (template, name) = match object["kind"].as_str() {
-        Some("Pod") => (object, text(&object["metadata"]["name"])),
-        Some("CronJob") => {
-            (&object["spec"]["jobTemplate"]["spec"]["template"], text(&object["metadata"]["name"]))
-        }
-        Some("PodTemplate") => (&object["template"], text(&object["metadata"]["name"])),
-        _ => (&object["spec"]["template"], text(&object["metadata"]["name"])),
+    let template = match object["kind"].as_str() {
+        Some("Pod") => object,
+        Some("CronJob") => &object["spec"]["jobTemplate"]["spec"]["template"],
+        Some("PodTemplate") => &object["template"],
+        _ => &object["spec"]["template"],
     };
+    let name = text(&object["metadata"]["name"]);
     let spec = &template["spec"];
     let lists = ["initContainers", "containers"].map(|list| spec[list].as_array());
     let containers: Vec<&Value> = lists.into_iter().flatten().flatten().collect();
@@ -91,11 +92,12 @@ fn add_pods(object: &Value, engine: &str, found: &mut Vec<JudgedCreation>) {
         runtime_handler: text(&spec["runtimeClassName"]),
         ..api::PodSandbox::default()
     };
+    let ruled = RuledPod::of(&pod, engine, false);
     let allocations = allocations(spec, &containers);
     found.extend(containers.into_iter().map(|container| JudgedCreation {
         pod: pod.clone(),
         container: container_of(&pod, spec, container),
-        engine: engine.to_owned(),
+        ruled: ruled.clone(),
         allocations: allocations.clone(),
         ..JudgedCreation::default()
     }));

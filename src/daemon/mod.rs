@@ -50,7 +50,8 @@ use process::subreaper::StandIn;
 use process::{capabilities, detach, service_manager, sockets, subreaper};
 use recovery::{bypassed, catch_up, enabled, lost, lost_pods, node_scope, rediscover};
 use reexec::Reexec;
-use reexec::resume::{self, Predecessor, SavedState};
+use reexec::SavedDaemon;
+use reexec::resume::{self, Predecessor};
 use reload::Reloads;
 use resources::drift;
 use run_dir::RunDir;
@@ -91,7 +92,7 @@ struct Beginning {
     lock: DaemonLock,
     stand_in: Option<StandIn>,
     wrappers: WrapperSocket,
-    saved: Option<SavedState>,
+    saved: Option<SavedDaemon>,
 }
 
 impl Beginning {
@@ -107,7 +108,7 @@ impl Beginning {
         match before {
             Ok(before) => {
                 let wrappers = before.wrapper_socket(config)?;
-                let (saved, lock, stand_in) = before.into_parts();
+                let Predecessor { saved, lock, stand_in } = before;
                 Ok(Self { lock, stand_in, wrappers, saved: Some(saved) })
             }
             Err(why) => {

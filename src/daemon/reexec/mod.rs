@@ -42,6 +42,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 use program::Program;
 
 pub(crate) use program::abilities;
+pub(crate) use saved::SavedDaemon;
 
 /// Time limit for connecting plugins to be synchronized; new requests are served meanwhile.
 const PLUGINS_WAIT: Duration = Duration::from_secs(10);

@@ -37,7 +37,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 /// The state left by the previous program.
 pub(crate) struct Predecessor {
-    saved: SavedDaemon,
+    pub(crate) saved: SavedDaemon,
     pub(crate) lock: DaemonLock,
     pub(crate) stand_in: Option<StandIn>,
 }
@@ -92,50 +92,28 @@ impl Predecessor {
 /// and the listener for metrics.
 pub(crate) async fn resume(
     daemon: &Rc<Daemon>,
-    saved: SavedState,
+    saved: SavedDaemon,
 ) -> (Waiting, Option<SavedMetrics>) {
-    let SavedState(SavedDaemon {
-        plugins,
-        subjects,
-        inits,
-        callers,
-        held_at,
-        version,
-        plugin_socket,
-        metrics,
-        events,
-        execs_expected,
-        ..
-    }) = saved;
-    daemon.stream.resume(events);
-    daemon.registry.returning.execs.expect(Duration::from_millis(execs_expected));
-    for SavedInit { key, incarnation, process } in inits {
+    daemon.stream.resume(saved.events);
+    daemon.registry.returning.execs.expect(Duration::from_millis(saved.execs_expected));
+    for SavedInit { key, incarnation, process } in saved.inits {
         let process = process.and_then(|number| handover::own(number).ok());
         daemon.watches.init_watches.resume(key, incarnation, process);
     }
-    for SavedConnection { plugin, counts, known, launched } in plugins {
+    for SavedConnection { plugin, counts, known, launched } in saved.plugins {
         let known: HashSet<_> = known
             .into_iter()
-            .filter_map(|at| subjects.get(usize::try_from(at).ok()?).cloned())
+            .filter_map(|at| saved.subjects.get(usize::try_from(at).ok()?).cloned())
             .collect();
         let went_on = resumed::resume(daemon, plugin, counts, known, launched).await;
         log_failure("a plugin was disconnected", went_on);
     }
     // The configuration may have changed together with the program.
     admission::disconnect_unfit(daemon, &daemon.config());
-    log_failure("going on with the plugin socket", socket::resume(daemon, &plugin_socket));
+    log_failure("going on with the plugin socket", socket::resume(daemon, &saved.plugin_socket));
     admission::remember_who_is_here(daemon);
-    (Waiting { callers, held_at, before: version }, metrics)
-}
-
-/// The state without the parts that were taken out of it.
-pub(crate) struct SavedState(SavedDaemon);
-
-impl Predecessor {
-    /// Splits the state.
-    pub(crate) fn into_parts(self) -> (SavedState, DaemonLock, Option<StandIn>) {
-        (SavedState(self.saved), self.lock, self.stand_in)
-    }
+    let SavedDaemon { callers, held_at, version: before, metrics, .. } = saved;
+    (Waiting { callers, held_at, before }, metrics)
 }
 
 /// Follows foreground runs of the records and the watched processes again. Exits that happened

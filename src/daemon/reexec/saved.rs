@@ -22,7 +22,7 @@ use crate::state::ContainerKey;
 
 /// The state.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SavedDaemon {
+pub(crate) struct SavedDaemon {
     /// The version of the program that left it.
     pub(super) version: String,
     /// The directory of its records.
@@ -104,6 +104,9 @@ impl Reexec<'_> {
         let plugins =
             connected.iter().map(|plugin| save_plugin(daemon, plugin, &mut subjects, &mut places));
         let inits = daemon.watches.init_watches.all().into_iter();
+        let inits =
+            inits.map(|(key, incarnation, process)| SavedInit { key, incarnation, process });
+        let execs_left = daemon.registry.returning.execs.left();
         SavedDaemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             run_dir: daemon.config().run_dir.clone(),
@@ -118,19 +121,10 @@ impl Reexec<'_> {
             metrics: self.metrics.borrow().save(),
             plugins: plugins.collect(),
             subjects,
-            inits: inits
-                .map(|(key, incarnation, process)| SavedInit { key, incarnation, process })
-                .collect(),
+            inits: inits.collect(),
             callers,
             uptime_seconds: daemon.report.started.elapsed().as_secs(),
-            execs_expected: daemon
-                .registry
-                .returning
-                .execs
-                .left()
-                .as_millis()
-                .try_into()
-                .unwrap_or(0),
+            execs_expected: execs_left.as_millis().try_into().unwrap_or(0),
             events: daemon.stream.save(),
         }
     }

@@ -195,9 +195,7 @@ impl Roster {
         connected: &[String],
     ) -> Result<PluginOutput, String> {
         let launches = self.launches.borrow();
-        let is_meant = |record: &Rc<LaunchRecord>| {
-            record.name == wanted || format!("{}-{}", record.index, record.name) == wanted
-        };
+        let is_meant = |record: &Rc<LaunchRecord>| record.name == wanted || record.id() == wanted;
         let begins = |record: &Rc<LaunchRecord>| {
             let is_begun = record.name.starts_with(wanted) || record.id().starts_with(wanted);
             is_begun && !wanted.is_empty()
@@ -217,7 +215,7 @@ impl Roster {
                 Err(error.hint("see: nri-runc nri plugins").to_string())
             }
             several => {
-                let ids = several.iter().map(|record| format!("{}-{}", record.index, record.name));
+                let ids = several.iter().map(|record| record.id());
                 let (count, ids) = (several.len(), ids.collect::<Vec<_>>().join(", "));
                 Err(format!("\"{wanted}\" is ambiguous: {count} plugins match: {ids}"))
             }
@@ -331,7 +329,7 @@ impl Roster {
     pub(crate) fn launched_file(&self, id: &str) -> Option<(PluginFile, u64)> {
         let launches = self.launches.borrow();
         let mut launches = launches.iter().filter_map(Weak::upgrade);
-        let record = launches.find(|record| format!("{}-{}", record.index, record.name) == id)?;
+        let record = launches.find(|record| record.id() == id)?;
         let file = record.file.borrow().clone()?;
         Some((file, record.starts.get()))
     }

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::answers::{
-    AuditCounts, ContainerRow, DriftAnswer, Failure, IdentityClaim, MetricsText, MissingData,
-    OutdatedPlugin, PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
+    AuditCounts, ContainerRow, DriftAnswer, MetricsText, OutdatedPlugin, PodRow, PromiseRow,
+    RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
 };
 use crate::config::RuleMode;
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
@@ -176,7 +176,8 @@ fn status(daemon: &Daemon) -> Status {
     daemon.report.note_audit_failure();
     let started_with = daemon.process.started_with.get();
     let store = daemon.records.read();
-    let requests = daemon.report.requests.borrow();
+    let report = &daemon.report;
+    let requests = report.requests.borrow();
     let refused = daemon.records.refusals();
     let listed = store.containers().filter(|container| !container.is_sandbox);
     Status {
@@ -195,7 +196,7 @@ fn status(daemon: &Daemon) -> Status {
         pods: store.pods().count(),
         containers: listed.count(),
         requests: requests.iter().map(|(verb, count)| ((*verb).to_owned(), *count)).collect(),
-        failures: failures(daemon),
+        failures: report.failures.borrow().iter().map(|(_, failure)| failure.clone()).collect(),
         bypassed: requests.get("bypassed").copied().unwrap_or_default(),
         found: store.containers().filter(|container| container.is_found).count(),
         set_aside: store.set_aside(),
@@ -205,8 +206,8 @@ fn status(daemon: &Daemon) -> Status {
         audit: audit(daemon),
         outdated_plugins: outdated(daemon),
         absent_plugins: daemon.registry.absent(),
-        missing: missing(daemon),
-        contradictions: contradictions(daemon),
+        missing: report.missing.borrow().values().cloned().collect(),
+        contradictions: report.contradictions.borrow().iter().cloned().collect(),
         plugin_socket: daemon.registry.socket.line(),
         plugin_socket_state: daemon.registry.socket.state(&daemon.config().socket_path),
         pass_through: daemon.is_bystander(),
@@ -230,20 +231,6 @@ fn top(daemon: &Daemon) -> TopAnswer {
         requests: metrics.requests(),
         pods: Vec::new(),
     }
-}
-
-fn failures(daemon: &Daemon) -> Vec<Failure> {
-    let failures = daemon.report.failures.borrow();
-    let rows = failures.iter().map(|note| Failure {
-        at: note.at,
-        time: rfc3339_nanos(note.at),
-        first: note.first,
-        count: note.count,
-        what: note.what.clone(),
-        plugin: note.plugin.clone(),
-        refused: note.is_refusal(),
-    });
-    rows.collect()
 }
 
 /// Running containers that were created without plugins because the daemon was unavailable.
@@ -299,31 +286,6 @@ fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
         plugin: section.plugin.clone(),
         mode: RuleMode::of(section.refuses()),
         connected: is_there(&section.plugin),
-    });
-    rows.collect()
-}
-
-/// Data of the engines that could not be read.
-fn missing(daemon: &Daemon) -> Vec<MissingData> {
-    let missing = daemon.report.missing.borrow();
-    let rows = missing.iter().map(|((engine, what), note)| MissingData {
-        engine: (*engine).to_owned(),
-        what: what.clone(),
-        count: note.count,
-        at: note.at,
-        id: note.id.clone(),
-    });
-    rows.collect()
-}
-
-/// Identity claims of tenants that the daemon rejected.
-fn contradictions(daemon: &Daemon) -> Vec<IdentityClaim> {
-    let notes = daemon.report.contradictions.borrow();
-    let rows = notes.iter().map(|note| IdentityClaim {
-        at: note.at,
-        id: note.id.clone(),
-        engine: note.engine.to_owned(),
-        what: note.what.clone(),
     });
     rows.collect()
 }

@@ -71,16 +71,8 @@ impl ConnectionLine {
 /// The number of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLines {
-    counted: RefCell<BTreeMap<ConnectionLine, Counted>>,
+    counted: RefCell<BTreeMap<ConnectionLine, RefusedConnections>>,
     limit: LineLimit<ConnectionLine>,
-}
-
-#[derive(Debug, Default)]
-struct Counted {
-    total: u64,
-    /// The last one: Unix time in nanoseconds, and the line.
-    at: i64,
-    last: String,
 }
 
 impl ConnectionLines {
@@ -88,7 +80,8 @@ impl ConnectionLines {
     pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
         let mut all = self.counted.borrow_mut();
         let counted = all.entry(kind).or_default();
-        counted.total += 1;
+        kind.name().clone_into(&mut counted.why);
+        counted.count += 1;
         counted.at = now();
         line.clone_into(&mut counted.last);
     }
@@ -112,13 +105,7 @@ impl ConnectionLines {
     pub(crate) fn rows(&self) -> Vec<RefusedConnections> {
         let all = self.counted.borrow();
         let refused = all.iter().filter(|(kind, _)| kind.is_refusal());
-        let rows = refused.map(|(kind, counted)| RefusedConnections {
-            why: kind.name().to_owned(),
-            count: counted.total,
-            at: counted.at,
-            last: counted.last.clone(),
-        });
-        rows.collect()
+        refused.map(|(_, counted)| counted.clone()).collect()
     }
 }
 

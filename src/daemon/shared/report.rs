@@ -9,56 +9,17 @@ use std::time::Instant;
 
 use tracing::{error, warn};
 
+use crate::answers::{Failure, IdentityClaim, MissingData};
 use crate::audit::{AuditEntry, AuditLog};
 use crate::clock::now;
 use crate::error::{Error, quoted};
 use crate::limits;
 use crate::metrics::Metrics;
+use crate::text::rfc3339_nanos;
 
 use super::few_lines::FewLines;
 use super::flight_recorder::FlightRecorder;
 use super::refused::ConnectionLines;
-
-/// One failure, as `status` shows it.
-#[derive(Debug, Clone)]
-pub(crate) struct FailureNote {
-    /// Unix times in nanoseconds of the last and the first occurrence.
-    pub(crate) at: i64,
-    pub(crate) first: i64,
-    pub(crate) count: u64,
-    /// Failures of the same kind are one entry: the line without the container's ID.
-    kind: String,
-    pub(crate) what: String,
-    pub(crate) plugin: String,
-}
-
-impl FailureNote {
-    /// Whether it is a refused call, which a plugin may be entitled to.
-    pub(crate) fn is_refusal(&self) -> bool {
-        self.kind != self.what
-    }
-}
-
-/// Data of an engine that could not be read, as `status` shows it: how often, and the last time.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct UnreadSource {
-    pub(crate) count: u64,
-    pub(crate) at: i64,
-    /// The last container concerned; empty if none was.
-    pub(crate) id: String,
-}
-
-/// An identity claim that the engine contradicts.
-#[derive(Debug, Clone)]
-pub(crate) struct Contradiction {
-    /// When it was seen: Unix time in nanoseconds.
-    pub(crate) at: i64,
-    /// The container.
-    pub(crate) id: String,
-    pub(crate) engine: &'static str,
-    /// The claim, and the engine's data against it.
-    pub(crate) what: String,
-}
 
 /// The part of `status` besides the records.
 #[derive(Debug)]
@@ -73,11 +34,12 @@ pub(crate) struct Report {
     pub(crate) audit: AuditLog,
     /// Requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
-    pub(crate) failures: RefCell<VecDeque<FailureNote>>,
+    /// Each after its kind, of which there is one entry: the line without the container's ID.
+    pub(crate) failures: RefCell<VecDeque<(String, Failure)>>,
     /// By engine and unreadable item; each is logged once.
-    pub(crate) missing: RefCell<BTreeMap<(&'static str, String), UnreadSource>>,
+    pub(crate) missing: RefCell<BTreeMap<(&'static str, String), MissingData>>,
     /// The latest contradictions.
-    pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
+    pub(crate) contradictions: RefCell<VecDeque<IdentityClaim>>,
     /// Connections of plugins, by outcome.
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
@@ -150,19 +112,22 @@ impl Report {
     pub(crate) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
         self.metrics.count_failure();
         let mut failures = self.failures.borrow_mut();
-        let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
-        let earlier = same.and_then(|index| failures.remove(index));
+        let same = failures.iter().position(|(of, note)| of == kind && note.plugin == plugin);
+        let earlier = same.and_then(|index| failures.remove(index)).map(|(_, note)| note);
         if failures.len() >= limits::FAILURES {
             failures.pop_front();
         }
-        failures.push_back(FailureNote {
+        let note = Failure {
             at,
+            time: rfc3339_nanos(at),
             first: earlier.as_ref().map_or(at, |earlier| earlier.first),
             count: earlier.map_or(1, |earlier| earlier.count.saturating_add(1)),
-            kind: kind.to_owned(),
             what: what.to_owned(),
             plugin: plugin.to_owned(),
-        });
+            // A refused call, which a plugin may be entitled to.
+            refused: kind != what,
+        };
+        failures.push_back((kind.to_owned(), note));
     }
 
     /// Records data of an engine that could not be read for a container; logs it the first time.
@@ -175,7 +140,8 @@ impl Report {
                 "" => warn!("{engine}: {what}"),
                 id => warn!("{engine}: {what} (container {})", quoted(id)),
             }
-            UnreadSource { count: 1, ..UnreadSource::default() }
+            let (engine, what) = (engine.to_owned(), what.to_owned());
+            MissingData { engine, what, count: 1, ..MissingData::default() }
         });
         (note.at, note.id) = (now(), id.to_owned());
         if known >= limits::MISSING {
@@ -194,13 +160,13 @@ impl Report {
         if latest.len() >= limits::CONTRADICTED {
             latest.pop_front();
         }
-        let (id, what) = (id.to_owned(), what.to_owned());
-        latest.push_back(Contradiction { at: now(), id, engine, what });
+        let (id, engine, what) = (id.to_owned(), engine.to_owned(), what.to_owned());
+        latest.push_back(IdentityClaim { at: now(), id, engine, what });
     }
 
     /// Whether the last failure is this one.
     fn is_last_failure(&self, what: &str) -> bool {
-        self.failures.borrow().back().is_some_and(|last| last.what == what)
+        self.failures.borrow().back().is_some_and(|(_, last)| last.what == what)
     }
 
     /// Reports that a record could not be written: one failure, however many follow in a row.

@@ -44,13 +44,19 @@ impl AuditAction {
 }
 
 /// The pod and the container of an entry; empty without one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct AuditSubject {
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) engine: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) namespace: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) pod: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) pod_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) container: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) container_id: String,
 }
 
@@ -82,26 +88,43 @@ pub(crate) struct ExecutedProcess {
     pub(crate) exit_code: Option<i32>,
 }
 
-/// One entry. Empty members are omitted from the line.
-#[derive(Debug, Clone)]
+/// The values before and after.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AuditValues {
+    pub(crate) from: Value,
+    pub(crate) to: Value,
+}
+
+/// One entry. Empty members are omitted from the line, which has the others in this order.
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct AuditEntry {
     /// Unix time in nanoseconds.
+    #[serde(skip)]
     pub(crate) at: i64,
+    #[serde(skip)]
     pub(crate) action: AuditAction,
     /// The event, or the command of the runtime.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) event: String,
     /// `NN-name`.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) plugin: String,
     /// Path in config.json, `cgroup:FILE`, or NRI's name of a refused field.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) field: String,
-    /// The values before and after, if a value was applied.
-    pub(crate) values: Option<(Value, Value)>,
+    /// If a value was applied.
+    #[serde(flatten)]
+    pub(crate) values: Option<AuditValues>,
     /// The process, if the entry is about `exec`.
+    #[serde(flatten)]
     pub(crate) executed: Option<ExecutedProcess>,
     /// The rule that decided.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) rule: String,
     /// The reason, in one line.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) reason: String,
+    #[serde(flatten)]
     pub(crate) subject: AuditSubject,
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::entry::{AuditEntry, ExecutedProcess};
+use super::entry::{AuditEntry, AuditValues, ExecutedProcess};
 use super::redact;
 
 use crate::limits;
@@ -29,37 +29,11 @@ struct Line<'a> {
     version: u32,
     time: String,
     action: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    event: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    plugin: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    field: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<Value>,
     #[serde(flatten)]
-    executed: Option<&'a ExecutedProcess>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    rule: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    reason: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    engine: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pod: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pod_id: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    container: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    container_id: &'a str,
+    entry: &'a AuditEntry,
 }
 
-/// Formats the line, without its line feed. Truncates the entry's long texts and takes its values.
+/// Formats the line, without its line feed. Truncates the entry's long texts and hides its secrets.
 pub(super) fn of(entry: &mut AuditEntry) -> String {
     let AuditEntry { event, plugin, field, rule, reason, subject, .. } = entry;
     for text in [event, plugin, field, rule, reason].into_iter().chain(subject.texts_mut()) {
@@ -68,28 +42,15 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     if let Some(executed) = &mut entry.executed {
         bound(executed);
     }
-    let AuditEntry { at, action, event, plugin, field, values, executed, rule, reason, subject } =
-        entry;
-    let values = values.take();
-    let (from, to) = values.map(|(from, to)| (shown(field, from), shown(field, to))).unzip();
+    if let Some(AuditValues { from, to }) = &mut entry.values {
+        *from = shown(&entry.field, from.take());
+        *to = shown(&entry.field, to.take());
+    }
     let line = Line {
         version: VERSION,
-        time: crate::text::rfc3339_nanos(*at).unwrap_or_default(),
-        action: action.name(),
-        event,
-        plugin,
-        field,
-        from,
-        to,
-        executed: executed.as_ref(),
-        rule,
-        reason,
-        engine: &subject.engine,
-        namespace: &subject.namespace,
-        pod: &subject.pod,
-        pod_id: &subject.pod_id,
-        container: &subject.container,
-        container_id: &subject.container_id,
+        time: crate::text::rfc3339_nanos(entry.at).unwrap_or_default(),
+        action: entry.action.name(),
+        entry,
     };
     ascii(&serde_json::to_string(&line).unwrap_or_default())
 }
@@ -183,7 +144,7 @@ mod tests {
             pod: "web".to_owned(),
             ..AuditSubject::default()
         };
-        let values = Some((Value::Null, json!(300)));
+        let values = Some(AuditValues { from: Value::Null, to: json!(300) });
         let entry =
             AuditEntry { values, subject, ..entry().of_field("linux.resources.cpu.shares") };
         let wanted = "{\"version\":1,\"time\":\"2000-02-29T12:34:56.000000042Z\",\"action\":\"applied\",\
@@ -199,7 +160,7 @@ mod tests {
         let mut entry = entry().because(hostile).of_field(hostile);
         entry.rule = hostile.to_owned();
         entry.subject.pod = hostile.to_owned();
-        entry.values = Some((json!(hostile), json!({hostile: [hostile]})));
+        entry.values = Some(AuditValues { from: json!(hostile), to: json!({hostile: [hostile]}) });
         let line = written(entry);
         assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
         let line = read(&line);
@@ -216,11 +177,12 @@ mod tests {
             ("process.env[TOKEN]", json!("secret"), json!("secret2")),
             ("hooks.prestart", Value::Null, json!([hook])),
         ] {
-            let line = written(AuditEntry { values: Some((from, to)), ..entry().of_field(field) });
+            let values = Some(AuditValues { from, to });
+            let line = written(AuditEntry { values, ..entry().of_field(field) });
             assert!(!line.contains("secret") && line.contains("TOKEN"), "{line}");
             assert!(line.contains(HIDDEN), "{line}");
         }
-        let added = Some((Value::Null, json!("secret")));
+        let added = Some(AuditValues { from: Value::Null, to: json!("secret") });
         let line =
             read(&written(AuditEntry { values: added, ..entry().of_field("process.env[A]") }));
         assert_eq!((&line["from"], &line["to"]), (&Value::Null, &json!(HIDDEN)));
@@ -240,7 +202,7 @@ mod tests {
                 container: long.clone(),
                 container_id: long.clone(),
             };
-            entry.values = Some((json!(long), json!([long])));
+            entry.values = Some(AuditValues { from: json!(long), to: json!([long]) });
             let line = written(entry);
             assert!(line.len() < limits::AUDIT_LINE, "{}", line.len());
             let line = read(&line);

@@ -17,7 +17,7 @@ mod search;
 mod tail;
 mod writer;
 
-pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject, ExecutedProcess};
+pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject, AuditValues, ExecutedProcess};
 pub(crate) use journal::IDENTIFIER;
 pub(crate) use line::ascii;
 pub(crate) use redact::redact;

@@ -2,7 +2,7 @@
 //! Entries of the audit log, with their pod and container. Refusals, evictions and connections are events too. Without
 //! an audit log, entries about applied or skipped values are not built at all.
 
-use crate::audit::{AuditAction, AuditEntry, AuditSubject};
+use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
@@ -42,7 +42,7 @@ impl Daemon {
             let entry = AuditEntry::new(AuditAction::Applied).at_event(&change.event);
             let entry = entry.by(&change.plugin).of_field(&change.field);
             self.report.record_audit(AuditEntry {
-                values: Some((change.before.clone(), change.after.clone())),
+                values: Some(AuditValues { from: change.before.clone(), to: change.after.clone() }),
                 subject: subject.clone(),
                 ..entry
             });

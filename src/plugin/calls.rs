@@ -38,11 +38,8 @@ impl Plugin {
             let limit = whole.unwrap_or_else(|| self.timeout());
             self.set_sync_progress(Some(SyncProgress { begun, limit, answered }));
             let left = whole.map_or(limit, |whole| whole.saturating_sub(begun.elapsed()));
-            let mut answer =
-                match self.call_within(left.max(SHORTEST), &SynchronizePart(part)).await {
-                    Outcome::Answered(answer) => answer,
-                    failed => return failed,
-                };
+            let said = self.call_within(left.max(SHORTEST), &SynchronizePart(part)).await;
+            let Outcome::Answered(mut answer) = said else { return said };
             if !more {
                 self.server.mark_synchronized();
                 add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);

@@ -67,6 +67,13 @@ impl Merged {
     pub fn plugin_behind(&self, field: &str) -> Option<String> {
         self.owners.plugin_of(&self.container.id, field)
     }
+
+    /// Returns what was requested of other containers.
+    pub fn into_others(self) -> Updated {
+        let Self { owners, updates, evictions, evicted_by, noted, dropped, .. } = self;
+        let (answered, unknown) = (None, Vec::new());
+        Updated { updates, answered, evictions, evicted_by, owners, unknown, noted, dropped }
+    }
 }
 
 impl Creation {
@@ -206,16 +213,8 @@ impl Creation {
         let container = request.container.unwrap_or_default();
         show_rdt(&mut adjust);
         strip(&mut adjust);
-        let Updated {
-            updates,
-            answered: _,
-            evictions,
-            evicted_by,
-            owners,
-            unknown,
-            noted,
-            dropped,
-        } = updates.finish();
+        let Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped, .. } =
+            updates.finish();
         Merged {
             adjust,
             container,

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use nri_adaptation::{Merged, Updated};
+use nri_adaptation::Merged;
 
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
@@ -75,17 +75,7 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     daemon.host.point(Point::DaemonDecided)?;
     note_verdict(admitted, &merged, &patched, &names);
     daemon.host.point(Point::DaemonOthers)?;
-    let others = Updated {
-        updates: merged.updates,
-        answered: None,
-        evictions: merged.evictions,
-        evicted_by: merged.evicted_by,
-        owners: merged.owners,
-        unknown: Vec::new(),
-        noted: merged.noted,
-        dropped: merged.dropped,
-    };
-    updates::carry_out(daemon, others, Event::CreateContainer, key).await;
+    updates::carry_out(daemon, merged.into_others(), Event::CreateContainer, key).await;
     let Some(bytes) = patched.bytes else {
         if daemon.container(key).is_some_and(|record| has_news(&record)) {
             daemon.records.change(key, |_| ())?;

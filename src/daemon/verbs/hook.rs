@@ -9,7 +9,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nri_adaptation::{Merged, Updated};
+use nri_adaptation::Merged;
 
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, rollback};
@@ -105,23 +105,13 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
 /// Asks the plugins, and applies their adjustment as a whole, or nothing.
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { daemon, key, .. } = admitted;
-    let Adjusted { mut merged, patched, names } = admitted.adjust(ResourceWriter::Daemon).await?;
+    let Adjusted { merged, patched, names } = admitted.adjust(ResourceWriter::Daemon).await?;
     let part = applicable_part(admitted, &merged, &patched, &names);
     let part = part.inspect_err(|_| admitted.describe(None))?;
     admitted.note_unknown(&merged);
     let owners = merged.owners.to_flat(&key.id);
     daemon.change(key, |_| ());
-    let others = Updated {
-        updates: std::mem::take(&mut merged.updates),
-        answered: None,
-        evictions: std::mem::take(&mut merged.evictions),
-        evicted_by: std::mem::take(&mut merged.evicted_by),
-        owners: merged.owners,
-        unknown: Vec::new(),
-        noted: std::mem::take(&mut merged.noted),
-        dropped: std::mem::take(&mut merged.dropped),
-    };
-    updates::carry_out(daemon, others, Event::CreateContainer, key).await;
+    updates::carry_out(daemon, merged.into_others(), Event::CreateContainer, key).await;
     let event = Event::CreateContainer.name().to_owned();
     let requested = PendingUpdate { part, owners, event, ..PendingUpdate::default() };
     apply::at_birth(daemon, key, requested).await.map_err(|update_error| {

@@ -47,12 +47,13 @@ pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
 /// The engine's variables that the wrapper passes on; nothing else of the environment leaves it.
-pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
+pub(crate) const ENGINE_VARIABLES: [&str; 9] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
     "TTRPC_ADDRESS",
     "CRI_O_EXTERNAL",
     "XDG_RUNTIME_DIR",
+    "USER",
     "NRI_RUNC_HANDLER",
     "TRACEPARENT",
     "TRACESTATE",
@@ -282,6 +283,11 @@ fn words(value: &[u8]) -> OsString {
 }
 
 impl WrapperRequest {
+    /// A variable of its sender.
+    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
+        self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+
     /// Encodes the request as a frame.
     pub fn encode(&self) -> Vec<u8> {
         let kind = match (&self.hook, &self.later) {

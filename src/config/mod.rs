@@ -58,7 +58,7 @@ pub(crate) use settings::{
     PluginOrigin, Problem, RootlessPolicy, SILENCE, Scope,
 };
 pub(crate) use snapshot::text as snapshot_text;
-pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes, user_runtime_dir};
+pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes};
 
 use crate::error::{Error, Result};
 use crate::limits;

@@ -30,7 +30,7 @@ pub(crate) fn is_in_user_namespace() -> bool {
 }
 
 /// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.
-pub(crate) fn user_runtime_dir() -> Option<PathBuf> {
+fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 

@@ -77,11 +77,20 @@ impl RuntimeKind {
     }
 }
 
-/// The runtime's state directory when the command line names none, below /run for root on the host. Without
-/// privileges, runc, crun and youki take the folder that XDG_RUNTIME_DIR names.
-fn default_root(runtime: &Path) -> PathBuf {
-    let above = config::user_runtime_dir().unwrap_or_else(|| PathBuf::from("/run"));
-    above.join(default_root_name(RuntimeKind::of_program(runtime)))
+/// The state directory of `runtime` without `--root`, from the caller's variables. crun takes `XDG_RUNTIME_DIR` from
+/// everybody, runc and youki only without privileges; runc's root of a user namespace is privileged as `USER=root`.
+pub(crate) fn default_root(runtime: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let kind = RuntimeKind::of_program(runtime);
+    let is_taken = |_: &OsString| match kind {
+        RuntimeKind::Crun => true,
+        _ if !config::is_unprivileged() => false,
+        RuntimeKind::Youki => true,
+        RuntimeKind::Runc | RuntimeKind::Other => {
+            !nix::unistd::geteuid().is_root() || variable("USER").is_none_or(|user| user != "root")
+        }
+    };
+    let above = variable("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).filter(is_taken);
+    above.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join(default_root_name(kind))
 }
 
 fn default_root_name(kind: RuntimeKind) -> &'static str {
@@ -93,16 +102,17 @@ fn default_root_name(kind: RuntimeKind) -> &'static str {
 }
 
 /// The runtime's state directory for a command line, absolute and without `.` and trailing slashes, as spelled in
-/// engines' files; links are not resolved. `flag` is its `--root`.
+/// engines' files; links are not resolved. `flag` is its `--root`, `variable` reads its environment.
 pub(crate) fn root_of(
     flag: Option<&OsStr>,
     runtime: &Path,
     cwd: impl FnOnce() -> PathBuf,
+    variable: impl Fn(&str) -> Option<OsString>,
 ) -> String {
     let root = match flag.map(Path::new) {
         Some(root) if root.is_absolute() => root.to_owned(),
         Some(root) => cwd().join(root),
-        None => default_root(runtime),
+        None => default_root(runtime, variable),
     };
     let root: PathBuf = root.components().collect();
     root.to_string_lossy().into_owned()
@@ -495,12 +505,17 @@ mod tests {
     }
 
     #[test]
-    fn default_roots_follow_the_runtime() {
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/crun")), "crun");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/sbin/runc")), "runc");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/opt/crun/runc")), "runc");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/youki")), "youki");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/kata-runtime")), "runc");
+    fn default_roots_follow_the_runtime_and_its_environment() {
+        let root = |program: &str, xdg: &str| {
+            let variable = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| xdg.into());
+            default_root(Path::new(program), variable).display().to_string()
+        };
+        assert_eq!(root("/usr/bin/crun", ""), "/run/crun");
+        assert_eq!(root("/usr/bin/crun", "/run/user/0"), "/run/user/0/crun");
+        assert_eq!(root("/usr/bin/youki", ""), "/run/youki");
+        assert_eq!(root("/usr/bin/kata-runtime", ""), "/run/runc");
+        let above = if config::is_unprivileged() { "/run/user/0" } else { "/run" };
+        assert_eq!(root("/opt/crun/runc", "/run/user/0"), format!("{above}/runc"));
     }
 
     #[test]

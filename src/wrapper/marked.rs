@@ -66,5 +66,5 @@ pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) 
 
 fn root_of(call: &CommandLine, runtime: &Path) -> String {
     let cwd = || std::env::current_dir().unwrap_or_default();
-    runtime::root_of(call.root.as_deref(), runtime, cwd)
+    runtime::root_of(call.root.as_deref(), runtime, cwd, |name| std::env::var_os(name))
 }

@@ -6,6 +6,7 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use crate::error::{Context, Error, Result, quoted};
 use crate::limits;
 use crate::presence::IfThere;
+use crate::runtime::default_root;
 use crate::state::Container;
 
 use crate::daemon::watch::pidfd;
@@ -88,9 +90,10 @@ fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) ->
 }
 
 /// The engine's flags without its log flags, since the daemon must not write that log. The root is
-/// made absolute.
+/// made absolute, and named if the engine's `XDG_RUNTIME_DIR` chose it: the runtime gets no such variable here.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();
+    let root = || ["--root".to_owned(), record.key.root.clone()];
     let mut words = record.global_flags.iter();
     while let Some(word) = words.next() {
         let name = word.trim_start_matches('-');
@@ -105,11 +108,17 @@ fn global_flags(record: &Container) -> Vec<String> {
                     words.next();
                 }
                 if name == "root" {
-                    flags.extend(["--root".to_owned(), record.key.root.clone()]);
+                    flags.extend(root());
                 }
             }
             _ => flags.push(word.clone()),
         }
+    }
+    let is_named = flags.iter().any(|flag| flag == "--root");
+    if !is_named
+        && Path::new(&record.key.root) != default_root(Path::new(&record.runtime), |_| None)
+    {
+        flags.extend(root());
     }
     flags
 }
@@ -137,7 +146,7 @@ mod tests {
 
     fn record(flags: &[&str]) -> Container {
         let json = serde_json::json!({
-            "schema": 1, "boot_id": "", "key": {"root": "/run/x", "id": "c"}, "incarnation": 1,
+            "schema": 1, "boot_id": "", "key": {"root": "/run/runc", "id": "c"}, "incarnation": 1,
             "runtime": "/bin/sh", "global_flags": flags, "bundle": "", "is_sandbox": false,
             "pod": "", "name": "", "state": "running", "pid_file": null, "init_pid": null,
             "init_start": null, "engine": "", "evidence": [], "variables": [], "message": "",
@@ -149,9 +158,18 @@ mod tests {
 
     #[test]
     fn the_engines_log_is_not_written_and_the_root_is_absolute() {
-        let record =
+        let mut record =
             record(&["--root", "../x", "--log=/l", "--log-format", "json", "--systemd-cgroup"]);
+        record.key.root = "/run/x".to_owned();
         assert_eq!(global_flags(&record), ["--root", "/run/x", "--systemd-cgroup"]);
+    }
+
+    #[test]
+    fn a_root_from_the_engines_environment_is_named() {
+        let mut record = record(&["--debug"]);
+        assert_eq!(global_flags(&record), Vec::<String>::new());
+        record.key.root = "/run/user/0/crun".to_owned();
+        assert_eq!(global_flags(&record), ["--root", "/run/user/0/crun"]);
     }
 
     fn sleeping(seconds: &str) -> Child {

@@ -206,3 +206,30 @@ fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
     wait_until("they are gone", || host.admin(&["pods"]) == serde_json::json!([]));
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
+
+/// crun keeps its state in the caller's `XDG_RUNTIME_DIR`, root's too; the daemon has another environment.
+#[test]
+fn the_daemon_finds_a_root_that_the_environment_chose() {
+    let mut host = TestHost::new("");
+    let fake = host.read("fake/runc");
+    host.put_program("fake/crun", &fake.replace("=/run/runc", "=${XDG_RUNTIME_DIR:-/run}/crun"));
+    let policy = "[plugin.space]\nevict = \"allow\"\n[eviction]\nsignal = \"KILL\"";
+    host.configure(&host.path("fake/crun"), policy);
+    host.start_daemon();
+    let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
+    let heard = host.plugin("10", "space", Script { evicts: vec![evict], ..Script::default() });
+    let bundle = host.path("bundle").display().to_string();
+    let xdg = ["env".to_owned(), format!("XDG_RUNTIME_DIR={}", host.path("xdg").display())];
+    let call = |words: &[&str]| succeeds(&host.call_by(&xdg, words, r#"{"cpu": {"shares": 77}}"#));
+    for id in ["c1", "c2"] {
+        call(&["create", "--bundle", &bundle, id]);
+        call(&["start", id]);
+    }
+    call(&["update", "--resources", "-", "c2"]);
+    let kill = format!("--root\n{}\nkill\nc1\nKILL\n", host.path("xdg/crun").display());
+    wait_until("the runtime kills it below that root", || host.read("fake/argv").contains(&kill));
+    wait_until("it has ended", || told(&heard, "StopContainer c1") == 1);
+    for id in ["c1", "c2"] {
+        call(&["delete", "--force", id]);
+    }
+}

@@ -152,6 +152,7 @@ soak: setup
 	LIVES=$${LIVES:-5000} cargo test --locked --test node lives:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	PLATEAU=all cargo test --locked --test bundle plateau:: -- --nocapture
+	KUBE=load LOAD_PODS=$${LOAD_PODS:-100} LOAD_SECONDS=$${LOAD_SECONDS:-900} sh scripts/kube.sh
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test node resources::parallel:: -- --nocapture
 	FIELDS=each cargo test --locked --test node resources::matrix:: -- --nocapture
 	LENGTHS=$${LENGTHS:-all} cargo test --locked --test pure length:: -- --nocapture

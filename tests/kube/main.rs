@@ -18,6 +18,7 @@ mod helm;
 mod inside;
 mod kubectl;
 mod lives;
+mod load;
 mod machine;
 mod manifests;
 mod node;
@@ -85,6 +86,7 @@ const ROWS: &[(&str, &str, Scenario)] = &[
         upheaval::a_daemon_is_restarted_in_the_middle_of_a_rollout,
     ),
     ("drain", "the node is drained", upheaval::a_node_is_drained_and_used_again),
+    ("load", "a node under load", load::a_node_under_load_loses_nothing),
 ];
 
 /// Rows for a node on which nothing was installed by hand.

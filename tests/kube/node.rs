@@ -78,6 +78,16 @@ impl Node {
         })
     }
 
+    /// Removes it, so that the engine serves plugins itself; no row may need it after that.
+    pub(super) fn removed(&self, machine: &Machine) {
+        wait_for("no container needs it", || {
+            super::inside::admin(&["pods"]).as_array().is_some_and(Vec::is_empty).then_some(())
+        });
+        let script = test_support::program::project().join("install.sh").display().to_string();
+        machine.run("sh", &[&script, "--uninstall"]);
+        machine.run("containerd-unit", &["restart"]);
+    }
+
     /// The node as Kubernetes has it.
     pub(super) fn state() -> Value {
         let node = kubectl::run(&["get", "node", NAME, "-o", "json"]);

@@ -24,17 +24,23 @@ impl Plugin {
     /// Connects it as `id` (`NN-name`); it is synchronized when this returns.
     #[track_caller]
     pub(super) fn connect(id: &'static str, handler: Arc<dyn Handler>) -> Self {
-        let (sender, asks) = unbounded_channel();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(serve(id, handler, asks));
-        });
+        let plugin = Self::start(id, handler);
         let (index, name) = id.split_once('-').unwrap();
         wait_for("the plugin is synchronized", || {
             let plugins = admin(&["plugins"]);
             let mut all = plugins.as_array()?.iter();
             let it = all.find(|one| one["index"] == index && one["name"] == name)?;
             (it["state"] == "synchronized").then_some(())
+        });
+        plugin
+    }
+
+    /// The same without waiting for it.
+    pub(super) fn start(id: &'static str, handler: Arc<dyn Handler>) -> Self {
+        let (sender, asks) = unbounded_channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve(id, handler, asks));
         });
         Self { asks: Some(sender), thread: Some(thread) }
     }
@@ -46,7 +52,11 @@ impl Plugin {
             reason: reason.to_owned(),
             ..Default::default()
         };
-        let request = api::UpdateContainersRequest { evict: vec![eviction], ..Default::default() };
+        self.ask(api::UpdateContainersRequest { evict: vec![eviction], ..Default::default() })
+    }
+
+    /// Sends an unsolicited request.
+    pub(super) fn ask(&self, request: api::UpdateContainersRequest) -> Result<(), String> {
         let (sender, answer) = std::sync::mpsc::channel();
         self.asks.as_ref().unwrap().send((request, sender)).unwrap();
         answer.recv().unwrap()

@@ -24,7 +24,8 @@ pub(super) fn open(file: Option<&Path>) -> Result<Box<dyn BufRead + Send>> {
         Some(path) if path.as_os_str() != "-" => {
             let doing = || format!("opening {}", path.display());
             let file = std::fs::File::open(path).doing(doing)?;
-            if file.metadata().doing(doing)?.is_dir() {
+            let meta = file.metadata().doing(doing)?;
+            if meta.is_dir() {
                 return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)).doing(doing);
             }
             Ok(Box::new(std::io::BufReader::new(file)))

@@ -185,8 +185,7 @@ mod tests {
         start(
             &record(&[]),
             &["-c", &format!("exec sleep {seconds}")],
-            memory(&[]).unwrap(),
-            memory(&[]).unwrap(),
+            (memory(&[]).unwrap(), Stdio::null(), memory(&[]).unwrap()),
         )
         .unwrap()
     }

@@ -182,7 +182,8 @@ fn is_paragraph(block: &str) -> bool {
 
 /// The ends of paragraphs that break off: neither with a mark nor before a list, a table or code.
 fn cut_off(text: &str) -> Vec<String> {
-    let blocks: Vec<&str> = text.split("\n\n").map(|block| block.trim_start_matches('\n')).collect();
+    let blocks: Vec<&str> =
+        text.split("\n\n").map(|block| block.trim_start_matches('\n')).collect();
     let mut is_code = false;
     let mut found = Vec::new();
     for (at, block) in blocks.iter().enumerate() {
@@ -193,7 +194,8 @@ fn cut_off(text: &str) -> Vec<String> {
         }
         let end = block.trim_end().trim_end_matches(['*', '_']);
         let is_whole = end.ends_with(['.', ':', ';', '!', '?', ')', ']', '`', '|', '"', '>']);
-        let goes_on = blocks.get(at + 1).is_some_and(|next| !is_paragraph(next) && !next.starts_with('#'));
+        let goes_on =
+            blocks.get(at + 1).is_some_and(|next| !is_paragraph(next) && !next.starts_with('#'));
         if !is_whole && !goes_on {
             found.extend(end.lines().last().map(str::to_owned));
         }
@@ -212,7 +214,8 @@ fn no_paragraph_breaks_off() {
 
 #[test]
 fn a_paragraph_that_breaks_off_is_found() {
-    let page = "# A\n\nWhole.\n\nThey\n\n* do\n\nSet\n\n```\na\n\nb\n```\n\nAn image that\n\nNext.\n";
+    let page =
+        "# A\n\nWhole.\n\nThey\n\n* do\n\nSet\n\n```\na\n\nb\n```\n\nAn image that\n\nNext.\n";
     assert_eq!(cut_off(page), ["An image that"]);
 }
 

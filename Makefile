@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The one door. Every target says what it lacks and works from a fresh clone.
+# The one door. Every target says what it lacks and works from a fresh clone. Daily work needs `build`, `check`, `test`, `demo` and `install`;
+# each further target is for one machine, engine or release step that takes too long to be part of these.
 
 MUSL := x86_64-unknown-linux-musl
 # The static build where its target can be had, else glibc (scripts/setup.sh says so).

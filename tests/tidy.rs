@@ -10,6 +10,8 @@ mod book;
 mod limits;
 #[path = "tidy/manual/mod.rs"]
 mod manual;
+#[path = "tidy/named.rs"]
+mod named;
 #[path = "tidy/pace.rs"]
 mod pace;
 #[path = "tidy/sbom/mod.rs"]
@@ -324,6 +326,30 @@ fn the_wrapper_reads_engines_files_only_before_it_refuses() {
     }
     // A create without the daemon, and a hook without it.
     assert_eq!(callers, ["src/wrapper/bypass.rs", "src/wrapper/hook.rs"]);
+}
+
+/// The callers of an `exec` end at the engine. The wrapper uses no module about engines, so it has a list of its own.
+#[test]
+fn a_process_that_shows_the_engine_ends_the_callers_of_an_exec() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let between = |text: &str, start: &str, end: &str| {
+        let rest = text.split_once(start).unwrap().1;
+        rest.split_once(end).unwrap().0.to_owned()
+    };
+    let detect = between(&read("src/engine/detect.rs"), "let kind = match name {", "_ => return");
+    let shims = between(&read("src/wrapper/later.rs"), "const SHIMS", ";\n\n");
+    let arms = regex::Regex::new(r#"(?m)(?:^ *|\| )"([a-z0-9-]+)""#).unwrap();
+    let mut seen = 0;
+    for name in arms.captures_iter(&detect).map(|found| found[1].to_owned()) {
+        // conmon is in between, and nothing is executed in a container of BuildKit.
+        if ["podman", "buildkitd"].contains(&name.as_str()) {
+            continue;
+        }
+        let kept: String = name.chars().take(15).collect();
+        assert!(shims.contains(&format!("\"{kept}\"")), "{name} is not in SHIMS");
+        seen += 1;
+    }
+    assert!(seen > 7, "{seen} names were found: {detect}");
 }
 
 /// Calls that may find nothing, and what makes of any failure that nothing is there.

@@ -175,7 +175,7 @@ fn event_loop() -> Result<tokio::runtime::Runtime> {
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {
-        detach::shake_off(host);
+        detach::reset_inherited_attributes(host);
         detach::refuse_no_new_privs()?;
         detach::reset_priorities()?;
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::Config;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::plugin::{Settings, api};
 use crate::presence::IfThere;
 
@@ -25,7 +25,7 @@ use super::calls;
 use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::{self, Command, Malformed, ScriptAnswer, ScriptCall, ScriptLine, ScriptState};
 use super::recording::ExpectedPlugins;
-use super::script::{self, RawLine, Tally};
+use super::script::{self, RawLine};
 use crate::plugin::json::{show, show_list};
 
 /// The options of the command line.
@@ -46,7 +46,7 @@ pub(crate) struct ReplayOptions {
 /// Runs a script to its end.
 ///
 /// # Errors
-/// Fails when plugins cannot connect, or no line of the script can be parsed.
+/// Fails when plugins cannot connect, or the script cannot be read to its end. A malformed line is answered.
 pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
     let script = script::open(options.file.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -93,7 +93,7 @@ async fn play(
         dry_run: Rc::clone(&dry_run),
         observer,
         expected: ExpectedPlugins::new(wait_timeout),
-        tally: Tally::default(),
+        unread: RefCell::default(),
         calls: RefCell::default(),
     });
     let (held_back, commands) = mpsc::unbounded_channel();
@@ -110,7 +110,7 @@ async fn play(
     }
     sorting.abort();
     dry_run.close().await;
-    replay.tally.verdict()
+    replay.unread.take().map_or(Ok(()), Err)
 }
 
 async fn wait_for_signal() {
@@ -161,7 +161,8 @@ struct ReplaySession {
     dry_run: Rc<DryRun>,
     observer: Rc<ScriptObserver>,
     expected: ExpectedPlugins,
-    tally: Tally,
+    /// Why the script ended before its end.
+    unread: RefCell<Option<Error>>,
     /// Running calls that a line may cancel.
     calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
 }
@@ -192,9 +193,15 @@ impl ReplaySession {
                     }
                     line::parse(text.trim())
                 }
-                Err(why) => Err(Malformed { id: None, why: why.to_string() }),
+                Err(error) => {
+                    let why = error.to_string();
+                    self.unread.replace(Some(error));
+                    Err(Malformed { id: None, why })
+                }
             };
-            match self.count(number, read) {
+            let numbered =
+                |Malformed { id, why }| Malformed { id, why: format!("line {number}: {why}") };
+            match read.map_err(numbered) {
                 Ok(ScriptLine { id: _, command: Command::Answer(asked, reply) }) => {
                     if let Err(why) = self.observer.answered(asked, reply) {
                         answer(None, json!({"error": format!("line {number}: {why}")}));
@@ -207,17 +214,6 @@ impl ReplaySession {
             }
         }
         self.observer.end_answers();
-    }
-
-    /// Counts a line; a malformed one gets its number.
-    fn count(&self, number: u64, read: Read) -> Read {
-        let Err(Malformed { id, why }) = read else {
-            self.tally.count_understood();
-            return read;
-        };
-        let why = format!("line {number}: {why}");
-        self.tally.count_malformed(&why);
-        Err(Malformed { id, why })
     }
 
     /// Executes the script, then waits for pending calls. The state of the first `states` lines is

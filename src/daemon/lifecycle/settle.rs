@@ -12,7 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::lifecycle::{behind, notify, refusal, removal, rollback, state, update_outcome};
 use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::{command, state_dir};
 use crate::daemon::shared::lane::{Lane, PendingVerb};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
@@ -166,7 +166,10 @@ async fn settle_create(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let init = pending.init_pid(daemon, key).await?;
+    let init = match pending.init_pid(daemon, key).await? {
+        None => command::pid_by_state(record).await,
+        known => known,
+    };
     let Some(pid) = init else {
         refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
         state::mark_not_created(daemon, key);

@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::presence::IfThere;
 
 /// Makes this process independent of the process that started it.
-pub(crate) fn shake_off(host: &Host) {
+pub(crate) fn reset_inherited_attributes(host: &Host) {
     let _stays = chdir("/");
     umask(Mode::from_bits_truncate(0o022));
     let _stays = SigSet::empty().thread_set_mask();

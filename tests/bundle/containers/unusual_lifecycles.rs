@@ -215,3 +215,31 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     assert!(told.lock().unwrap().is_empty());
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
+
+/// A runtime whose files nobody knows, called without a PID file: its `state` shows whether it has created the container.
+#[test]
+fn an_unknown_runtimes_state_shows_what_it_has_created() {
+    let mut host = TestHost::new("");
+    host.put_program(
+        "fake/gvisor",
+        "#!/bin/sh\n\
+         dir=$(dirname \"$0\")\n\
+         case $3 in\n\
+         create) case $6 in no) exit 1 ;; esac\n\
+         sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\" ;;\n\
+         state) [ \"$4\" = yes ] || exit 1; echo \"{\\\"pid\\\": $(cat \"$dir/pid\")}\" ;;\n\
+         delete) kill -9 \"$(cat \"$dir/pid\")\" ;;\n\
+         esac\n",
+    );
+    host.configure(&host.path("fake/gvisor"), "");
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Script::default());
+    let bundle = host.path("bundle").display().to_string();
+    succeeds(&host.verb(&["create", "--bundle", &bundle, "yes"]));
+    wait_until("its creation is told", || heard(&told, "PostCreateContainer yes"));
+    succeeds(&host.verb(&["delete", "--force", "yes"]));
+    wait_until("its end is told", || heard(&told, "RemoveContainer yes"));
+    assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
+    wait_until("the creation is undone", || heard(&told, "RemoveContainer no"));
+    assert!(!heard(&told, "PostCreateContainer no"));
+}

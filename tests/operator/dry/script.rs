@@ -122,7 +122,7 @@ fn run(temp: &tempfile::TempDir, words: &[&str], script: &[u8]) -> std::process:
 }
 
 #[test]
-fn a_script_of_which_no_line_is_valid_is_an_error() {
+fn a_script_of_which_no_line_is_valid_is_answered_line_by_line() {
     let temp = prepared("");
     let garbage = b"\x7fELF\xff\n\n{\"id\": 4}\nnonsense";
     let file = temp.path().join("garbage");
@@ -133,12 +133,10 @@ fn a_script_of_which_no_line_is_valid_is_an_error() {
         (&["replay", file.to_str().unwrap()], b""),
     ] {
         let output = run(&temp, words, script);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-        assert!(said.contains("3 lines") && said.contains("line 1: "), "{said}");
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
         let answers = String::from_utf8(output.stdout).unwrap();
         let answers: Vec<&str> = answers.lines().collect();
-        assert_eq!(answers.len(), 3, "each line is answered all the same: {answers:?}");
+        assert_eq!(answers.len(), 3, "{answers:?}");
         assert!(answers[1].starts_with("{\"id\":4,\"error\":\"line 3: "), "{answers:?}");
     }
 }

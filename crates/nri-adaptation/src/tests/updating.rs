@@ -175,6 +175,21 @@ fn an_updated_container_without_changes_is_omitted() {
 }
 
 #[test]
+fn an_update_without_an_id_is_about_the_updated_container() {
+    let mut updates = requested(pids(10));
+    updates.answer("00-bar", &ALL, &[update("", shares(3))], &[]).unwrap();
+    let refused = updates.answer("10-foo", &ALL, &[update(SUBJECT, shares(4))], &[]);
+    assert!(matches!(refused, Err(MergeError::Conflict(_))), "{refused:?}");
+    let updated = updates.finish();
+    assert_eq!(ids(&updated), [SUBJECT]);
+    assert_eq!(resources_of(&updated, 0).cpu.shares, uint64(3));
+    for mut updates in [Updates::for_stop(), Updates::for_create("new".to_owned())] {
+        updates.answer("00-bar", &ALL, &[update("", shares(3))], &[]).unwrap();
+        assert_eq!(ids(&updates.finish()), [""; 0], "no container is meant");
+    }
+}
+
+#[test]
 fn a_plugin_can_change_the_pids_limit() {
     let mut updates = requested(api::LinuxResources::new());
     updates.answer("00-bar", &ALL, &[update(SUBJECT, pids(7))], &[]).unwrap();

@@ -43,8 +43,8 @@ const SHOWS: &str = "env | grep -c '^LOAD_'; exec sleep 100000";
 /// thousand removed containers, and the latest events and requests.
 const GROWTH: u64 = 8 << 10;
 
-/// Wake-ups of the idle daemon in ten seconds.
-const WAKE_UPS: u64 = 10;
+/// Wake-ups of the idle daemon in twenty seconds.
+const WAKE_UPS: u64 = 20;
 
 /// Answers each creation after a while; knows the containers that run.
 struct Loaded {
@@ -335,16 +335,18 @@ pub(super) fn a_node_under_load_loses_nothing(cluster: &Cluster) -> String {
     let grown = of_daemon("smaps_rollup", "Private_Dirty:").saturating_sub(memory);
     assert!(grown < GROWTH, "{grown} KiB more than after the first wave");
     drop(plugins);
+    // Until the plugins' ends are dealt with.
+    std::thread::sleep(Duration::from_secs(5));
     let before = of_daemon("status", "voluntary_ctxt_switches:");
-    std::thread::sleep(Duration::from_secs(10));
+    std::thread::sleep(Duration::from_secs(20));
     let woken = of_daemon("status", "voluntary_ctxt_switches:") - before;
-    assert!(woken <= WAKE_UPS, "{woken} wake-ups in ten idle seconds");
+    assert!(woken <= WAKE_UPS, "{woken} wake-ups in twenty idle seconds");
     cluster.node.removed(&cluster.machine);
     let _plugins = Plugins::connect();
     let theirs = waves(&space, None);
     format!(
         "{pods} pods, ten plugins: {}; no event lost, doubled or out of order, {grown} KiB more, {woken} wake-ups in \
-         ten idle seconds; containerd's own NRI, {} pods: {}",
+         twenty idle seconds; containerd's own NRI, {} pods: {}",
         told(&ours),
         theirs.len(),
         told(&theirs),

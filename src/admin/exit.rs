@@ -16,7 +16,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
     (DONE, "done"),
     (FAILED, "failed: one line on standard error says why and what to do"),
     (USAGE, "wrong command line: nothing was done"),
-    (FOUND, "done, and something was found: only of the commands below that say so"),
+    (FOUND, "done, and something was found: only for the commands below that list it"),
 ];
 
 /// The meaning of a code for one verb, if that is not obvious.
@@ -104,7 +104,7 @@ const CODES: &str = "\
 ";
 
 const VERBS: &str = "
-What a code means for a verb, where that is not plain:
+Special meanings of codes for single verbs:
 
 | verb | code | meaning |
 |---|---|---|

@@ -266,7 +266,7 @@ fn promises(promises: &[PromiseOutcome], page: &mut String) {
             Some("met") => "was there",
             Some("refused") => "was missing",
             Some("would_refuse") => "was missing (audit)",
-            _ => "has to be there",
+            _ => "is required",
         };
         let line = format!("promise \"{promise}\" ({why}): the plugin {plugin} {result}");
         let _infallible = writeln!(page, "{}", printable(&line));
@@ -280,7 +280,7 @@ fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
             ([plugin, field].map(|name| printable(name)), [engine, value].map(text));
         let _infallible = writeln!(
             page,
-            "repeated: an update of the engine says {field} = {engine}; {value}, which {plugin} set, stays"
+            "repeated: an update of the engine sets {field} = {engine}; {value}, which {plugin} set, stays"
         );
     }
 }

@@ -166,7 +166,7 @@ impl Answer for PolicyAnswer {
                     (true, Fit::Maybe) => "may decide",
                     (true, Fit::Yes | Fit::No) => "decides",
                     (false, Fit::No) => "does not match",
-                    (false, Fit::Yes | Fit::Maybe) => "matches too, but an earlier rule decides",
+                    (false, Fit::Yes | Fit::Maybe) => "also matches, but an earlier rule decides",
                 };
                 let [rule, why] = [rule, why].map(|text| printable(text));
                 let _infallible = writeln!(page, "{plugin_name}: rule \"{rule}\" {verdict}: {why}");
@@ -178,10 +178,10 @@ impl Answer for PolicyAnswer {
 
 fn injection(row: &InjectionRow) -> String {
     let verdict = match (&row.hidden_by, row.matches, row.mode) {
-        (Some(_), _, _) => "is kept out by a rule",
+        (Some(_), _, _) => "is excluded by a rule",
         (None, Fit::Yes, RuleMode::Audit) => "would hold",
         (None, Fit::Yes, RuleMode::Enforce) => "holds",
-        (None, Fit::Maybe, _) => "is not proven to be about it",
+        (None, Fit::Maybe, _) => "is not proven to match it",
         (None, Fit::No, _) => "does not match",
     };
     format!("injection \"{}\" {verdict}: {}\n", printable(&row.injection), printable(&row.why))
@@ -190,7 +190,7 @@ fn injection(row: &InjectionRow) -> String {
 fn promise(row: &PromiseFit) -> String {
     let plugin = printable(&row.plugin);
     let verdict = match (row.matches, row.mode) {
-        (Fit::No, _) => "is not about it".to_owned(),
+        (Fit::No, _) => "does not match it".to_owned(),
         (Fit::Maybe | Fit::Yes, RuleMode::Enforce) => format!("needs the plugin {plugin}"),
         (Fit::Maybe | Fit::Yes, RuleMode::Audit) => format!("would need the plugin {plugin}"),
     };
@@ -200,9 +200,9 @@ fn promise(row: &PromiseFit) -> String {
 /// The effect of an exec rule on the pod.
 fn exec_rule_line(rule: &ExecRuleRow) -> String {
     let verdict = match (rule.decides, rule.matches) {
-        (true, Fit::Maybe) => " (may be about this pod)",
+        (true, Fit::Maybe) => " (may match this pod)",
         (true, Fit::Yes | Fit::No) => "",
-        (false, Fit::No) => " (not about this pod)",
+        (false, Fit::No) => " (does not match this pod)",
         (false, Fit::Yes | Fit::Maybe) => " (never tried: an earlier rule decides)",
     };
     format!("{}: {}{verdict}\n", exec_rule(rule), printable(&rule.why))

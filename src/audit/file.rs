@@ -105,7 +105,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
     let mut file = options.open(path)?;
     let there = file.metadata()?;
     if !there.is_file() || there.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::other("it is no file of its own"));
+        return Err(io::Error::other("it is not a separate file"));
     }
     if there.mode() & 0o077 != 0 {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;

@@ -333,7 +333,7 @@ impl Writer {
         }
         let count = std::mem::take(&mut self.beyond_share);
         let reason = format!(
-            "{count} lines about connections were dropped: they had reached their share of the file"
+            "{count} lines about connections were dropped: their share of the file was used up"
         );
         let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
         if self.write(&bytes, Share::All) == Written::Yes {

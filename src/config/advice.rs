@@ -53,7 +53,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
 /// The fields that are never restored, because no check for drift is configured.
 pub(super) fn idle_reapply(config: &Config) -> Option<String> {
     let is_idle = config.drift_every.is_none() && !config.drift_reapply.is_empty();
-    is_idle.then(|| "drift.reapply puts nothing back without drift.every".to_owned())
+    is_idle.then(|| "drift.reapply restores nothing without drift.every".to_owned())
 }
 
 /// Whether `rule` matches all pods and plugins that `other` matches.

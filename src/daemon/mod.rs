@@ -112,9 +112,7 @@ impl Beginning {
                 Ok(Self { lock, stand_in, wrappers, saved: Some(saved) })
             }
             Err(why) => {
-                warn!(
-                    "the state of the program before was dropped, plugins have to reconnect: {why}"
-                );
+                warn!("the previous program's state was dropped, plugins have to reconnect: {why}");
                 Self::new(config)
             }
         }

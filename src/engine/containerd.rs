@@ -115,7 +115,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     }
     if !absent.is_empty() {
         let why = found.store_problem.as_deref().unwrap_or("it has no record of them");
-        facts.missing.push(format!("containerd did not say {}: {why}", absent.join(", ")));
+        facts.missing.push(format!("containerd did not provide {}: {why}", absent.join(", ")));
     }
     facts
 }

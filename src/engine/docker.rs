@@ -205,7 +205,7 @@ fn what_is_missing(found: &FetchedFacts) -> String {
     places.sort_unstable();
     places.dedup();
     let places = match places.as_slice() {
-        [] => "and no dockerd was found that tells its data root".to_owned(),
+        [] => "and no dockerd with a known data root was found".to_owned(),
         places => format!("and is not below {}", places.join(", ")),
     };
     format!(

@@ -368,7 +368,7 @@ pub(super) fn contradiction(
     (by, value): (&str, &str),
 ) -> String {
     let (what, value) = (shown(what), shown(value));
-    format!("{}: {value:?} by {by}; {what:?} by {other} is not believed", field.name())
+    format!("{}: {value:?} by {by}; {what:?} by {other} is ignored", field.name())
 }
 
 /// Shortens a tenant's value for a line.

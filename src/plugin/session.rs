@@ -153,7 +153,7 @@ struct GivenUp(Option<Trunk>);
 impl Drop for GivenUp {
     fn drop(&mut self) {
         if let Some(trunk) = &self.0 {
-            trunk.close("its handshake was given up");
+            trunk.close("its handshake was abandoned");
         }
     }
 }

@@ -149,7 +149,7 @@ pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRu
         let is_for_all = terminal.is_none() && users.is_empty() && commands.is_empty();
         is_settled |= fit == Fit::Yes && is_for_all;
         let why = match reason {
-            Reason::Matches(by) if by.is_empty() => "it is about every pod".to_owned(),
+            Reason::Matches(by) if by.is_empty() => "it matches every pod".to_owned(),
             reason @ (Reason::Differs(..) | Reason::Lacks(..) | Reason::Matches(_)) => {
                 reason.to_string()
             }

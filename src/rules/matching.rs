@@ -43,7 +43,7 @@ impl fmt::Display for Reason {
             Self::Lacks(list, entry) => {
                 write!(f, "it has nothing of {list} (\"{}\")", quoted(entry))
             }
-            Self::Matches(by) if by.is_empty() => f.write_str("it is about every plugin and pod"),
+            Self::Matches(by) if by.is_empty() => f.write_str("it matches every plugin and pod"),
             Self::Matches(by) => {
                 for (index, (list, entry)) in by.iter().enumerate() {
                     let comma = if index > 0 { ", " } else { "" };

@@ -327,8 +327,8 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> 
     let meta = std::fs::metadata(path).if_there().map_err(Unfit::Unknown)?;
     let why = match meta {
         None => "is missing",
-        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is no executable file",
-        Some(meta) if meta.mode() & 0o002 != 0 => "may be written by everybody",
+        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is not an executable file",
+        Some(meta) if meta.mode() & 0o002 != 0 => "is writable by all users",
         Some(meta) if ourselves.is(path, &meta) => "is nri-runc itself",
         Some(_) => return Ok(()),
     };
@@ -491,7 +491,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let open = program(temp.path(), "runc", 0o777);
         let error = resolve(&config(&[&open]), None).unwrap_err().to_string();
-        assert!(error.contains("written by everybody"), "{error}");
+        assert!(error.contains("writable by all users"), "{error}");
     }
 
     #[test]

@@ -362,7 +362,7 @@ fn load_all<T: DeserializeOwned>(
             }
             // Later writes and removals would use only the record's proper name.
             Ok(record) if !path.ends_with(name(&record)) => {
-                set_aside(dir, &path, "it tells of something else than its name", problems);
+                set_aside(dir, &path, "its content and its name differ", problems);
             }
             Ok(record) => found.push((path, record)),
             Err(error) => set_aside(dir, &path, &error.to_string(), problems),

@@ -78,7 +78,7 @@ impl Answer for Written {
         if !self.missing.is_empty() {
             let missing = counted(self.missing.len(), "part");
             page.push_str(&format!(
-                "{missing} could not be had in full: errors.txt has the reasons\n"
+                "{missing} could not be read completely: errors.txt has the reasons\n"
             ));
         }
         page + "secrets are hidden; look through it before you send it (--plain DIR)"

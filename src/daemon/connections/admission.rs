@@ -145,7 +145,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
 
 fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     let line = format!(
-        "{} connections have not registered yet: one of process {pid}, which has among the most, was closed",
+        "{} connections have not registered yet: closed one of process {pid}, among those with the most",
         limits::REGISTERING
     );
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));

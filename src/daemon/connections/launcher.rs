@@ -170,7 +170,7 @@ async fn keep_plugin(
                 record.runs(&run.file, is_outdated);
                 if is_outdated {
                     let id = file.id();
-                    warn!(plugin = id, "{id} goes on as it was before its file changed");
+                    warn!(plugin = id, "{id} keeps running as before its file changed");
                 }
             }
         }
@@ -245,7 +245,7 @@ async fn gives_way(
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());
-    info!("{id} is not started again before {name}, which has its place, disconnects");
+    info!("{id} is restarted only after {name}, which has its place, disconnects");
     tokio::select! {
         _why = other.chained.plugin.closed() => {}
         _ = wanted_file.changed() => return true,

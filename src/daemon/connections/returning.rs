@@ -106,7 +106,9 @@ fn remembered(daemon: &Daemon) -> std::io::Result<Option<Vec<u8>>> {
 fn expect_remembered(daemon: &Daemon, bytes: std::io::Result<Option<Vec<u8>>>) {
     let bytes = bytes.unwrap_or_else(|error| {
         let why = in_our_words(&error);
-        warn!("which plugins were connected is not known, and creates do not wait for them: {why}");
+        warn!(
+            "the previously connected plugins are unknown, and creates do not wait for them: {why}"
+        );
         None
     });
     let bytes = bytes.unwrap_or_default();

@@ -348,7 +348,7 @@ fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     if !was_bystander {
         return info!("plugins can connect at {path} again: no other process listened there");
     }
-    info!("no process listens on {path} any more: plugins can connect, and creates ask them");
+    info!("no process listens on {path} now: plugins can connect, and creates ask them");
     end_standing_by(daemon);
 }
 

@@ -85,7 +85,7 @@ pub(crate) async fn settle_exited(daemon: &Rc<Daemon>, key: &ContainerKey, lane:
         if let Err(unknown) = settle(daemon, key, &pending).await {
             let verb = pending.verb.name();
             warn!(
-                "the outcome of {verb} {} is not known yet, and asked for again: {unknown}",
+                "the outcome of {verb} {} is not known yet, and is checked again: {unknown}",
                 key.id
             );
             let mut open = lane.pending.borrow_mut();

@@ -45,7 +45,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
     let (mut unknown, mut unaddressed) = (Vec::new(), Vec::new());
     for record in records {
         if let Err(why) = catch_up(daemon, &record.key).await {
-            warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
+            warn!("the state of {} is not known yet, and is checked again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
         unaddressed.extend(process_of_pod(daemon, &record.key));
@@ -250,7 +250,7 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
     if words.is_empty() && procfs::has_program(host, pid)? && !pidfd::has_ended(process) {
         let unknown = Err(std::io::Error::from(rustix::io::Errno::AGAIN));
         return unknown
-            .doing(|| format!("waiting for process {pid}, which becomes another program"));
+            .doing(|| format!("waiting for process {pid}, which is executing another program"));
     }
     Ok(words.iter().any(|word| word == id.as_bytes()))
 }

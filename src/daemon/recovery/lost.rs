@@ -25,8 +25,8 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 const AT_ONCE: usize = 64;
 
 /// The operator's note about a dropped record.
-const WARNING: &str = "plugins were notified of the removal; if the container still exists, no plugin receives its events \
-                       any more";
+const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
+                       further events of it";
 
 /// The records whose container or pod was gone at the last check.
 #[derive(Debug, Default)]

@@ -358,7 +358,7 @@ async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredCo
             break;
         }
         if until.is_some_and(|until| Instant::now() > until) {
-            info!("looking for containers that were created without nri-runc goes on later");
+            info!("the search for containers created without nri-runc continues later");
             break;
         }
         match rediscover::look_at(daemon, &key, (Wanted::Plain, false), WHY).await {

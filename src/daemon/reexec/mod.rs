@@ -71,7 +71,7 @@ impl UnderWay {
     /// Writes the file; without it wrappers wait as long as for a hanging daemon.
     fn begin(path: PathBuf) -> Self {
         let begun = clock::monotonic().to_string();
-        log_failure("telling wrappers of it", crate::files::replace(&path, begun.as_bytes()));
+        log_failure("notifying wrappers", crate::files::replace(&path, begun.as_bytes()));
         Self(path)
     }
 }
@@ -291,7 +291,7 @@ impl Reexec<'_> {
         let _passed_on = PassedOn::new(descriptors)?;
         self.daemon.host.point(Point::DaemonReexecState)?;
         info!(
-            "becoming {}: requests were finished within {} ms, {} plugins and {} processes are handed over",
+            "executing {}: requests were finished within {} ms, {} plugins and {} processes are handed over",
             program.path().display(),
             waited.as_millis(),
             state.plugins.len(),

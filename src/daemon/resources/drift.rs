@@ -149,7 +149,7 @@ pub(crate) async fn look(
         }
         if unanswered >= limits::DRIFT_UNANSWERED {
             let left = keys.len() - number - 1;
-            all.unread.push(format!("{left} more containers were not looked at"));
+            all.unread.push(format!("{left} more containers were not checked"));
             all.is_broken_off = true;
             break;
         }
@@ -615,7 +615,7 @@ mod tests {
         }
         place.cpus("0-1\n");
         let answer = place.look(None);
-        assert!(answer["unread"].to_string().contains("were not looked at"), "{answer}");
+        assert!(answer["unread"].to_string().contains("were not checked"), "{answer}");
         assert_eq!(place.daemon.report.drifts.get(), Some((1, 0)), "{answer}");
     }
 

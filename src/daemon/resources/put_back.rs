@@ -85,7 +85,7 @@ impl PutBacks {
         let id = &record.key.id;
         if !self.admit(&record.key) {
             if has_room() {
-                warn!("{id}: {} is not put back: it was put back too often", first.field);
+                warn!("{id}: {} is not restored: it was restored too often", first.field);
             }
             return;
         }
@@ -94,7 +94,7 @@ impl PutBacks {
             Ok(()) => note(daemon, record, &due),
             Err(why) => {
                 if has_room() {
-                    warn!("{id}: {} could not be put back: {why}", first.field);
+                    warn!("{id}: {} could not be restored: {why}", first.field);
                 }
                 let entry = || AuditEntry::new(AuditAction::Skipped).at_event(EVENT);
                 let why = why.to_string();

@@ -153,7 +153,7 @@ impl Daemon {
                 Some(text) => files::replace(&path, text),
                 None => std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from),
             };
-            log_failure("keeping the file that says who wants to know of each exec", kept);
+            log_failure("writing the file that says whether each exec involves the daemon", kept);
         }
         self.mark_execs(text.is_some());
     }

@@ -66,7 +66,7 @@ impl ConnectionLine {
             Self::Origin => "refused (plugin.NAME.from)",
             Self::File => "refused for the name of a pre-installed plugin",
             Self::Contested => "refused, since another process has the name",
-            Self::Full => "refused, since as many plugins take part as can",
+            Self::Full => "refused, since the limit of connected plugins is reached",
             Self::Unfinished => "ended before registration",
             Self::Crowded => "closed before registration, to make room for others",
             Self::Unsynchronized => "could not be synchronized",

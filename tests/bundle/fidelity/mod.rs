@@ -323,7 +323,7 @@ fn shadowed_labels_of_crio_cost_few_lines_and_little_room() {
     std::fs::create_dir(&play.folder).unwrap();
     play.host.write(&format!("changed/{config}"), &document.to_string());
     play.call(&call);
-    let lines = play.host.logged(&["is not believed"]);
+    let lines = play.host.logged(&["is ignored"]);
     assert_eq!((lines, play.host.logged(&["14992 more"])), (8, 1));
     let records = std::fs::read_dir(play.host.path("run/state/containers")).unwrap().flatten();
     let records: Vec<String> =

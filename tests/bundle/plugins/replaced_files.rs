@@ -148,7 +148,7 @@ fn a_replaced_launched_plugin_returns_after_its_replacement() {
     let other = works("other");
     let other = other.connect_as(&host, "10-greeter");
     wait_until("its process is gone", || !is_running(pid));
-    let is_logged = || host.logged(&["10-greeter is not started again before process"]) == 1;
+    let is_logged = || host.logged(&["10-greeter is restarted only after process"]) == 1;
     wait_until("it gives way", is_logged);
     // Longer than the pause after which it would be started.
     std::thread::sleep(Duration::from_millis(1500));

@@ -218,7 +218,7 @@ fn adjust_and_policy_test_show_promises_without_a_daemon() {
     let other = host.path("bundle").display().to_string();
     succeeds(&host.call(&["nri", "adjust", "--bundle", &other]));
     for (bundle, verdict) in
-        [(&bundle, "needs the plugin gpu: devices"), (&other, "is not about it")]
+        [(&bundle, "needs the plugin gpu: devices"), (&other, "does not match it")]
     {
         let page = host.call(&["nri", "policy", "test", "--bundle", bundle]);
         let page = String::from_utf8_lossy(&page.stdout).into_owned();

@@ -82,7 +82,7 @@ fn a_state_of_another_version_is_not_continued() {
         let _cut_off = installed.reexec();
         wait_until("the next program answers", || installed.pid() == before);
         wait_until("it says why", || {
-            installed.host.logged(&["state of the program before was dropped", "form"]) == 1
+            installed.host.logged(&["previous program's state was dropped", "form"]) == 1
         });
         let told = installed.host.plugin("10", "b", Script::default());
         nothing_has_changed(&installed, "c2", &told);
@@ -153,7 +153,7 @@ fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
         let name = "state";
         let mut daemon = with_state(&host, name);
         wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
-        host.logs(&["state of the program before was dropped"], 1);
+        host.logs(&["previous program's state was dropped"], 1);
         succeeds(&host.create("c1"));
         daemon.kill().unwrap();
         daemon.wait().unwrap();
@@ -162,7 +162,7 @@ fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
     host.write("missing", "");
     let mut daemon = with_state(&host, "missing");
     wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
-    host.logs(&["state of the program before was dropped"], 1);
+    host.logs(&["previous program's state was dropped"], 1);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }

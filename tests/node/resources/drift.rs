@@ -140,7 +140,7 @@ fn a_value_that_cannot_be_restored_is_reported_and_retried() {
     let Some(mut place) = pinned("") else { return };
     faulty(&mut place, "fail");
     write(&place, "pids", "pids.max", "5");
-    place.host.logs_at_least(&["PidsLimit could not be put back"], 1);
+    place.host.logs_at_least(&["PidsLimit could not be restored"], 1);
     let is_noted = || place.host.admin(&["audit"]).to_string().contains("\"skipped\"");
     wait_until("the audit log has it", is_noted);
     assert_eq!(text(&place, "pids", "pids.max"), "5");

@@ -210,7 +210,7 @@ fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
     let explained = pod.place.host.admin(&["explain", "p1"]);
     let refused = explained["refused"].to_string();
     assert!(refused.contains("10-refusing refused: not that much"), "{explained}");
-    assert!(refused.contains("the pod was resized all the same"), "{explained}");
+    assert!(refused.contains("the resize is in force nevertheless"), "{explained}");
     assert_eq!(explained["state"], "ready", "{explained}");
 }
 

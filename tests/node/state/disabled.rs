@@ -151,7 +151,7 @@ fn an_unreadable_state_does_not_count_as_removed() {
     std::os::unix::fs::symlink("root", host.path("root")).unwrap();
     succeeds(&host.call(&["nri", "enable"]));
     assert_eq!(state(&host, "c1"), "running");
-    assert!(!is_caught_up(&host), "it is asked for again");
+    assert!(!is_caught_up(&host), "it is checked again");
     std::fs::remove_file(host.path("root")).unwrap();
     std::fs::rename(host.path("elsewhere"), host.path("root")).unwrap();
     wait_until("all is looked at", || is_caught_up(&host));

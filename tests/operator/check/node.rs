@@ -31,7 +31,7 @@ const RUNTIME: &[Fault] = &[
         name: "not executable",
         seed: |world| set_mode(world, "fake/runc", 0o644),
         row: "real runtime",
-        says: "is no executable file",
+        says: "is not an executable file",
         next: "install runc, or set `runtime`",
         mend: Mend::By(put_back),
         ..FAULT
@@ -40,7 +40,7 @@ const RUNTIME: &[Fault] = &[
         name: "open to everybody",
         seed: |world| set_mode(world, "fake/runc", 0o777),
         row: "real runtime",
-        says: "may be written by everybody",
+        says: "is writable by all users",
         next: "install runc, or set `runtime`",
         mend: Mend::By(put_back),
         ..FAULT

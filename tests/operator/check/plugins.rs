@@ -76,7 +76,7 @@ const SOCKET: &[Fault] = &[
         name: "a plain file",
         seed: |world| world.host.write("nri.sock", ""),
         row: "plugin socket",
-        says: "it is there and no socket",
+        says: "it exists and is not a socket",
         next: "remove ",
         mend: Mend::By(hang_up),
         ..FAULT

@@ -71,7 +71,7 @@ const NO_ERRORS: [&str; 31] = [
     "has not taken its place",
     "it has no record of it",
     "it has no record of them",
-    "it is about every pod",
+    "it matches every pod",
     "no engine among the parents, in the bundle's path or in the annotations",
     "no engine among the parents, none in the bundle's path",
     "Podman's database does not show this container",

@@ -66,7 +66,7 @@ pub(crate) fn remove(
         Some(node["metadata"]["name"].as_str().unwrap_or_default().to_owned())
     })?;
     if kept.is_empty() {
-        log("no node has nri-runc any more");
+        log("nri-runc is removed from all nodes");
         return Ok(());
     }
     Err(Failure::new(format!(

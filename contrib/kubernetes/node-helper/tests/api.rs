@@ -305,7 +305,7 @@ fn a_removal_deletes_the_daemonset_and_waits_for_its_last_pod() {
     let server = cluster("", "", 3);
     let said = succeeded(&server.asks(&remove("30"), ""));
     assert!(said.contains("waiting for kube-system/nri-runc-7 on two"), "{said}");
-    assert!(said.ends_with("no node has nri-runc any more\n"), "{said}");
+    assert!(said.ends_with("nri-runc is removed from all nodes\n"), "{said}");
     let asked = server.asked();
     let deletion = asked.iter().find(|one| one.line.starts_with("DELETE")).unwrap();
     assert!(deletion.body.contains("\"Foreground\""), "{deletion:?}");

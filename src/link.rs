@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_of_no_known_stage_is_refused() {
+    fn a_hook_of_an_unknown_stage_is_refused() {
         let frame = Frame::new(KIND_HOOK).field(TAG_STAGE, &[9]).finish();
         assert!(WrapperRequest::decode(&frame[4..]).unwrap_err().to_string().contains("stage"));
     }

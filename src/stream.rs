@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_read_as_may_and_each_that_ends_makes_room() {
+    fn readers_are_limited_and_each_end_frees_a_place() {
         let stream = Rc::new(EventStream::default());
         let mut readers: Vec<EventReader> =
             std::iter::from_fn(|| stream.follower(&Since::Now)).collect();

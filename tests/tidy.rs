@@ -75,7 +75,7 @@ fn every_file_states_its_purpose() {
 }
 
 #[test]
-fn no_file_has_outgrown_a_reader() {
+fn no_source_file_is_too_long() {
     for (name, text) in code() {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         assert!(is_generated(&text) || code.lines().count() <= 500, "{name} has grown too long");
@@ -232,7 +232,7 @@ fn daemon_rooms_named(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn rooms_of_the_daemon_form_a_tree() {
+fn folders_of_the_daemon_form_a_tree() {
     let mut above = BTreeSet::new();
     for (room, may) in DAEMON_ROOMS {
         let may: Vec<&str> = may.split_whitespace().collect();
@@ -413,7 +413,7 @@ const MAY_BLOCK: &[&str] = &[
 /// The daemon's loop waits for no other process (D53), and reads no more than it says (D54): all files
 /// are read through `src/files.rs`.
 #[test]
-fn files_are_opened_where_nothing_is_waited_for() {
+fn files_are_opened_only_without_blocking() {
     let opens = regex::Regex::new(OPENS).unwrap();
     for (name, text) in code() {
         let is_test = name.ends_with("tests.rs") || name.ends_with("/gaps.rs");
@@ -463,7 +463,7 @@ fn the_page_of_exit_codes_is_the_table_in_the_code() {
 }
 
 #[test]
-fn the_map_names_every_room() {
+fn the_map_names_every_folder() {
     let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(map.len() <= 10 << 10, "ARCHITECTURE.md is longer than 10 KiB");
     for entry in std::fs::read_dir(root().join("src")).unwrap().flatten() {

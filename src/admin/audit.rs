@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_their_titles() {
+    fn columns_are_aligned_with_their_titles() {
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "would_refuse",
             "plugin": "10-a", "pod": "web", "container": "c", "reason": "no"});
         let (heading, shown) = (heading(), shown(&line, false));

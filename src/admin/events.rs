@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_select_events_and_none_hides_that_events_are_missing() {
+    fn filters_select_events_but_never_hide_lost_ones() {
         let list = [
             event("refused", "shop", "web", json!({"app": "web"})),
             event("exited", "shop", "db", Value::Null),

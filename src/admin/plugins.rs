@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_connected_plugins_each_once() {
+    fn each_connected_plugin_is_named_once() {
         let list = [
             row("a", PluginState::Synchronized, 1),
             row("a", PluginState::Synchronizing, 2),

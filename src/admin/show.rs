@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_wrapped_between_them_and_a_longer_one_stays_whole() {
+    fn text_is_wrapped_at_words_and_a_longer_word_stays_whole() {
         let lines = |words: &str, width| lines_of("", words, width, "");
         assert_eq!(lines("a bc def", 4), ["a bc", "def"]);
         assert_eq!(lines("a", usize::MAX), ["a"]);

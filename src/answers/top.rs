@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_counted_between_two_moments() {
+    fn durations_are_counted_between_two_samples() {
         let mut before = Observations::within(&[0.005, 0.01]);
         (0..4).for_each(|_| before.add(0.001));
         let mut now = before.clone();

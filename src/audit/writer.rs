@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_of_refused_connections_leaves_the_other_lines() {
+    async fn a_flood_of_refused_connections_loses_no_other_lines() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let log = AuditLog::default();

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_values_of_others_are_named_each_with_its_half_of_the_file() {
+    fn changed_v2_values_are_reported_with_their_half_of_the_file() {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/cpu.weight", "77\n");
         for (wanted, line) in [

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_to_put_back_need_an_interval() {
+    fn fields_to_reapply_need_an_interval() {
         let read = |text| idle_reapply(&read(text));
         assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\n").is_some());
         assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\nevery = \"1s\"\n").is_none());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_after_one_that_matches_more_never_decides() {
+    fn a_rule_after_a_broader_one_is_reported() {
         for (first, second) in [
             ("hide = true", "deny = [\"Env\"]"),
             ("namespaces = [\"prod-*\"]", "namespaces = [\"prod-a\"]\nplugins = [\"x\"]"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_some_pod_or_plugin_reaches_is_not_named() {
+    fn a_reachable_rule_is_not_reported() {
         for (first, second) in [
             ("namespaces = [\"a\"]", "hide = true"),
             ("namespaces = [\"a\"]", "namespaces = [\"a\", \"b\"]"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_denies_probes_is_named_unless_one_permits_some() {
+    fn denying_probes_is_reported_unless_a_rule_permits_some() {
         for (text, count) in [
             ("[[exec_rule]]\n", 1),
             ("[[exec_rule]]\nterminal = false\nusers = [0]\n", 1),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_names_what_applies_it() {
+    fn each_change_names_the_step_that_applies_it() {
         let after = "run_dir = \"/x\"\nautostart = false\n[instance.nri-crun]\npath = \"/c\"\n\
                      [plugin.\"10-a.b\"]\ndeny = [\"Env\"]\n[nri]\nsocket_gid = 7\n";
         assert_eq!(

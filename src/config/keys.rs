@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_of_an_instance_never_leaves_it_another_runtime() {
+    fn a_mistyped_instance_key_never_selects_another_runtime() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;

@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn one_runtime_may_be_given_as_one_string_and_no_other_list_may() {
+    fn only_runtime_may_be_a_string_instead_of_a_list() {
         let (_temp, path) = file("runtime = \"crun\"\n");
         let loaded = load(Some(&path));
         assert_eq!((loaded.problems.len(), loaded.config.runtime), (0, vec!["crun".to_owned()]));
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_name_than_toml_is_named_and_not_read() {
+    fn a_file_without_the_suffix_toml_is_reported_and_not_read() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("etc/nri-runc/config.d");
         std::fs::create_dir_all(&folder).unwrap();
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_files_that_cannot_be_listed_refuses_creates() {
+    fn an_unreadable_folder_of_files_refuses_creates() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(temp.path().join("etc/nri-runc")).unwrap();
         crate::files::replace(&temp.path().join("etc/nri-runc/config.d"), b"").unwrap();

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_needs_no_parser() {
+    fn usual_files_need_no_parser() {
         let text = "# ours\nruntime = [\"/usr/bin/runc\", 'crun',]  # first wins\nautostart = false\n\
                     \n[instance.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
                     allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_left_to_the_parser() {
+    fn other_files_are_left_to_the_parser() {
         for text in [
             "autostart = false\nautostart = true\n",
             "[nri]\n[log]\n[nri]\n",

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_key_reads_the_same_however_it_is_written() {
+    fn a_value_is_read_equally_in_each_spelling_of_its_key() {
         let files = |text: &str| vec![(PathBuf::from("f"), text.to_owned())];
         let one =
             settings(&files("nri.wait_for = ['a',\n 'b'] # x\n[instance.x]\npath = '/y'\n")).keys;

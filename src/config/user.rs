@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_and_the_runtimes_of_root_hold_for_a_user() {
+    fn roots_policy_and_runtimes_apply_to_a_user() {
         let mut node = Config { run_dir: PathBuf::from("/run/other"), ..Config::default() };
         node.runtime = vec!["/opt/runc".to_owned()];
         node.instances.insert("nri-crun".to_owned(), "/opt/crun".to_owned());

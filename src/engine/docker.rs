@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_another_form_leads_nowhere() {
+    fn a_path_of_another_form_yields_no_data_root() {
         for path in ["", "/", "rootfs", "/a", "/a/b", "a/b/c/d/e"] {
             assert_eq!(candidates(path, &[]), [dockerd::DATA_ROOT], "{path}");
         }

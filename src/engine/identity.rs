@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_our_own_never_count_below_kubernetes() {
+    fn nri_runc_keys_never_count_in_pods_of_kubernetes() {
         use EngineKind::{ContainerdCri, Crio, Isulad, Kubernetes};
         for kind in [ContainerdCri, Crio, Isulad, Kubernetes] {
             for field in Field::ALL {
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn without_claims_nothing_is_settled() {
+    fn without_claims_a_field_has_no_value() {
         let mut claims = Claims::new(EngineKind::Crio);
         claims.add(Field::PodName, Source::Conmon, Some(String::new()));
         claims.add(Field::PodName, Source::DockerFile, Some("not in the table".to_owned()));

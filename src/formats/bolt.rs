@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_description_that_is_whole_counts() {
+    fn the_newer_valid_description_counts() {
         let mut bytes = DATABASE.to_vec();
         let newest = [0, PAGE].into_iter().max_by_key(|at| description(DATABASE, *at)).unwrap();
         bytes[newest + HEADER + 50] ^= 1;

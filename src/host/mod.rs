@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "faults")]
-    fn a_fault_from_a_file_strikes_once_at_the_passing_it_names() {
+    fn a_fault_from_a_file_triggers_once_at_the_named_pass() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("fault");
         let host = Host::new("", &format!("@{}", file.display()));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_a_minute_ago_are_forgotten() {
+    fn line_kinds_are_forgotten_after_a_minute() {
         let (lines, begun) = (LineLimit::default(), Instant::now());
         for number in 0..1000 {
             assert_eq!(lines.room(number, 1, begun), Room::Line);

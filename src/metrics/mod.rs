@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn names_made_up_at_random_end_in_one_row() {
+    fn random_plugin_names_share_one_row() {
         let metrics = Metrics::default();
         for number in 0..5000 {
             called(&metrics, &format!("10-made-up-{number}"), None);

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_came_between_look_and_rename_stays() {
+    fn a_socket_created_between_check_and_rename_stays() {
         let temp = tempfile::tempdir().unwrap();
         let (path, ours) = (temp.path().join("nri.sock"), temp.path().join("ours"));
         let _ours = UnixListener::bind(&ours).unwrap();

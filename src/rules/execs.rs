@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_compared_cleaned_and_no_star_crosses_a_slash() {
+    fn programs_match_by_clean_path_and_stars_match_no_slash() {
         for (patterns, program, matches) in [
             ("/bin/sh", "/bin/sh", true),
             ("/bin/sh", "//bin/./sh", true),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_ids_names_of_the_document_and_root() {
+    fn users_match_by_id_document_name_or_root() {
         for (users, uid, name, matches) in [
             ("0", "0", None, true),
             ("root", "0", None, true),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_about_pod_and_process_decides() {
+    fn the_first_rule_that_matches_pod_and_process_decides() {
         let rules = [
             section(&[("namespaces", "b"), ("name", "other pod")]),
             section(&[("terminal", "true"), ("name", "other process")]),

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_we_are_called_by_selects_an_instance() {
+    fn the_name_in_argv_0_selects_an_instance() {
         let temp = tempfile::tempdir().unwrap();
         let crun = program(temp.path(), "crun", 0o755);
         let mut config = config(&["/bin/sh"]);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_own_namespace_and_no_process_give_nothing() {
+    fn the_hosts_namespace_or_a_missing_process_has_no_addresses() {
         let own = std::process::id();
         assert_eq!(looked(own, None), [""; 0]);
         assert!(foreign_namespace(&Host::default(), own, None).is_none());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_come_in_their_order_and_version_4_first() {
+    fn addresses_are_ordered_by_interface_with_ipv4_first() {
         let one = |interface, address: &str| FoundAddress {
             interface,
             address: address.parse().unwrap(),

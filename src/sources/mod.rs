@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_run_directories_are_quick_and_others_not() {
+    fn only_files_of_run_directories_are_read_directly() {
         assert!(is_quick("/run/containers/x") && is_quick("/sys/fs/cgroup/pods/x"));
         assert!(
             !is_quick("/var/lib/x") && !is_quick("/run/user/7/x") && !is_quick("/run/../srv/x")

@@ -457,7 +457,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_of_another_boot_mean_nothing() {
+    fn records_of_another_boot_are_ignored() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();

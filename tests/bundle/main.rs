@@ -64,7 +64,7 @@ fn an_adjustment_reaches_the_runtime_and_changes_nothing_else() {
 }
 
 #[test]
-fn the_events_of_a_life_come_once_and_in_order() {
+fn a_containers_events_are_sent_once_and_in_order() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
@@ -78,7 +78,7 @@ fn the_events_of_a_life_come_once_and_in_order() {
 }
 
 #[test]
-fn explain_finds_a_container_by_its_pods_name_after_the_pod() {
+fn explain_finds_containers_by_the_name_of_a_removed_pod() {
     let host = started("");
     succeeds(&host.create("c1"));
     let pod = host.admin(&["pods"])[0].clone();
@@ -125,7 +125,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
 }
 
 #[test]
-fn no_name_leads_past_the_plugins() {
+fn no_container_name_bypasses_the_plugins() {
     let host = started("");
     let refusing = Script { refuses: Some("no"), ..Script::default() };
     let _told = host.plugin("90", "guard", refusing);
@@ -262,7 +262,7 @@ fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
 }
 
 #[test]
-fn a_wrapper_that_dies_after_the_verdict_is_undone() {
+fn the_verdict_of_a_wrapper_that_dies_is_undone() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {

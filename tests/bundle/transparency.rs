@@ -149,7 +149,7 @@ fn verbs_without_events_reach_the_runtime_byte_for_byte() {
 }
 
 #[test]
-fn while_switched_off_every_verb_is_the_runtimes() {
+fn while_disabled_every_verb_goes_to_the_runtime() {
     let place = Place::new("disable = true\n");
     let cases = corpus::load();
     let ours = cases.iter().filter(|case| is_ours(&case.argv));

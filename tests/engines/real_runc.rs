@@ -248,7 +248,7 @@ fn ours() -> &'static Path {
 }
 
 #[test]
-fn an_engine_cannot_distinguish_us_from_runc() {
+fn an_engine_cannot_distinguish_nri_runc_from_runc() {
     let Some(place) = Place::new() else { return };
     let (mut fine, mut failing) = (0, 0);
     for calls in FINE.iter().chain(FAILING) {
@@ -299,7 +299,7 @@ fn start_daemon(place: &Place) -> Started {
 }
 
 #[test]
-fn an_available_daemon_gets_no_request() {
+fn commands_without_events_send_the_daemon_no_request() {
     let Some(place) = Place::new() else { return };
     let _daemon = start_daemon(&place);
     assert!(place.has_daemon());

@@ -258,7 +258,7 @@ fn a_foreign_program_is_installed_unchecked_into_a_folder() {
 }
 
 #[test]
-fn the_program_before_stays_and_a_rollback_exchanges_the_two() {
+fn the_previous_program_stays_and_a_rollback_swaps_both() {
     let version = |text: &str| Some(text.to_owned());
     let place = Place::new();
     let before = place.tree();
@@ -351,7 +351,7 @@ fn a_missing_binary_changes_nothing() {
 }
 
 #[test]
-fn a_program_that_does_not_fit_leaves_no_half_and_one_line() {
+fn a_program_too_large_for_the_disk_leaves_no_partial_file() {
     let place = Place::new();
     place.install(&[]);
     let before = place.tree();

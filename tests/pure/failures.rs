@@ -312,7 +312,7 @@ async fn a_plugin_gone_before_its_turn_counts_as_absent() {
 }
 
 #[tokio::test]
-async fn strikes_count_in_a_row_and_an_answer_wipes_them_out() {
+async fn only_consecutive_strikes_count_and_an_answer_clears_them() {
     let settings = PluginSettings { strikes: Some(2), ..Default::default() };
     let slow =
         |_: Event, name: &str| if name == "slow" { Response::Hang } else { Response::Answer };

@@ -254,7 +254,7 @@ fn context() -> ttrpc::context::Context {
 }
 
 #[tokio::test]
-async fn an_old_runtimes_state_changes_reach_the_methods_of_today() {
+async fn state_change_of_an_old_runtime_reaches_the_new_methods() {
     let (client, _server, _stub, heard) = with_an_old_runtime().await;
     let change = |number| api::StateChangeEvent {
         event: protobuf::EnumOrUnknown::from_i32(number),
@@ -294,7 +294,7 @@ async fn a_failure_policy_is_declared_with_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_goodbye_ends_the_connection_even_if_the_runtime_does_not() {
+async fn shutdown_ends_the_connection_even_if_the_runtime_does_not() {
     let (client, _server, stub, heard) = with_an_old_runtime().await;
     client.shutdown(context(), &api::Empty::new()).await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(60), stub.closed());

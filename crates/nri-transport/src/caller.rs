@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unread_connection_fills_no_memory_and_its_end_ends_calls() {
+    async fn an_unread_connection_has_bounded_memory_and_ends_its_calls() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         let config = "c".repeat(TTRPC_LIMIT - 1000);

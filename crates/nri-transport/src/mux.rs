@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_frame_refuses_once_the_head_of_its_answer_came() {
+    async fn a_long_frame_refuses_once_its_response_header_arrived() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_too_long_ends_the_connection_at_its_head() {
+    async fn an_overlong_request_ends_the_connection_at_its_header() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         trunk.note_registered();

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_never_set_is_named_and_another_is_not() {
+    fn only_a_clock_that_was_never_set_is_reported() {
         let row = clock(7_000_000_000).unwrap();
         assert_eq!((row.ok, row.hint.as_str()), (false, "set the clock"));
         assert_eq!(clock(crate::clock::now()), None);

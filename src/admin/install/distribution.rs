@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_the_distributions_that_writes_it() {
+    fn a_file_identifies_the_distribution_that_writes_it() {
         for (path, wanted) in [
             ("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
             ("/srv/k3s/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_that_of_the_rendered_version() {
+    fn the_template_has_the_version_of_the_rendered_file() {
         let main = Distribution::Rke2.main();
         let folder = "/var/lib/rancher/rke2/agent/etc/containerd";
         assert_eq!(template(main, 2), Some(format!("{folder}/config.toml.tmpl")));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_k0s_file_without_its_first_line_is_its_owners() {
+    fn a_k0s_file_without_its_first_line_is_the_operators() {
         assert!(is_rendered(K0S_MAIN, "# k0s_managed=true\nversion = 2\n"));
         assert!(!is_rendered(K0S_MAIN, "# k0s_managed=false\nversion = 2\n"));
         assert!(!is_rendered(K0S_MAIN, "version = 2\n# k0s_managed=true\n"));

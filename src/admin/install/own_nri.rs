@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn both_names_of_a_sockets_folder_are_equal() {
+    fn var_run_and_run_are_the_same_socket_folder() {
         assert!(is_same_place("/run/nri/nri.sock", "/var/run/nri/nri.sock"));
         assert!(is_same_place("/srv/nri.sock", "/srv/nri.sock"));
         assert!(!is_same_place("/run/nri/nri.sock", "/run/nri/other.sock"));

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_due_after_a_while_and_not_without_a_daemon() {
+    fn a_condition_is_due_after_a_delay_and_only_with_a_daemon() {
         let mut conditions = NodeConditions::new(None, Duration::from_secs(3600));
         conditions.observe(Some(&status(&[("a", false)])));
         assert!(conditions.wanted().is_empty(), "it may be starting");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_of_others_stay_and_the_version_guards_them() {
+    fn foreign_taints_stay_and_the_version_guards_them() {
         let others =
             json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "x"});
         let node = |taints: Value| json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": taints}});
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_that_kubernetes_takes() {
+    fn condition_keys_are_valid_in_kubernetes() {
         assert_eq!(key("10-policy"), "nri-runc.dev/missing-10-policy");
         let odd = ["a b", "ä", "a.", "", "a/b", &"x".repeat(300)].map(key);
         for one in &odd {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_between_two_moments() {
+    fn rates_are_computed_between_two_samples() {
         let begun = Instant::now();
         let first = sample(begun, 10);
         let last = sample(begun + Duration::from_secs(4), 30);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_alone_has_latencies_and_no_rates() {
+    fn one_sample_alone_has_latencies_and_no_rates() {
         let only = sample(Instant::now(), 10);
         let document = document(&only, &only);
         assert_eq!(document.plugins[0].per_second, None);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_minute_and_a_steady_life_resets_them() {
+    fn pauses_double_up_to_a_minute_and_a_steady_run_resets_them() {
         let mut pauses = Pauses::default();
         let short = Duration::from_secs(59);
         let seconds: Vec<u64> = (0..8).map(|_| pauses.after(short).as_secs()).collect();

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_known_by_the_cgroup_that_kubelet_made() {
+    fn a_pod_is_identified_by_the_cgroup_that_kubelet_made() {
         let uid = "0a1b2c3d-0000-4000-8000-000000000001";
         let slice = uid.replace('-', "_");
         for (cgroup, wanted) in [
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_returns_but_a_session_does_not() {
+    fn a_system_service_may_return_but_a_session_does_not() {
         assert!(is_service("/system.slice/balloons.service"));
         assert!(!is_service("/user.slice/user-0.slice/user@0.service"));
         assert!(!is_service("/user.slice/user-0.slice/session-1.scope"));

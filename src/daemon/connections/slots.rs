@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_again_once_its_connection_is_done_with() {
+    fn a_slot_is_freed_when_its_holder_is_dropped() {
         let slots = Slots::default();
         for _round in 0..10 {
             let taken = flood(&slots, 64, |_| "/".to_owned());

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubelet_is_a_program_of_that_name_or_a_configured_one() {
+    fn kubelet_is_recognized_by_known_or_configured_names() {
         let configured = ["my-kubelet".to_owned(), "/opt/agent/node".to_owned()];
         for program in [
             "/usr/bin/kubelet",

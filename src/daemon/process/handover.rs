@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_read_whole_or_not_at_all() {
+    fn a_handover_state_is_read_completely_or_not_at_all() {
         let state = written(STATE_VERSION, b"{\"a\": 1}");
         assert_eq!(document(&state), Ok(b"{\"a\": 1}".to_vec()));
         for length in 0..state.len() {

@@ -367,18 +367,18 @@ mod tests {
     }
 
     #[test]
-    fn a_process_works_for_the_container_that_it_names() {
+    fn a_process_belongs_to_the_container_on_its_command_line() {
         assert!(names_c1("runc\0start\0c1\0", true).unwrap());
         assert!(!names_c1("runc\0start\0c11\0", true).unwrap());
     }
 
     #[test]
-    fn a_containers_process_that_has_the_number_is_not_read() {
+    fn a_container_process_with_a_reused_pid_is_not_read() {
         assert!(!names_c1_in("runc\0start\0c1\0", true, "pid:[2]").unwrap());
     }
 
     #[test]
-    fn a_process_in_the_middle_of_execve_is_read_again() {
+    fn a_process_during_execve_is_read_again() {
         assert!(names_c1("", true).unwrap_err().may_pass());
         assert!(!names_c1("", false).unwrap(), "a kernel thread, or one that has ended");
     }

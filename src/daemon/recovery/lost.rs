@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_twice_is_removed_with_its_pod() {
+    fn a_container_gone_at_two_checks_is_removed_with_its_pod() {
         run(async {
             let place = Place::new();
             let daemon = place.daemon(&["a", "b"], None);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_or_a_state_that_is_left_keeps_the_record() {
+    fn a_remaining_bundle_or_state_keeps_the_record() {
         run(async {
             for above in ["root", "bundles"] {
                 let place = Place::new();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_lives_keeps_a_record_without_files() {
+    fn a_living_process_keeps_a_record_without_files() {
         run(async {
             let place = Place::new();
             let daemon = place.daemon(&["a"], Some(std::process::id()));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_cannot_be_looked_up_is_not_gone() {
+    fn an_unreadable_path_does_not_count_as_gone() {
         run(async {
             for above in ["root", "bundles"] {
                 let place = Place::new();

@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_without_an_end_holds_up_no_other_folder() {
+    async fn a_hanging_check_delays_no_other_folder() {
         let mut arrivals = Arrivals::default();
         arrivals.came("hung".into());
         begin_endless_look(&mut arrivals, "hung");
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_an_earlier_folder_ends_no_other_one_of_its_name() {
+    fn checking_an_earlier_folder_ends_no_check_of_a_later_one() {
         let mut arrivals = Arrivals::default();
         let name = OsStr::new("c1");
         arrivals.came(name.to_owned());

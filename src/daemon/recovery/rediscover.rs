@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_a_part_of_one_name() {
+    fn a_star_matches_a_part_of_one_path_element() {
         let temp = tempfile::tempdir().unwrap();
         for folder in ["runtime-a/moby", "runtime-b/moby", "other/moby"] {
             std::fs::create_dir_all(temp.path().join(folder)).unwrap();
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_spelled_as_its_engine_does() {
+    fn the_root_is_spelled_as_on_conmons_command_line() {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("root");
         std::fs::create_dir(&root).unwrap();

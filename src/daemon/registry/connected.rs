@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_that_only_grows_is_given_up() {
+    fn a_backlog_that_keeps_growing_is_dropped() {
         let mut backlog = Backlog::default();
         for _ in 0..limits::EVENT_BACKLOG {
             assert_eq!(backlog.push(event(1)), Ok(()));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_has_a_bound_in_bytes() {
+    fn a_backlog_is_bounded_in_bytes() {
         let half = limits::EVENT_BACKLOG_BYTES / 2;
         let around = usize::try_from(event(half).size()).unwrap() - half;
         for (more, is_taken) in [(0, true), (1, false)] {

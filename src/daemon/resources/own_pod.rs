@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn hierarchies_that_name_two_containers_prove_nothing() {
+    fn hierarchies_that_name_two_containers_are_an_error() {
         let all = [("victim", "/podv/victim"), ("own", "/podo/own")];
         let inits = [
             "4:cpu:/podv/victim\n3:pids:/podv/victim\n0::/",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn systemds_scopes_and_unnamed_cgroups_are_known_by_their_names() {
+    fn scopes_and_unnamed_cgroups_are_recognized_by_name() {
         let slice = "kubepods-podo.slice:cri-containerd:own";
         let path = "0::/kubepods.slice/kubepods-podo.slice/cri-containerd-own.scope";
         assert_eq!(found(path, &[("own", slice)], &[path]), Some(0));

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_that_wait_have_a_bound_in_bytes() {
+    fn waiting_updates_are_bounded_in_bytes() {
         let around = update_of(0).bytes();
         let half = limits::DEFERRED_BYTES / 2;
         for (next, is_taken) in [(half, true), (half + 1, false), (8 * half, false)] {

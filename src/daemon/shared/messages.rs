@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_record_gives_an_empty_message() {
+    fn a_corrupt_record_yields_an_empty_message() {
         let spoiled = Wire(vec![0xff; 4].into());
         assert_eq!(from_wire::<api::PodSandbox>(&spoiled), api::PodSandbox::default());
     }

@@ -65,7 +65,7 @@ fn adjusted() -> (TestHost, Heard) {
 }
 
 #[test]
-fn events_and_newcomers_have_the_runtimes_document() {
+fn events_and_synchronize_match_the_runtimes_document() {
     let (host, heard) = adjusted();
     let written: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
     let created = of(&heard, "PostCreateContainer");

@@ -41,7 +41,7 @@ fn told(ends: &Ends) -> Value {
 
 /// A container whose engine writes exit codes: the shim's file lies in the bundle.
 #[test]
-fn an_exit_code_makes_the_reason() {
+fn the_exit_code_determines_the_reason() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let (script, ends) = listens(STOPS);

@@ -74,7 +74,7 @@ fn earlier_plain_containers_are_synchronized_and_end() {
 }
 
 #[test]
-fn a_connected_plugin_gets_no_create_container_of_them() {
+fn connected_plugins_get_no_create_of_plain_containers() {
     let mut host = shared_root("node");
     host.start_daemon();
     let told = host.plugin("10", "env", Script::default());
@@ -125,7 +125,7 @@ fn foreign_containers_are_updated_without_the_engines_values() {
 }
 
 #[test]
-fn an_update_that_their_runtime_refuses_is_not_on_record() {
+fn an_update_refused_by_a_plain_runtime_is_not_recorded() {
     let mut host = shared_root("node");
     host.write("fake/fail-update", "");
     plain_run(&host, "theirs");
@@ -137,7 +137,7 @@ fn an_update_that_their_runtime_refuses_is_not_on_record() {
 }
 
 #[test]
-fn another_daemon_keeps_them_and_notices_ended_ones() {
+fn the_next_daemon_keeps_plain_containers_and_notices_exits() {
     let mut host = shared_root("node");
     plain_run(&host, "gone");
     plain_run(&host, "stays");
@@ -178,7 +178,7 @@ fn a_reload_of_the_scope_synchronizes_plugins_again() {
 }
 
 #[test]
-fn a_daemon_of_the_narrow_scope_drops_them_silently() {
+fn a_daemon_with_a_narrower_scope_drops_them_silently() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -260,7 +260,7 @@ fn other_entries_of_the_root_directory_are_skipped() {
 }
 
 #[test]
-fn a_restart_under_its_id_is_another_container() {
+fn a_restart_under_the_same_id_is_a_new_container() {
     let mut host = shared_root("node");
     host.start_daemon();
     let told = host.plugin("10", "env", Script::default());
@@ -288,7 +288,7 @@ fn a_restart_under_its_id_is_another_container() {
 }
 
 #[test]
-fn a_restart_while_no_daemon_runs_is_another_container() {
+fn a_restart_without_a_daemon_is_a_new_container() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();

@@ -167,7 +167,7 @@ fn probes_cost_the_daemon_nothing() {
 
 /// `/run` need not be a tmpfs: what an earlier boot left there means nothing.
 #[test]
-fn after_a_restart_of_the_host_nothing_of_before_is_believed() {
+fn records_from_before_a_host_restart_are_ignored() {
     let mut host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));

@@ -81,7 +81,7 @@ fn a_delete_in_progress_at_the_daemons_start_is_followed() {
 }
 
 #[test]
-fn a_container_that_was_only_created_is_started_with_leave() {
+fn plugins_are_asked_before_an_adopted_container_starts() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     host.start_daemon();
@@ -94,7 +94,7 @@ fn a_container_that_was_only_created_is_started_with_leave() {
 }
 
 #[test]
-fn a_refused_start_is_refused_for_an_adopted_container_too() {
+fn a_plugin_may_refuse_the_start_of_an_adopted_container() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     host.start_daemon();
@@ -141,7 +141,7 @@ fn a_create_without_its_daemon_is_taken_over_unadjusted() {
 }
 
 #[test]
-fn a_creation_past_the_daemon_that_failed_is_not_adopted() {
+fn a_failed_bypassed_creation_is_not_adopted() {
     let mut host = without_a_daemon();
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());

@@ -92,7 +92,7 @@ fn soft_limits_of_the_first_caller_are_lifted() {
 }
 
 #[test]
-fn the_daemon_is_not_as_nice_as_the_first_caller() {
+fn the_daemon_does_not_inherit_the_first_callers_niceness() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec nice -n 15"));
     assert_eq!(stat_field(&host, 19), "0");
@@ -108,7 +108,7 @@ fn the_daemon_has_the_ordinary_scheduling_policy() {
 }
 
 #[test]
-fn the_daemon_has_no_io_priority_of_the_first_caller() {
+fn the_daemon_does_not_inherit_an_io_priority() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec ionice -c 3"));
     let pid = host.admin(&["status"])["pid"].to_string();

@@ -107,7 +107,7 @@ fn unregistered_and_disconnected_plugins_are_shown() {
 }
 
 #[test]
-fn a_flood_leaves_no_trace() {
+fn a_flood_of_connections_leaves_no_trace() {
     let host = started("[nri]\nplugin_registration_timeout = \"300ms\"\n");
     // The daemon waits at a second descriptor of the same file, which it closes and opens: a single
     // look may find one too few.
@@ -261,7 +261,7 @@ fn a_wrapper_of_another_version_gets_an_incompatible_error() {
 }
 
 #[test]
-fn another_user_may_not_ask_the_daemon() {
+fn another_user_may_not_query_the_daemon() {
     let host = started("");
     open_to_all(&host, &["", "run", "run/daemon.sock"]);
     let ask = || {
@@ -277,7 +277,7 @@ fn another_user_may_not_ask_the_daemon() {
 }
 
 #[test]
-fn a_daemon_of_another_user_is_not_believed() {
+fn a_daemon_of_another_user_is_not_trusted() {
     let host = TestHost::new("on_daemon_failure = \"fail\"\nautostart = false");
     std::fs::create_dir(host.path("run")).unwrap();
     open_to_all(&host, &["", "run"]);
@@ -349,7 +349,7 @@ fn garbage_on_the_daemon_socket_is_harmless() {
 }
 
 #[test]
-fn an_odd_question_is_refused_or_passed_and_the_daemon_lives() {
+fn an_odd_request_is_refused_or_passed_and_the_daemon_lives() {
     let host = started("");
     for words in [
         &[][..],

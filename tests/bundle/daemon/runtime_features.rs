@@ -37,7 +37,7 @@ fn a_runtimes_features_are_queried_once_until_it_is_replaced() {
 }
 
 #[test]
-fn everyday_adjustments_and_verbs_ask_no_runtime() {
+fn usual_adjustments_and_verbs_query_no_runtime() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("A", "1"));
     succeeds(&host.create("c1"));

@@ -81,7 +81,7 @@ fn no_plugin_is_started_or_awaited_with_an_engines_socket() {
 }
 
 #[test]
-fn required_plugins_are_suspended_with_an_engines_socket() {
+fn required_plugins_are_not_enforced_with_an_engines_socket() {
     let mut host = TestHost::new(
         "[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",

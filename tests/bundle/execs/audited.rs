@@ -72,7 +72,7 @@ fn a_detached_process_that_did_not_start_is_a_failed_line() {
 }
 
 #[test]
-fn arguments_are_all_there_without_values_or_none_is() {
+fn exec_lines_have_all_arguments_without_values_or_none() {
     let host = host("exec = true\nexec_args = \"all\"\n", "");
     succeeds(&host.create("c1"));
     let args = json!(["env", "TOKEN=s3cret", "--password=s3cret", "sh"]);
@@ -112,7 +112,7 @@ fn a_reload_switches_exec_lines_for_existing_containers_too() {
 }
 
 #[test]
-fn a_container_that_the_daemon_does_not_know_has_lines_too() {
+fn execs_in_unknown_containers_are_audited_too() {
     let mut host = host(EXEC, "");
     host.kill_daemon();
     succeeds(&host.call(&["nri", "disable"]));
@@ -129,7 +129,7 @@ fn a_container_that_the_daemon_does_not_know_has_lines_too() {
 }
 
 #[test]
-fn without_a_daemon_nothing_waits_and_none_is_started() {
+fn an_exec_without_a_daemon_starts_none_and_does_not_wait() {
     let mut host = host(EXEC, "");
     succeeds(&host.create("c1"));
     host.kill_daemon();

@@ -204,7 +204,7 @@ fn a_value_that_cannot_be_passed_on_is_refused() {
 }
 
 #[test]
-fn an_operator_forbids_fields_of_execs_as_of_creations() {
+fn denied_fields_apply_to_execs_as_to_creations() {
     let denied = "[plugin.a]\ndeny = [\"Args\"]\n";
     for (adjust, is_refused) in [
         (directory("/work"), true),
@@ -236,7 +236,7 @@ fn a_hidden_pods_execs_reach_no_hidden_plugin() {
 }
 
 #[test]
-fn validators_see_the_whole_and_one_of_them_rejects() {
+fn validators_receive_all_changes_and_any_may_reject() {
     let agrees = ExecPlugin::validating(None);
     let host = with(&adjusting(all_four()));
     connect(&host, &agrees, "80-agrees");

@@ -157,7 +157,7 @@ fn a_rule_is_chosen_by_the_pod_and_tested_by_policy_test() {
 }
 
 #[test]
-fn containers_from_before_a_rule_and_unknown_ones_are_ruled_too() {
+fn rules_apply_to_earlier_and_to_unknown_containers() {
     let mut host = host("", "");
     succeeds(&host.create("c1"));
     host.kill_daemon();

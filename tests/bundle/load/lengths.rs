@@ -161,7 +161,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
 }
 
 #[test]
-fn a_name_that_is_short_enough_to_be_read_is_refused_shortly() {
+fn a_long_but_readable_name_is_refused_in_a_short_line() {
     let host = started(BUSY);
     let mut stream = UnixStream::connect(host.path("nri.sock")).unwrap();
     stream.write_all(&registration(200)).unwrap();

@@ -43,7 +43,7 @@ fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
 
 /// The time that is left travels with each request: a handler's context has it as its deadline.
 #[test]
-fn a_handler_on_the_go_stub_knows_the_time_that_it_has() {
+fn a_go_stub_handler_receives_its_deadline() {
     let Some(program) = golang::program("recorder") else { return };
     let mut host =
         TestHost::new("[plugin.recorder]\nrequest_timeout = \"20s\"\nsync_timeout = \"300s\"\n");

@@ -130,7 +130,7 @@ fn is_watched(pid: i32, folder: &Path) -> bool {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_watched_for_from_above() {
+fn a_missing_plugin_folder_is_awaited_from_its_parent() {
     let mut host = TestHost::new("");
     configure(&host, "saw");
     let text = host.read("config.toml").replace("/plugins\"", "/a/b/plugins\"");

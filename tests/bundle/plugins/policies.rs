@@ -42,7 +42,7 @@ fn hears(responder: &SharedPlugin, line: &str) {
 }
 
 #[test]
-fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
+fn a_silent_plugin_that_declares_fail_request_refuses() {
     let host = started(SILENT);
     let odd = seat(
         &host,

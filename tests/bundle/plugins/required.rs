@@ -92,7 +92,7 @@ fn exempt_and_tolerant_pods_start_without_a_required_plugin() {
 }
 
 #[test]
-fn a_plugin_that_the_pod_asks_for_counts_from_its_beginning_too() {
+fn a_plugin_required_by_the_pod_must_answer_its_start_too() {
     let host = started(VALIDATOR);
     let more = json!({KEY: "[guard]"});
     fails(&pod_in(&host, "p1", "shop", &more), &["required plugin guard is not connected"]);

@@ -85,7 +85,7 @@ fn an_outside_process_cannot_be_a_pre_installed_plugin() {
 }
 
 #[test]
-fn a_name_is_its_files_before_the_first_start_and_between_two() {
+fn a_file_owns_its_name_before_and_between_its_runs() {
     let never = host(REQUIRED, silent);
     let _outside = Started::plugin(&never, "10-policy");
     is_turned_away(&never, "10-policy");

@@ -45,7 +45,7 @@ fn other_process(host: &TestHost) -> Child {
 }
 
 #[test]
-fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
+fn the_plugin_socket_is_taken_once_the_engine_frees_it() {
     let mut host = TestHost::new("[plugin.env]\nrequired = true\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
     host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
@@ -75,7 +75,7 @@ fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
 }
 
 #[test]
-fn an_engine_that_is_killed_leaves_the_plugin_socket_to_us() {
+fn the_plugin_socket_of_a_killed_engine_is_taken() {
     let mut host = TestHost::new("");
     let mut engine = other_process(&host);
     host.start_daemon();
@@ -143,7 +143,7 @@ fn connected_plugins_stay_while_an_engine_has_the_socket() {
 }
 
 #[test]
-fn a_plugin_socket_is_taken_back_when_the_engine_lets_go_of_it() {
+fn a_lost_plugin_socket_is_retaken_once_the_engine_frees_it() {
     let (host, engine) = replaced_by_an_engine();
     let_go(&host, engine);
     becomes(&host, "open");

@@ -191,7 +191,7 @@ fn a_container_its_engine_drops_is_removed_with_the_delete() {
 }
 
 #[test]
-fn the_end_of_everything_that_the_engine_kept_removes_it_all() {
+fn removing_the_engines_whole_folder_removes_all_pods() {
     let host = started("");
     let told = host.plugin("10", "listener", Script::default());
     for pod in ["p1", "p2"] {

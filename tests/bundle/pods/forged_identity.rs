@@ -129,7 +129,7 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
 }
 
 #[test]
-fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
+fn an_nri_runc_key_joins_no_pod_of_another_engine() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let tasks = "io.containerd.runtime.v2.task";
@@ -169,7 +169,7 @@ fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
 }
 
 #[test]
-fn names_that_our_keys_give_have_a_bound() {
+fn names_from_nri_runc_keys_are_bounded() {
     let mut host = TestHost::new("");
     host.start_daemon();
     for (id, length) in [("c1", 253), ("c2", 254)] {

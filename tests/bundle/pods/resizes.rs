@@ -167,7 +167,7 @@ fn only_kubelets_writes_are_resizes() {
 }
 
 #[test]
-fn a_writer_that_cannot_be_named_is_counted_and_no_resize() {
+fn an_unidentified_write_is_counted_but_is_no_resize() {
     let host = host();
     let told = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");

@@ -137,7 +137,7 @@ fn a_pod_that_dies_by_itself_is_stopped_at_its_exit_and_once() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_alive_is_stopped_before() {
+fn a_running_pod_is_stopped_before_its_deletion() {
     let host = started("");
     let (script, found) = looking(&host);
     let told = running(&host, &[], script);

@@ -59,7 +59,7 @@ fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
 }
 
 #[test]
-fn the_daemon_reads_refusals_of_promises_without_it() {
+fn promise_refusals_without_a_daemon_are_reported_later() {
     let mut host = TestHost::new(&format!("autostart = false\n{}", promise(DEVICES)));
     fails(&host.create("c1"), &["the promise \"gpu driver\" needs the plugin gpu"]);
     host.start_daemon();

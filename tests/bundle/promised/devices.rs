@@ -86,7 +86,7 @@ fn a_device_of_another_name_counts_by_its_number() {
 }
 
 #[test]
-fn only_the_plugin_of_that_name_keeps_the_promise() {
+fn only_the_plugin_of_that_name_satisfies_the_promise() {
     let lines = promise(NVIDIA).replace("\"gpu\"", "\"10-gpu\"");
     let host = started(&lines);
     let bundle = gpu(&host);
@@ -102,7 +102,7 @@ fn only_the_plugin_of_that_name_keeps_the_promise() {
 }
 
 #[test]
-fn audit_mode_creates_and_notes_it() {
+fn a_promise_in_audit_mode_refuses_nothing_and_is_noted() {
     let mut host = TestHost::new("");
     let audit = host.path("audit.log").display().to_string();
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{audit}\"\n");
@@ -133,7 +133,7 @@ fn audit_mode_creates_and_notes_it() {
 }
 
 #[test]
-fn exempt_namespaces_hold_and_no_annotation_excuses() {
+fn only_exempt_namespaces_exempt_from_a_promise() {
     let validator = "[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate\"\n";
     let host = started(&format!("{validator}{}", promise("devices = [\"/proc\"]")));
     let bundle = pod_container(&host, "kube-system", "c1");

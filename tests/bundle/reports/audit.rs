@@ -158,7 +158,7 @@ fn a_value_refused_by_the_runtime_is_a_line_with_its_field() {
 }
 
 #[test]
-fn a_skipped_plugin_has_a_line() {
+fn a_skipped_plugin_has_an_audit_line() {
     let host = host("[plugin.a]\nrequest_timeout = \"3s\"\n");
     let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
@@ -173,7 +173,7 @@ fn a_skipped_plugin_has_a_line() {
 }
 
 #[test]
-fn plugins_that_come_go_and_are_turned_away_are_lines() {
+fn connected_disconnected_and_refused_plugins_are_audited() {
     let host = host("");
     let leaves = Script { leaves: true, ..Script::default() };
     let _told = host.plugin("10", "a", leaves);
@@ -192,7 +192,7 @@ fn plugins_that_come_go_and_are_turned_away_are_lines() {
 }
 
 #[test]
-fn an_eviction_is_a_line() {
+fn an_eviction_is_an_audit_line() {
     let host = host("");
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));

@@ -114,7 +114,7 @@ fn changed_rules_injections_and_promises_change_decisions() {
 }
 
 #[test]
-fn a_pod_that_was_hidden_has_no_answer_to_go_by() {
+fn a_hidden_pod_has_no_recorded_answer() {
     let rule =
         "[[rule]]\nname = \"hide\"\nnamespaces = [\"shop\"]\nplugins = [\"a\"]\nhide = true\n";
     let host = recorded(rule);

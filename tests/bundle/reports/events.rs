@@ -58,7 +58,7 @@ fn live(host: &TestHost, id: &str) {
 }
 
 #[test]
-fn a_life_is_a_stream_of_events_each_there_once() {
+fn a_containers_events_are_streamed_exactly_once() {
     let host = started("");
     let _told = host.plugin("10", "a", Script::default());
     live(&host, "c1");
@@ -145,7 +145,7 @@ fn updates_are_events_but_repeated_values_are_not() {
 }
 
 #[test]
-fn a_plugin_that_leaves_is_disconnected() {
+fn a_plugin_that_exits_has_a_disconnected_event() {
     let host = started("");
     let _gone = host.plugin("30", "leaves", Script { leaves: true, ..Script::default() });
     let _refused_or_created = host.create("c1");
@@ -231,7 +231,7 @@ fn a_follower_without_events_continues_and_notes_the_gap() {
 }
 
 #[test]
-fn a_reader_that_stops_delays_nothing_and_gets_a_lost_line() {
+fn a_paused_reader_delays_nothing_and_gets_a_lost_line() {
     let host = started("");
     let follower = Following::begin(&host, &[]);
     live(&host, "first");

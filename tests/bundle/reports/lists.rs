@@ -81,7 +81,7 @@ fn pods_are_filtered_in_every_format() {
 }
 
 #[test]
-fn a_name_that_pods_prints_is_a_name_that_explain_takes() {
+fn names_printed_by_pods_are_accepted_by_explain() {
     let host = with_three_pods();
     succeeds(&host.create("alone"));
     for name in page(&host, &["pods", "-o", "name"]).lines() {
@@ -129,7 +129,7 @@ fn read(node: &Yaml<'_>) -> Value {
 }
 
 #[test]
-fn yaml_is_the_document_that_json_is() {
+fn yaml_and_json_print_the_same_document() {
     let host = with_three_pods();
     let _told = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("e1"));
@@ -180,7 +180,7 @@ fn unsupported_or_repeated_formats_are_usage_errors() {
 }
 
 #[test]
-fn a_prefix_that_several_have_is_an_error_that_names_them() {
+fn an_ambiguous_prefix_is_an_error_that_lists_the_matches() {
     let host = with_three_pods();
     for (words, wanted) in [
         (
@@ -211,7 +211,7 @@ fn a_prefix_that_several_have_is_an_error_that_names_them() {
 }
 
 #[test]
-fn an_entry_of_the_audit_log_is_found_by_a_prefix_that_one_has() {
+fn an_audit_line_is_found_by_an_unambiguous_prefix() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());

@@ -246,7 +246,7 @@ const SLOW: usize = 200;
 const SERVED: usize = 16;
 
 #[test]
-fn slow_clients_keep_no_probe_away_and_the_oldest_is_closed() {
+fn slow_clients_block_no_probe_and_the_oldest_is_closed() {
     let host = started(LISTENS);
     let at = address(&host);
     let pid = host.admin(&["status"])["pid"].as_u64().unwrap();

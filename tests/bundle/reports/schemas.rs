@@ -144,7 +144,7 @@ fn each_output_fits_its_schema_and_no_wrong_form_of_it_does() {
 }
 
 #[test]
-fn each_schema_is_of_an_output() {
+fn each_schema_belongs_to_an_output() {
     let folder = std::fs::read_dir(test_support::program::project().join("docs/schema")).unwrap();
     let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> = files.collect();
@@ -152,7 +152,7 @@ fn each_schema_is_of_an_output() {
 }
 
 #[test]
-fn each_keyword_of_a_schema_is_held() {
+fn each_keyword_of_a_schema_is_enforced() {
     let refuses = |schema: Value, document: Value, why: &str| {
         let checked = Schema::new(schema).check(&document).unwrap_err();
         assert!(checked.contains(why), "{checked}");

@@ -39,7 +39,7 @@ fn hostile_plugin() -> Adjustment {
 }
 
 #[test]
-fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
+fn hostile_names_are_escaped_on_screens_and_in_logs() {
     let host = started("");
     host.write("bundle/config.json", &hostile_bundle());
     let _told = host.plugin("10", "paints", hostile_plugin());
@@ -101,7 +101,7 @@ fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
 }
 
 #[test]
-fn json_keeps_hostile_names_as_they_are() {
+fn json_keeps_hostile_names_unchanged() {
     let host = started("");
     host.write("bundle/config.json", &hostile_bundle());
     let _told = host.plugin("10", "paints", hostile_plugin());
@@ -431,7 +431,7 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
 }
 
 #[test]
-fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
+fn the_kill_switch_is_logged_even_without_a_daemon() {
     let host = TestHost::new("[log]\ntarget = \"file\"");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));
@@ -452,7 +452,7 @@ fn with_a_plugin_that_went() -> TestHost {
 }
 
 #[test]
-fn a_plugin_that_went_shows_its_failures_and_why() {
+fn a_disconnected_plugin_shows_its_failures_and_the_reason() {
     let host = with_a_plugin_that_went();
     let row = host.admin(&["plugins"])[0].clone();
     assert_eq!((&row["failures"], &row["timeouts"]), (&json!(1), &json!(1)), "{row}");
@@ -471,7 +471,7 @@ fn the_page_of_plugins_shows_policies_and_fits_a_terminal() {
 }
 
 #[test]
-fn only_the_wide_page_has_plugins_events() {
+fn only_the_wide_page_of_plugins_has_their_events() {
     let host = with_a_plugin_that_went();
     assert!(!page(&host, &["plugins"]).contains("RunPodSandbox"));
     let wide = page(&host, &["plugins", "-o", "wide"]);

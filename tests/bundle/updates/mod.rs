@@ -61,7 +61,7 @@ fn plugins_receive_an_engines_update_and_change_it() {
 }
 
 #[test]
-fn an_engine_that_repeats_itself_undoes_nothing() {
+fn an_engines_repeated_values_undo_nothing() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
@@ -133,7 +133,7 @@ fn values_invalid_for_every_runtime_name_the_plugin() {
 }
 
 #[test]
-fn resources_in_a_file_have_a_bound() {
+fn resources_in_a_file_are_bounded() {
     let host = started("");
     let _told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
@@ -156,7 +156,7 @@ fn resources_in_a_file_have_a_bound() {
 }
 
 #[test]
-fn a_failed_update_does_not_count_as_done() {
+fn a_failed_update_does_not_count_as_applied() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));

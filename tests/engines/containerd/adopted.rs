@@ -8,7 +8,7 @@ use super::host::{self, Engine};
 use super::{container, create, end_pod, pod, run_pod, start};
 
 #[tokio::test]
-async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
+async fn a_pod_created_without_the_daemon_is_adopted() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let file = engine.path("nri-runc.toml");

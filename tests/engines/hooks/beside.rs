@@ -38,7 +38,7 @@ fn a_run_by_the_wrapper_has_its_events_once() {
 }
 
 #[test]
-fn a_container_removed_without_us_is_noticed_at_once() {
+fn a_container_removed_without_the_wrapper_is_noticed_at_once() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));
@@ -53,7 +53,7 @@ fn a_container_removed_without_us_is_noticed_at_once() {
 }
 
 #[test]
-fn an_id_that_changes_hands_behind_our_back_has_two_lives() {
+fn an_id_reused_without_the_wrapper_is_two_containers() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     succeeds(&hooked.host.create("c1"));
     wait_until("the create is settled", || {

@@ -89,7 +89,7 @@ fn bad_input_is_one_line_without_a_request() {
 }
 
 #[test]
-fn a_state_that_never_ends_is_given_up() {
+fn an_endless_state_on_standard_input_is_abandoned() {
     let host = TestHost::new("");
     let mut child = hook(&host, "poststop");
     let mut input = child.stdin.take().unwrap();

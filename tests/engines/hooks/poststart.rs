@@ -75,7 +75,7 @@ fn runc_runs_a_poststart_hook_inside_create() {
 }
 
 #[test]
-fn so_does_a_newer_runc() {
+fn runc_1_5_runs_a_poststart_hook_inside_create() {
     let Some(newer) = tools::newer("runc-1.5.2") else { return };
     is_inside_create(&newer.join("runc"));
 }

@@ -24,7 +24,7 @@ fn is_fine(output: &Output) {
 }
 
 #[test]
-fn the_rules_are_valid_and_fire_when_and_only_when_they_should() {
+fn the_alert_rules_are_valid_and_fire_exactly_when_expected() {
     let Some(program) = golang::program("promtool") else { return };
     let check = ["check", "rules", "--lint=all", "--lint-fatal", "rules.yaml", "alerts.yaml"];
     is_fine(&promtool(&program, &mixin(), &check));

@@ -92,7 +92,7 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
 }
 
 #[test]
-fn a_forced_uninstall_names_the_users_and_their_end_still_works() {
+fn a_forced_uninstall_lists_containers_that_can_still_end() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
@@ -142,7 +142,7 @@ fn a_manual_entry_is_not_overwritten() {
 }
 
 #[test]
-fn check_finds_whether_podman_knows_us() {
+fn check_reports_whether_podman_has_the_runtime() {
     let Some(host) = installed("") else { return };
     let checks = |host: &PodmanHost| host.admin(&["check"]).to_string();
     assert!(checks(&host).contains("podman"), "{}", checks(&host));

@@ -87,7 +87,7 @@ fn import(host: &PodmanHost, labels: &[&str], name: &str) {
 }
 
 #[test]
-fn labels_count_only_if_the_command_changes_the_images() {
+fn labels_count_only_if_they_differ_from_the_images() {
     let Some(host) = installed("") else { return };
     let (_told, heard) = hears(&host);
     let labels = [

@@ -149,7 +149,7 @@ fn plugins_of_a_user_change_the_users_containers() {
 }
 
 #[test]
-fn a_users_registration_is_undone_to_the_byte() {
+fn a_users_registration_is_undone_byte_for_byte() {
     let Some(user) = RootlessHost::new() else { return };
     let list = || {
         let script = "cd \"$HOME/.config\" && find . | sort && find . -type f | sort | xargs cat";

@@ -143,7 +143,7 @@ impl Flood {
 }
 
 #[test]
-fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
+fn a_flood_of_updates_delays_no_create_and_memory_is_bounded() {
     let mut host = with_a_record(BUSY);
     host.start_daemon();
     let asks = plays(&host, "10-flooder", flooder());
@@ -169,7 +169,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
 }
 
 #[test]
-fn a_flood_of_updates_keeps_no_program_from_taking_over() {
+fn a_flood_of_updates_does_not_prevent_a_reexec() {
     let installed = Installed::new(BUSY);
     let host = &installed.host;
     let asks = plays(host, "10-flooder", flooder());
@@ -222,7 +222,7 @@ fn stalls(socket: PathBuf, id: String, is_over: Arc<AtomicBool>) -> JoinHandle<(
 }
 
 #[test]
-fn plugins_that_are_never_synchronized_keep_no_program_away() {
+fn never_synchronized_plugins_do_not_prevent_a_reexec() {
     let installed = Installed::new("");
     let host = &installed.host;
     let is_over = Arc::new(AtomicBool::new(false));

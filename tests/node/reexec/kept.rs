@@ -277,7 +277,7 @@ fn a_foreground_run_continues_and_its_end_is_sent() {
 }
 
 #[test]
-fn rights_and_policies_hold_for_the_next_program() {
+fn rights_and_policies_apply_in_the_next_program() {
     let installed = Installed::new("[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
     let _told = host.plugin("10", "env", sets("HELLO", "there"));

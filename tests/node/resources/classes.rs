@@ -148,7 +148,7 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
 }
 
 #[test]
-fn an_rdt_class_of_the_engines_file_is_its_group() {
+fn only_rdt_classes_of_the_engines_file_are_entered() {
     let resctrl = tempfile::tempdir().unwrap();
     for dir in ["info", "gold", "foreign"] {
         std::fs::create_dir(resctrl.path().join(dir)).unwrap();

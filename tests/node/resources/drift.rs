@@ -63,7 +63,7 @@ fn pinned(more: &str) -> Option<Place> {
 }
 
 #[test]
-fn a_foreign_write_is_named_and_sets_the_exit_code() {
+fn a_foreign_write_is_reported_and_sets_the_exit_code() {
     let Some(place) = pinned("") else { return };
     assert_eq!(drift(&place, &[]), (Some(0), json!([]), String::new()));
     write(&place, "pids", "pids.max", "5");
@@ -98,7 +98,7 @@ fn a_limit_that_the_process_lowered_itself_is_marked() {
 }
 
 #[test]
-fn the_fields_of_the_configuration_are_put_back_and_no_others() {
+fn only_configured_fields_are_restored() {
     let Some(place) = pinned("") else { return };
     let log = place.host.path("audit.log");
     let audit = format!("{BACK}[audit]\ntarget = \"file\"\npath = \"{}\"\n", log.display());

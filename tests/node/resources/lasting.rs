@@ -23,7 +23,7 @@ fn says(explained: &Value, word: &str) -> bool {
 }
 
 #[test]
-fn no_verb_of_the_engine_brings_back_a_value_from_before() {
+fn no_verb_of_the_engine_restores_an_old_value() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();

@@ -105,7 +105,7 @@ fn a_plain_container_is_evicted_with_or_without_exit_code() {
 }
 
 #[test]
-fn one_that_waits_for_its_start_is_seen_to_start() {
+fn the_start_of_a_created_plain_container_is_noticed() {
     let Some(mut place) = whole_node("runc") else { return };
     place.prepare("theirs", &json!({}));
     let bundle = place.host.path("theirs").display().to_string();

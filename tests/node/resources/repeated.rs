@@ -23,7 +23,7 @@ fn engine() -> Value {
 }
 
 #[test]
-fn a_limit_repeated_by_the_engine_stays_the_plugins() {
+fn a_plugins_limit_stays_when_the_engine_repeats_its_own() {
     let Some(place) = place("") else { return };
     let told = place.host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
     place.run("c1", &engine());
@@ -58,7 +58,7 @@ fn a_quota_alone_leaves_a_plugins_period_in_the_cgroup() {
 }
 
 #[test]
-fn values_that_runc_does_not_apply_stay_the_plugins() {
+fn plugin_values_that_runc_does_not_apply_stay_in_force() {
     let Some(place) = place("") else { return };
     place.run("c1", &engine());
     let asking = place.asker();
@@ -149,7 +149,7 @@ fn an_update_that_waited_for_a_refused_start_is_carried_out() {
 }
 
 #[test]
-fn an_update_that_waited_for_a_start_that_never_was_is_named() {
+fn an_update_that_waited_for_a_missing_start_is_reported() {
     let Some(place) = place(PATIENT) else { return };
     let (reaches, lets_go, script) = holding();
     let _told = place.host.plugin("20", "holder", script);

@@ -68,7 +68,7 @@ fn a_record_without_its_state_is_removed_with_a_log_line() {
 }
 
 #[test]
-fn an_id_that_nothing_or_several_have_is_refused() {
+fn an_unknown_or_ambiguous_id_is_refused() {
     let host = started("");
     run(&host, "c1");
     run(&host, "c2");

@@ -189,7 +189,7 @@ fn records_of_an_older_version_are_used_after_an_upgrade() {
 }
 
 #[test]
-fn a_run_directory_from_before_a_boot_is_as_if_it_were_empty() {
+fn a_run_directory_of_an_earlier_boot_counts_as_empty() {
     let mut host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");

@@ -92,7 +92,7 @@ fn a_recovered_container_is_marked_on_every_screen() {
 }
 
 #[test]
-fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
+fn wiped_records_are_searched_once_per_boot() {
     let mut host = ours();
     host.start_daemon();
     run(&host, "c1");
@@ -123,7 +123,7 @@ fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
 }
 
 #[test]
-fn a_container_not_made_through_us_is_not_recovered() {
+fn a_container_made_without_nri_runc_is_not_recovered() {
     let mut host = started("autostart = false");
     run(&host, "c1");
     host.kill_daemon();
@@ -180,7 +180,7 @@ fn task(host: &TestHost, id: &str, annotations: &Value, program: &str) -> String
 }
 
 #[test]
-fn a_pod_of_our_registration_is_recovered_but_no_other() {
+fn only_pods_of_a_registered_engine_are_recovered() {
     let mut host = TestHost::new("");
     let host_root = host.path("host").display().to_string();
     std::fs::create_dir(host.path("host")).unwrap();

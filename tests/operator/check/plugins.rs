@@ -453,12 +453,12 @@ fn a_plugin_socket_that_plugins_cannot_use_is_named() {
 }
 
 #[test]
-fn each_way_to_be_a_plugin_without_root_is_named() {
+fn each_way_to_connect_plugins_without_root_is_named() {
     try_all(ACCESS);
 }
 
 #[test]
-fn a_restriction_to_programs_is_called_advice() {
+fn a_restriction_to_programs_is_reported_as_advice() {
     let world = World::new("[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
     let row = world.check().into_iter().find(|row| row["check"] == "plugin origins");
     let detail = row.as_ref().and_then(|row| row["detail"].as_str()).unwrap_or_default();

@@ -100,7 +100,7 @@ fn every_reader_agrees_on_a_configuration_file() {
 }
 
 #[test]
-fn a_reload_that_cannot_find_its_runtime_leaves_the_one_before() {
+fn a_reload_with_a_missing_runtime_keeps_the_previous_one() {
     let mut host = started("");
     let right = host.read("config.toml");
     let (_, rest) = right.split_once('\n').unwrap();

@@ -48,7 +48,7 @@ fn stop_ends_the_daemon_and_the_next_container_starts_it() {
 }
 
 #[test]
-fn restart_starts_the_daemon_with_the_configuration_that_it_had() {
+fn restart_keeps_the_daemons_configuration_file() {
     let host = started("");
     succeeds(&host.create("c1"));
     let before = pid(&host).unwrap();

@@ -156,7 +156,7 @@ fn a_value_that_a_kernel_may_refuse_is_a_warning() {
 }
 
 #[test]
-fn owners_are_those_named_or_the_place_in_the_file() {
+fn owners_are_named_plugins_or_positions_in_the_file() {
     let stand = Stand::new("");
     let mut named = env("A", "9");
     named["plugin"] = json!("10-foo");

@@ -172,7 +172,7 @@ fn changed_lines(diff: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_edit_of_daemon_json_is_all_that_uninstall_leaves() {
+fn uninstall_leaves_only_the_operators_edit_of_daemon_json() {
     let strategy = (
         proptest::option::weighted(0.8, edits(&docker_settings(), 5)),
         edits(&docker_settings(), 4),
@@ -280,7 +280,7 @@ fn edit_in_place(text: &str, edits: &[Edit]) -> String {
 }
 
 #[test]
-fn an_edit_of_containerds_file_is_all_that_uninstall_leaves() {
+fn uninstall_leaves_only_the_operators_containerd_edit() {
     let settings = containerd_settings();
     let strategy =
         (edits(&settings, 6), edits(&settings, 4), any::<bool>(), any::<bool>(), any::<bool>());
@@ -361,7 +361,7 @@ fn an_extended_entry_is_removed_if_it_names_our_program() {
 }
 
 #[test]
-fn a_default_that_was_chosen_since_stays() {
+fn a_default_chosen_after_install_stays() {
     let place = Place::new();
     place.write(DOCKER, "{\"default-runtime\": \"runc\"}\n");
     place.install("docker --default");

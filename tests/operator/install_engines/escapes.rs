@@ -81,7 +81,7 @@ fn stays_inside(place: &Place, outside: &Outside, case: &str) {
 }
 
 #[test]
-fn folders_that_are_links_out_of_the_root_lead_nowhere() {
+fn links_to_folders_outside_of_the_root_are_not_followed() {
     for link in [
         "etc",
         "etc/docker",
@@ -106,7 +106,7 @@ fn folders_that_are_links_out_of_the_root_lead_nowhere() {
 }
 
 #[test]
-fn files_that_are_links_out_of_the_root_are_not_read() {
+fn links_to_files_outside_of_the_root_are_not_read() {
     for (link, file) in [
         ("etc/docker/daemon.json", "daemon.json"),
         ("etc/containerd/config.toml", "config.toml"),

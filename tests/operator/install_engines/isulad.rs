@@ -16,7 +16,7 @@ fn settings(place: &Place) -> Value {
 }
 
 #[test]
-fn isulad_gets_a_runtime_and_has_its_file_back() {
+fn isulad_is_registered_and_its_file_restored() {
     for text in [None, Some(PACKAGED), Some("{}\n")] {
         let place = Place::new();
         if let Some(text) = text {

@@ -274,7 +274,7 @@ fn uninstall_keeps_an_edit_made_elsewhere_in_the_file() {
 }
 
 #[test]
-fn an_entry_that_names_another_program_now_is_its_editors() {
+fn an_entry_edited_to_another_program_stays() {
     let mut edited = 0;
     for (name, case, args) in good() {
         let place = Place::of(&case);
@@ -504,7 +504,7 @@ fn dockers_containers_are_found_by_its_command_line() {
 }
 
 #[test]
-fn docker_is_to_be_restarted_when_it_shall_forget_something() {
+fn removing_a_runtime_needs_a_restart_of_docker() {
     let place = Place::new();
     let next = |words: &str| {
         let (verb, rest) = words.split_once(' ').unwrap();

@@ -256,7 +256,7 @@ fn a_failed_restart_is_retried_and_its_command_printed() {
 }
 
 #[test]
-fn without_a_restart_node_waits_for_the_operators() {
+fn with_no_restart_node_waits_for_the_operators_restart() {
     let node = DockerNode::new();
     let output = node.once("--no-restart");
     assert_eq!(output.status.code(), Some(1));
@@ -501,7 +501,7 @@ fn an_address_without_a_port_is_refused() {
 }
 
 #[test]
-fn a_running_daemon_becomes_the_new_program_and_ends_with_it() {
+fn a_running_daemon_reexecs_and_ends_at_the_uninstall() {
     let node = DockerNode::new();
     let run_dir = node.root().join("run/nri-runc");
     let config = format!(

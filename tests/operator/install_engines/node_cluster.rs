@@ -264,7 +264,7 @@ fn a_missing_plugin_is_a_condition_and_a_taint_until_it_is_back() {
 }
 
 #[test]
-fn conditions_alone_and_nothing_are_possible_too() {
+fn conditions_alone_or_no_reports_can_be_configured() {
     let cluster = ClusterNode::new(REQUIRED);
     let mut running = cluster.start("--conditions");
     cluster.waits(true, false);

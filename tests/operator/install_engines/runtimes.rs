@@ -47,7 +47,7 @@ fn an_unresolvable_runtime_is_reported_before_any_write() {
 }
 
 #[test]
-fn another_runtime_than_that_is_noted_once() {
+fn a_different_default_runtime_is_noted_once() {
     let place = crio("/bin/cat", "runtime = [\"/bin/sh\"]");
     let note = install(&place, &[]).unwrap().unwrap();
     assert!(note.contains("is /bin/cat: to keep using it, set runtime = \"/bin/cat\""), "{note}");
@@ -82,8 +82,8 @@ fn podmans_built_in_runtime_is_noted_with_how_to_keep_it() {
 }
 
 #[test]
-fn a_value_that_cannot_be_set_does_not_refuse() {
-    // The engine's own is not there, a name has a runtime of its own, CRI-O does not run.
+fn install_does_not_refuse_if_no_setting_would_help() {
+    // The engine's own runtime is missing, a name has a separate runtime, CRI-O does not run.
     let place = crio("/nowhere/at/all/runc", "runtime = [\"/nowhere/runc\"]");
     assert_eq!(install(&place, &[]), Ok(None));
     let place = crio("/bin/cat", "");

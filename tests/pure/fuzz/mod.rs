@@ -130,7 +130,7 @@ macro_rules! fed {
         })*
 
         #[test]
-        fn every_target_is_fed() {
+        fn every_fuzz_target_has_a_test() {
             let fed = [$(stringify!($name)),*];
             let all: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
             assert_eq!(all, fed);

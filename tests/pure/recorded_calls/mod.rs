@@ -192,7 +192,7 @@ fn each_call_matches_its_expected_folder() {
 
 /// What a folder holds is used: a misspelt file would test nothing.
 #[test]
-fn no_folder_holds_anything_else() {
+fn case_folders_contain_no_other_files() {
     let known: BTreeSet<&str> =
         ["README.md", "call.json", "config.json", "host", "records.json", "expected"].into();
     for name in names() {
@@ -229,7 +229,7 @@ fn every_engine_has_a_case_and_a_failure() {
 }
 
 #[test]
-fn a_pods_author_cannot_change_who_the_pod_is() {
+fn a_pods_author_cannot_change_its_identity() {
     for name in ["containerd-cri-spoofed", "crio-sandbox", "crio-sandbox-disagrees"] {
         let pod = play(name).pod;
         let identity = (pod.id.as_str(), pod.namespace.as_str(), pod.name.as_str());

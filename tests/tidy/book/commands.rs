@@ -187,7 +187,7 @@ fn refusal(mut words: Vec<String>, is_prose: bool) -> Option<String> {
 }
 
 #[test]
-fn each_command_of_the_documentation_is_taken() {
+fn each_command_of_the_documentation_is_accepted() {
     let mut count = 0;
     for page in pages() {
         let blocks = in_blocks(&page).into_iter().map(|words| (words, false));

@@ -241,7 +241,7 @@ async fn gives_way(
 ) -> bool {
     let id = file.id();
     if daemon.registry.pre_installed.owns(&id) {
-        return false; // No other process keeps its place, or takes it again.
+        return false; // The file owns the name, so no external process competes for it.
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());

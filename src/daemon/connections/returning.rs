@@ -169,7 +169,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
     uids.find(|uid| !uid.is_empty())
 }
 
-/// The cgroup of a process, from the line that every host has: version 2's, or the first.
+/// The cgroup of a process: from the line for cgroup v2, which every host has, else from the first line.
 pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();

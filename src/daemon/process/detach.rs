@@ -193,7 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// The limits that were set, and whether the daemon starts, for a limit of `(soft, hard)`.
+    /// Returns the limits that `lift` set, and whether the daemon starts, for a limit of `(soft,
+    /// hard)`.
     fn lifted(limit: (u64, u64), may_raise: bool) -> (Vec<u64>, bool) {
         let set: RefCell<Vec<u64>> = RefCell::default();
         let lifted = lift("RLIMIT_X", limit, 1000, 100, |to| {

@@ -198,7 +198,8 @@ pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// Sets the process of a pod in the same way. Returns the pod if its addresses are unknown.
+/// Sets the process of a pod that has none to this container's, unless it has exited. Returns the
+/// pod if its addresses are unknown.
 fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key)?;
     if exit_status::has_exited(&daemon.host, &record) {
@@ -245,7 +246,7 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
         return Ok(false);
     }
     let words = procfs::command_line(host, pid)?;
-    // A wrapper becomes the runtime once it has its response or has left its note, and during execve(2) a process has a
+    // A wrapper executes the runtime once it has its response or has written its note. During execve(2) a process has a
     // program but no command line.
     if words.is_empty() && procfs::has_program(host, pid)? && !pidfd::has_ended(process) {
         let unknown = Err(std::io::Error::from(rustix::io::Errno::AGAIN));
@@ -280,7 +281,7 @@ async fn pending(
             let (daemon, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
-        // Whether the file is written yet or not, the runtime's state has the same PID.
+        // The runtime may already have written the file; its state has the same PID.
         pid_file_before,
         pid_file,
         bundle: RefCell::new(bundle),

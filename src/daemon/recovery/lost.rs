@@ -176,7 +176,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     meant.retain(|(id, _)| !wanted.is_empty() && id.starts_with(wanted));
     let has_exact = meant.iter().any(|(id, _)| id == wanted);
     meant.retain(|(id, _)| !has_exact || id == wanted);
-    // A container without a pod has a pod of the same ID: they are removed together.
+    // A container of an engine without pods has a pod with the same ID; both are removed together.
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {

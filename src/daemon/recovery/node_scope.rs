@@ -35,7 +35,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// The note on each such container.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
-/// The name under which calls off the loop on all state directories are counted: one file system holds these.
+/// The name under which hanging calls on all state directories are counted: they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
 /// Time limit of a daemon's start for these containers, because wrappers wait. The remaining ones follow while it

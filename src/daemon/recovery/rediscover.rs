@@ -341,7 +341,8 @@ pub(super) async fn look_at(
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
     if init.is_none() && (wanted == Wanted::Plain || !left.is_of_this_boot(&daemon.host)) {
-        // A container that exited without plugins needs none. The state directory may be on a disk.
+        // A container that exited needs no record, because no plugin knows it. A state directory on a disk survives
+        // reboots.
         return Ok(if left.pid.is_none() { Look::NotYet } else { Look::NotMeant });
     }
     let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();

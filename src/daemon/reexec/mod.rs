@@ -243,13 +243,13 @@ impl Reexec<'_> {
     async fn until_quiet(&self) -> bool {
         let begun = Instant::now();
         loop {
-            // A plugin may have connected just now.
+            // Repeated in each round, because a plugin may have connected meanwhile.
             self.pause_plugins(true);
             if begun.elapsed() >= HANDSHAKE_WAIT {
                 self.cut_unsettled();
             }
             if quiet::is_quiet(self.daemon, self.drain) {
-                // The callers come back, and wait in the socket's queue.
+                // The callers reconnect, and wait in the socket's queue.
                 self.drain.send_back().await;
                 // The audit log's thread ends with this program.
                 self.daemon.report.audit.flush(AUDIT_WAIT).await;

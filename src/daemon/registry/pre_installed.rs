@@ -25,9 +25,9 @@ pub(crate) struct PreInstalled(RefCell<Known>);
 #[derive(Debug, Default)]
 struct Known {
     folder: PathBuf,
-    /// Every `NN-name` in it; `None` until it was read.
+    /// The `NN-name` of every file in the folder; `None` until it was read.
     files: Option<BTreeSet<String>>,
-    /// The files whose names no other process may take; `None` if any may belong to a file.
+    /// The identities that only their file's process may use; `None` while the files are unknown.
     owned: Option<BTreeSet<String>>,
 }
 

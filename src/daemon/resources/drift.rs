@@ -154,7 +154,7 @@ pub(crate) async fn look(
             break;
         }
     }
-    // The number for part of the node would clear an alert.
+    // An incomplete count would clear an alert.
     if is_whole && !all.is_broken_off {
         let of_processes = all.rows.iter().filter(|drift| drift.is_of_process()).count();
         let counts = (all.rows.len() - of_processes, of_processes);

@@ -157,7 +157,7 @@ mod tests {
         for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
             assert_eq!(found(text, &all, &inits), None, "{text}");
         }
-        // The engine itself may run in a container.
+        // The engine itself may run in a container, so that every cgroup has a prefix.
         let inits = ["0::/outer.slice/kubepods/podv/victim", "0::/outer.slice/kubepods/podo/own"];
         assert_eq!(found("0::/outer.slice/kubepods/podo/own/init", &all, &inits), Some(1));
     }

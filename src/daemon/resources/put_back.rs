@@ -76,7 +76,7 @@ impl PutBacks {
         let is_due = |drift: &&Drift| {
             let name = drift.field.split('[').next().unwrap_or_default();
             let is_named = !drift.is_of_process() && self.fields.iter().any(|field| field == name);
-            // A runtime knows which of several possible values it writes for the field.
+            // If several values are possible, only the runtime knows which one it writes.
             is_named && (drift.is_certain || !place.is_direct)
         };
         let due: Vec<Drift> = found.rows.iter().filter(is_due).cloned().collect();

@@ -262,7 +262,7 @@ impl Daemon {
         self.watch_init_with(record, None);
     }
 
-    /// Queues it with the watch of the container's folder since its creation.
+    /// Like [`watch_init`](Self::watch_init), with a watch of the container's folder that began at its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
         self.init_process(record, folder)
             .into_iter()

@@ -59,7 +59,8 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
-/// Renders the end of the help of one verb: its special meaning of a code, else the general one.
+/// Renders the end of one verb's help: the verb's own meaning of a code where it has one, else the
+/// general one.
 pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));

@@ -79,7 +79,7 @@ impl Policy {
         pod.is_some()
     }
 
-    /// Whether a test report was requested of what has none: the decisions about one pod.
+    /// Whether a test report was requested for the decisions about one pod, which have none.
     pub(super) fn wants_no_report(&self) -> bool {
         let PolicyVerb::Test(PolicyTest { bundle, pod, output, .. }) = &self.verb;
         output.output == Some(Format::Junit) && (bundle.is_some() || pod.is_some())
@@ -92,10 +92,10 @@ impl Policy {
     }
 }
 
-/// Prints what `policy test` finds.
+/// Prints the decisions, or their differences.
 ///
 /// # Errors
-/// Fails when a configuration has an error, or what is to be judged cannot be read.
+/// Fails when a configuration has an error, or the pod, bundle, recording or manifest cannot be read.
 pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Result<u8> {
     let PolicyVerb::Test(wanted) = &arguments.verb;
     let plugin = &wanted.plugin;
@@ -124,7 +124,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     Ok(if compared.changed == 0 { DONE } else { FOUND })
 }
 
-/// A configuration without an error.
+/// Returns the configuration, unless it has an error.
 fn sound(loaded: &Loaded) -> Result<&Config> {
     let problem = loaded.refusal().map(|problem| problem.text.clone());
     match problem.or_else(|| loaded.unreadable.clone()) {

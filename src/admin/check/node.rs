@@ -98,7 +98,7 @@ pub(super) fn log(running: &Daemon) -> Option<Finding> {
     (status.log_lines_lost > 0).then(|| finding("log", true, format!("{place}: {lost}"), ""))
 }
 
-/// The row about them.
+/// The name of the row about containers that plugins do not see.
 pub(super) const WHOLE_NODE: &str = "whole node";
 
 /// Reports the containers of this node that plugins do not see.

@@ -130,7 +130,7 @@ impl PodEvents {
             let line = needing(line, &error, "create of events");
             match error.problem {
                 ApiProblem::Failed => self.failures.add(&line.to_string()),
-                // It was sent by an earlier pod or attempt; or the namespace is gone or being deleted.
+                // An earlier pod or attempt sent it, or the namespace is gone or being deleted.
                 ApiProblem::Conflict | ApiProblem::NotFound => drop(self.queue.pop_front()),
                 ApiProblem::Forbidden if error.why.contains("being terminated") => {
                     drop(self.queue.pop_front());

@@ -32,7 +32,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
         rule.mode == RuleMode::Enforce && is_bare
     };
-    // What is permitted in all pods of a denial may be what kubelet starts.
+    // A rule before it that permits commands in all of its pods may permit what kubelet starts.
     let is_after_permission = |at: usize, denial: &ExecRuleSection| {
         let before = rules.iter().take(at.min(limits::COMPARED_RULES));
         before.filter(|rule| rule.allow).any(|rule| covers_pods(&rule.pods, &denial.pods))
@@ -78,8 +78,8 @@ fn covers_pods(pods: &PodSelectors, other: &PodSelectors) -> bool {
         })
 }
 
-/// An empty list matches everything. A long list, or one with exclusions, is compared as a whole; exclusions in `other`
-/// only make it narrower.
+/// An empty list matches everything. A long list, or one with exclusions, covers only an equal list; exclusions in
+/// `other` only make `other` narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
     if list.len() > limits::COMPARED_RULES || list.iter().any(|entry| excluded(entry).is_some()) {
         return list == other;

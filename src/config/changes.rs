@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(lines(&[RULES], &[&between]), ["rule \"new\": new"]);
     }
 
-    /// For each key that only a start applies, a value that differs from the default.
+    /// Sets each key to a value that differs from the default. Only keys that a start applies keep the running value.
     #[test]
     fn a_reload_applies_all_values_that_need_no_restart() {
         let (running, mut seen) = (Config::default(), 0);

@@ -387,8 +387,8 @@ pub(super) fn hint_of_key(dotted: &str) -> String {
 /// The keys that only test builds have.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md`, which a search finds, and prefixes of the keys below them: a key is below the first
-/// heading with a matching prefix.
+/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys. A key is below
+/// the first heading with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),

@@ -22,7 +22,7 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
     apply_without(None, config, file, text)
 }
 
-/// The same without the tables of one list, of which the caller knows that they are valid.
+/// Like [`apply`], but ignores the tables of one list, which the caller knows to be valid.
 pub(super) fn apply_without(
     list: Option<&str>,
     config: &mut Config,
@@ -57,7 +57,7 @@ struct PlainTable {
 fn read(text: &str, left_out: Option<&str>) -> Option<PlainFile> {
     // Carriage returns and other control characters are left to the parser.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
-    // Where values are not read, the lines of a longer text could look like headers.
+    // Ignored values are not parsed, so the lines of a multi-line string could look like headers.
     let is_longer = || ["\"\"\"", "'''"].iter().any(|quotes| text.contains(quotes));
     if text.bytes().any(is_odd) || (left_out.is_some() && is_longer()) {
         return None;

@@ -151,7 +151,7 @@ struct Identity {
     uid: String,
     container: Option<String>,
     namespace_by: Option<Writer>,
-    /// Whether CRI-O names the pod.
+    /// Whether CRI-O, not an author, names the pod.
     is_proven: bool,
 }
 

@@ -321,7 +321,7 @@ fn of_plain(field: Field) -> Ranks {
     }
 }
 
-/// The claims of all sources, until they are settled.
+/// The claims of all sources, before one of them is chosen.
 #[derive(Debug)]
 pub(super) struct Claims {
     kind: EngineKind,
@@ -436,8 +436,9 @@ impl Facts {
         !is_proven
     }
 
-    /// Whether a tenant may have written the namespace or the engine, on which rules depend, or the
-    /// engine has pods and the namespace is missing. A default namespace is not doubtful.
+    /// Whether a tenant may have written the namespace or determined the engine, on which rules
+    /// depend, or the engine has pods and the namespace is missing. A default namespace is not
+    /// doubtful.
     pub fn is_doubtful(&self) -> bool {
         let kind = self.engine.kind;
         if !self.engine.is_proven() && kind != EngineKind::Plain {

@@ -96,7 +96,7 @@ pub struct Seen<'s> {
 }
 
 impl Document<'_> {
-    /// A present, non-empty annotation.
+    /// Returns an annotation that is not empty.
     fn said(&self, key: &str) -> Option<String> {
         self.annotations.get(key).filter(|value| !value.is_empty()).cloned()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refused values: those that lead out of the container, mean something else, or that no kernel
-//! accepts; and similar values that are fine.
+//! Values that are refused because they lead out of the container, are ambiguous, or are accepted
+//! by no kernel; and similar values that are accepted.
 
 use serde_json::{Value, json};
 

@@ -386,7 +386,7 @@ fn every_thread_enters_the_group_or_the_move_fails() {
     tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
     tree.file("/sys/fs/cgroup/memory/k/c/below/cgroup.procs", "50\n51\n");
     for thread in ["42/task/42/x", "42/task/43/x", "50/task/50/x"] {
-        tree.file(&format!("/proc/{thread}"), ""); // 51 has ended meanwhile.
+        tree.file(&format!("/proc/{thread}"), ""); // Task 51 has ended meanwhile.
     }
     let host = tree.host();
     let resctrl = Path::new("/sys/fs/resctrl");

@@ -84,7 +84,7 @@ pub(crate) fn carry_out(
     Ok(written.collect())
 }
 
-/// The text of its file, for comparison or display only.
+/// The current text of a write's file, for comparison or display only.
 fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }

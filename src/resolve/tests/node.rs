@@ -32,7 +32,7 @@ fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     .into()
 }
 
-/// A node that lacks everything, and one that has it.
+/// Two nodes: one that lacks every feature, and one that has all.
 fn nodes() -> [HostTree; 2] {
     let poor = HostTree::new(&[
         ("/sys/fs/cgroup/memory/tasks", ""),
@@ -58,7 +58,7 @@ fn a_field_is_refused_only_if_the_node_lacks_its_support() {
         assert_eq!(error.field(), Some(field), "{error}");
         says(&error, &["on this node"]);
         checked(&rich, &adjustment).unwrap();
-        // A completely unreadable node is trusted; resctrl exists or does not.
+        // A node whose features cannot be read counts as having them; resctrl exists or not.
         if !field.starts_with("Rdt") {
             checked(&HostTree::new(&[]), &adjustment).unwrap();
         }

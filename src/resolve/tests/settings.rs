@@ -102,7 +102,7 @@ fn values_equal_to_the_default_pass_on_both_versions() {
             checked(&tree, &resources).unwrap();
         }
     }
-    // No file is visible, so the runtime decides.
+    // Without any cgroup file the runtime decides.
     checked(&HostTree::new(&[]), &json!({"memory": {"swappiness": 7}})).unwrap();
     let empty = HostTree::new(&[("/sys/fs/cgroup/README", "")]);
     checked(&empty, &json!({"memory": {"limit": 4096}})).unwrap();

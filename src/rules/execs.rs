@@ -138,8 +138,8 @@ pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule with how it fits a pod, for `explain` and `policy test`. Rules after one that is
-/// about every process in the pod are never tried.
+/// Every exec rule, and whether it matches a pod, for `explain` and `policy test`. Rules after one
+/// that matches every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRuleRow> {
     let mut is_settled = false;
     let rows = rules.iter().map(|rule| {

@@ -159,7 +159,7 @@ fn is_in(list: &[String], name: &str, value: &str) -> bool {
     has(list, is_it)
 }
 
-/// Every promise with how it fits, for `policy test`.
+/// Every promise, and whether it matches, for `policy test`.
 pub(crate) fn promise_rows(
     sections: &[PromiseSection],
     facts: &PromiseFacts<'_>,

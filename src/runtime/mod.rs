@@ -200,7 +200,7 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // The defaults may have been tried, in place of an unreadable file.
+        // The file was unreadable, so the defaults were tried instead.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint(format!("set runtime in {}", config.usual_file())),
     }
@@ -253,7 +253,7 @@ fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
     if config.runtime != Config::default().runtime {
         all.push((vec!["runtime".to_owned()], None));
     }
-    // What a user's daemon has from root's configuration is not that user's mistake.
+    // A user cannot fix the settings that come from root's configuration.
     all.retain(|(path, _)| !loaded.config.is_of_user() || place_of(loaded, path).is_some());
     all.into_iter().find_map(|(path, called_as)| {
         let error = resolve_as_engines(config, called_as.as_ref()).err()?;

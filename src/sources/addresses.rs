@@ -51,8 +51,8 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
     found
 }
 
-/// Those of many processes, one after the other; `found` receives a process's place in the list, and its addresses.
-/// What is not there in a minute stays unknown.
+/// The addresses of many processes, one after the other; `found` receives a process's position in the list and its
+/// addresses. Addresses that are not found within a minute stay unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,
@@ -75,7 +75,7 @@ async fn in_each(
         for (number, namespace) in namespaces.enumerate() {
             let addresses = namespace.and_then(|namespace| look(&namespace)).unwrap_or_default();
             if sender.send((number, shown(addresses))).is_err() {
-                break; // Nobody waits any more.
+                break; // The caller no longer waits.
             }
         }
         drop(place);

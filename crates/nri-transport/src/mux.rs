@@ -91,7 +91,7 @@ fn start_to_call(
     let reading = Reading { unread: Unread::new(unread.0), ..Reading::default() };
     runtime.requests = Some(reading.requests.clone());
     if !beginning.0.is_empty() {
-        // The previous program has read it, and kept none that is too long.
+        // The previous program accepted these bytes, and kept no message that is too long.
         let _short = reading.requests.came(&beginning.0);
         to_runtime.put_back(beginning.0);
     }
@@ -286,7 +286,7 @@ async fn read_frames(
             }
             let mut taken = Ok(());
             match id {
-                // Valid, and without effect.
+                // An empty frame is valid, and has no effect.
                 _ if length == 0 => drop(unread.take_frame(length)),
                 PLUGIN_CONNECTION => {
                     trunk.count_answer();
@@ -622,7 +622,7 @@ mod tests {
             // It stays open until the other side has read everything.
             std::future::pending::<()>().await;
         });
-        // The socket's buffer is full long before.
+        // Long before, the socket's buffer is full.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let (_, first) = frame(&mut theirs).await;
         let (_, rest) = frame(&mut theirs).await;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the built-in validator permits and refuses, flag by flag, and which containers a missing
-//! plugin does not block.
+//! The built-in validator flag by flag, and the containers that a missing plugin does not block.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary on a bundle, with plugins, through a small runtime that writes down what it
-//! was called with: adjustments, events, refusals, silence, deaths.
+//! The built binary on a bundle, with plugins, through a small runtime that records its calls:
+//! adjustments, events, refusals, time-outs, crashes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
@@ -25,7 +25,8 @@ use serde_json::Value;
 use test_support::adjustments::{pins, sets};
 use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
 
-/// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
+/// Checks a refusal: one line on stderr, one entry in the log, exit code 1, and no phrase that
+/// engines interpret.
 #[track_caller]
 fn refused(host: &TestHost, output: &std::process::Output, wanted: &[&str]) {
     assert_eq!(output.status.code(), Some(1));
@@ -115,7 +116,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
             wait_until("its end is heard", || heard(&told, &format!("StopContainer {id}")));
         }
         succeeds(&host.verb(&["delete", "--force", id]));
-        // The engine removes the folder from here on.
+        // From here on the engine removes the folder.
         let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
         let (before, document) = (changed(), host.read("bundle/config.json"));
         wait_until("its pod is over", || heard(&told, &format!("RemovePodSandbox {id}")));

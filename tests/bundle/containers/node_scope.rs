@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[nri] scope = "node"`: plugins see containers that the plain runtime made beside nri-runc.
+//! `[nri] scope = "node"`: plugins see containers that the plain runtime created without nri-runc.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use test_support::adjustments::update_of;
 use test_support::{Script, TestHost, life, succeeds, wait_until};
 
-/// A host whose runtime root has containers of others, too.
+/// A host whose runtime root also has containers of the plain runtime.
 fn shared_root(scope: &str) -> TestHost {
     let host = TestHost::new("");
     configure(&host, scope);
@@ -25,7 +25,7 @@ fn configure(host: &TestHost, scope: &str) {
     host.configure(&host.path("fake/runc"), &more);
 }
 
-/// The runtime itself, as another handler of the engine calls it.
+/// Calls the runtime directly, as another handler of the engine does.
 fn plain(host: &TestHost, words: &[&str]) {
     let root = host.path("root").display().to_string();
     let called = Command::new(host.path("fake/runc")).args(["--root", &root]).args(words).status();
@@ -212,7 +212,7 @@ fn check_counts_the_containers_that_plugins_do_not_see() {
     assert_eq!(row(&host), None);
 }
 
-/// What lies in a state directory beside containers.
+/// Adds entries to a state directory that are not containers.
 fn put_oddities(host: &TestHost) {
     let state = |id: &str| {
         std::fs::create_dir_all(host.path("root").join(id)).unwrap();
@@ -269,7 +269,7 @@ fn a_restart_under_the_same_id_is_a_new_container() {
     plain_run(&host, "theirs");
     wait_until("it is announced", || test_support::heard(&told, "PostStartContainer theirs"));
     for round in 2..5 {
-        // The new folder is there before the end of the old one is looked at.
+        // The new folder exists before the daemon processes the end of the old one.
         let daemon = Pid::from_raw(host.daemon_pid());
         kill(daemon, Signal::SIGSTOP).unwrap();
         plain(&host, &["kill", "theirs"]);
@@ -302,7 +302,7 @@ fn a_restart_without_a_daemon_is_a_new_container() {
     });
 }
 
-/// A runtime that notes each document of `update`, and refuses one with a limit of 32 MiB.
+/// A runtime that stores each document of `update`, and refuses one with a limit of 32 MiB.
 fn refuse_32_mib(host: &TestHost) {
     let runtime = host.read("fake/runc");
     let update = "update) cat >\"$dir/got\"; cat \"$dir/got\" >>\"$dir/updates\"; echo >>\"$dir/updates\"\n  \

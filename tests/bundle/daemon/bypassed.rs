@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What went past an absent daemon is found by the next one: plugins see it when they are
-//! synchronized and hear of it from then on; what came to nothing is nobody's business.
+//! The next daemon finds the operations that bypassed an absent one: plugins see the containers at
+//! Synchronize and receive their later events. Failed operations are ignored.
 
 use serde_json::json;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::{life, sets, succeeds};
 
-/// A world whose daemon is away, and policy is to go on.
+/// A host without a daemon, whose policy permits containers to continue.
 fn without_a_daemon() -> TestHost {
     TestHost::new("autostart = false")
 }
@@ -52,7 +52,7 @@ fn an_adopted_container_has_the_times_of_its_process() {
         let document = host.admin(&["explain", id]);
         ["created_at", "started_at"].map(|key| document[key].as_u64().unwrap() / 1_000_000_000)
     };
-    // The kernel counts from the boot, whose time is known to the second.
+    // The kernel counts from the boot, whose time is known to one second.
     let is_of_now = |time: u64| (before - 2..=seconds() + 2).contains(&time);
     let [created, started] = times("c1");
     assert!(is_of_now(created) && is_of_now(started), "{before}: {created} {started}");

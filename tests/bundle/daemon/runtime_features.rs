@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime is asked what it can do by the daemon, once, and only where it matters; one that
-//! does not answer holds nobody up for long.
+//! The daemon asks the runtime for its features once, and only if they matter; a runtime that does
+//! not respond delays no request for long.
 
 use serde_json::json;
 use test_support::adjustments::adjusts;
@@ -8,7 +8,7 @@ use test_support::{Script, TestHost};
 
 use crate::{refused, sets, started, succeeds};
 
-/// Asks for something that not every runtime honours.
+/// Requests a setting that not every runtime supports.
 fn schedules() -> Script {
     adjusts(&json!({"linux": {"scheduler": {"policy": "SCHED_BATCH"}}}))
 }

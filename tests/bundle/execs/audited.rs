@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[audit] exec`: what a line has, by both forms of `exec`, what it never has, and that no call waits
-//! for it.
+//! `[audit] exec`: the content of a line for both forms of `exec`, the values that no line has, and
+//! that no call waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{document, host, last_words, lines, reconfigure};
 
 const EXEC: &str = "exec = true\n";
 
-/// `exec` with that document as containerd calls it.
+/// Calls `exec` with that document as containerd does.
 fn exec(host: &TestHost, id: &str, process: &Value) -> std::process::Output {
     host.write("process", &document(process).to_string());
     let file = host.path("process").display().to_string();
@@ -133,7 +133,7 @@ fn an_exec_without_a_daemon_starts_none_and_does_not_wait() {
     let mut host = host(EXEC, "");
     succeeds(&host.create("c1"));
     host.kill_daemon();
-    // Each would take a second at least.
+    // If execs waited, each would take at least a second.
     wait_until("one does not wait", || {
         let begun = Instant::now();
         succeeds(&exec(&host, "c1", &json!({})));
@@ -148,7 +148,8 @@ fn a_daemon_that_hangs_delays_no_process() {
     succeeds(&host.create("c1"));
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    // More than its socket's queue takes; from then on each would take a second at least.
+    // More calls than the socket's queue holds; if they waited, each further one would take at least a
+    // second.
     let took = |_| {
         let begun = Instant::now();
         succeeds(&host.verb(&["exec", "c1", "sh"]));
@@ -162,7 +163,7 @@ fn a_daemon_that_hangs_delays_no_process() {
     });
 }
 
-/// The files that an `exec` looks for below the run directory, and whether each was there.
+/// The files below the run directory that an `exec` looks up, and whether each existed.
 fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
     let tracer = tracer::around_wrapper(&tracer::find()?, &host.path("strace"), None);
     let root = host.path("root").display().to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections that cannot be done, pods that claim to be others, mistakes in the configuration, and the
-//! node on which an engine serves NRI itself.
+//! Injections that fail, pods that claim another identity, mistakes in the configuration, and a node on
+//! which an engine serves NRI itself.
 
 use std::os::unix::net::UnixListener;
 
@@ -45,7 +45,7 @@ fn an_unproven_namespace_gets_no_injection_and_escapes_none() {
     assert_eq!(env(&skipping), json!(["PATH=/bin", "A=1"]));
     let skipped = skipping.admin(&["explain", "c1"])["skipped"].to_string();
     assert!(skipped.contains("inject:i") && skipped.contains("not proven"), "{skipped}");
-    // An exclusion excludes nothing that is not proven.
+    // An exclusion excludes only what is proven.
     let refuse = skip.replace("[\"prod\"]", "[\"*\", \"!dev\"]") + "on_failure = \"refuse\"\n";
     let refusing = started(&refuse);
     let forged = lay_down(&refusing, "dev", "c1", "forged");

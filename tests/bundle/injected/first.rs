@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections without a plugin, beside plugins, in audit mode and where they cannot be done.
+//! Injections without a plugin, beside plugins, in audit mode, and where they fail.
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The samples that inject hooks, resource limits and network interfaces, and the one that prints
-//! what changed.
+//! changes.
 
 use serde_json::json;
 use test_support::{TestHost, succeeds, wait_until};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command line and the document of an `exec`, as the runtime gets them.
+//! The command line and the document of an `exec`, as the runtime receives them.
 
 use serde_json::json;
 use test_support::adjustments::adjusts;
@@ -7,7 +7,7 @@ use test_support::{Script, TestHost, fails, started, succeeds};
 
 use super::{CHANGED, PROCESS, changing, exec, last_words, marks, process};
 
-/// A host with a container whose process plugins changed, created and not started.
+/// A host with a container that is created but not started, whose process plugins changed.
 fn changed(more: &str) -> TestHost {
     let host = started(more);
     let _told = host.plugin("10", "env", changing());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wrappers and daemons of different versions: an older wrapper is understood, a newer one has the
-//! daemon become the newer program, and nobody's plugins are passed by.
+//! Wrappers and daemons of different versions: an older wrapper is supported, a newer one makes the
+//! daemon execute the newer program, and no wrapper bypasses plugins.
 
 use serde_json::json;
 use test_support::{BUNDLE, Script, TestHost, fails, heard, succeeds, wait_until};
 
 use super::{Installed, install_script};
 
-/// Whatever reads the configuration from now on speaks this version: wrappers at once, the daemon
-/// as the next program.
+/// From now on every program that reads the configuration has this protocol version: wrappers
+/// immediately, the daemon with its next program.
 fn speak(host: &TestHost, version: u32, more: &str) {
     host.configure(&host.path("fake/runc"), &format!("{more}\n[debug]\nprotocol = {version}\n"));
 }

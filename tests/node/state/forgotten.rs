@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri forget`: an operator drops a record that no engine has any more.
+//! `nri-runc nri forget`: an operator drops a record that no engine has.
 
 use serde_json::json;
 use test_support::{Script, wait_until};
 
 use super::{run, started, state, succeeds};
 
-/// Ends the process of a container past the runtime, whose state stays.
+/// Ends the process of a container without the runtime, whose state stays.
 fn end(host: &test_support::TestHost, id: &str) {
     let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hooks beside the wrapper: nothing is told twice, and what goes past the wrapper is noticed.
+//! Hooks beside the wrapper: no event is sent twice, and calls that bypass the wrapper are
+//! detected.
 
 use serde_json::json;
 use test_support::adjustments::sets;
@@ -47,7 +48,7 @@ fn a_container_removed_without_the_wrapper_is_noticed_at_once() {
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
-    // The engine comes late.
+    // The engine's delete comes late.
     succeeds(&hooked.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
@@ -60,7 +61,7 @@ fn an_id_reused_without_the_wrapper_is_two_containers() {
         hooked.host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
     let told = hooked.host.plugin("10", "witness", Script::default());
-    // Nobody hears of this end: the switch is on.
+    // No plugin receives this end, because plugins are disabled.
     succeeds(&hooked.host.call(&["nri", "disable"]));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     succeeds(&hooked.host.call(&["nri", "enable"]));

@@ -212,7 +212,7 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
     for _round in 0..5 {
         world.host.start_daemon();
         let before = world.host.daemon_pid();
-        // Not waited for: it may still be ending.
+        // Not waited for, because it may still be exiting.
         signal(&world, Signal::SIGKILL);
         let said = world.host.admin(&["restart"]);
         assert!(said["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{said}");

@@ -46,7 +46,7 @@ fn connect(world: &World, script: Script) {
 }
 
 fn hanging() -> Script {
-    // Only CreateContainer: an answer in between would end the row of time-outs.
+    // Only CreateContainer: a response in between would end the row of time-outs.
     Script { hangs: true, events: Some(1 << 3), ..Script::default() }
 }
 
@@ -108,7 +108,7 @@ const SOCKET: &[Fault] = &[
     },
 ];
 
-/// A bundle into which the folder of the socket is mounted, and its container.
+/// A bundle with a mount of the socket's folder, and its container.
 fn mount_socket(world: &mut World) {
     let mut document: Value = serde_json::from_str(test_support::BUNDLE).unwrap();
     let dir = world.path("").display().to_string();
@@ -341,7 +341,7 @@ const INSTALLED: &[Fault] = &[
         seed: |world| {
             launch_sample(world);
             install(world, "10-a", "echo no device >&2; exit 3");
-            // Everywhere that an operator looks.
+            // In every place where an operator looks.
             let says = |verb: &str| {
                 let output = world.host.call(&["nri", verb]);
                 String::from_utf8_lossy(&output.stdout).into_owned()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that fail: each cause, who is named, and what becomes of the plugin.
+//! Failing calls: each cause, the named plugin, and the effect on the plugin.
 
 use nri_runc::plugin::{Event, api};
 use serde_json::json;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The script itself: what holds back what, what is answered, how it begins and ends.
+//! The script: which lines wait for which, which are answered, its beginning and its end.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn calls_run_concurrently_and_wait_delays_later_lines() {
     replay.plugin("20-late", ReplayPlugin::new());
     assert_eq!(replay.answer(&json!("wait"))["ok"], true);
     assert_eq!(replay.answer(&json!("after"))["ok"], true);
-    // A cancelled call is answered at once, and its plugin is blamed for nothing.
+    // A cancelled call is answered immediately, and counts as no failure of its plugin.
     replay.send(&json!({"cancel": "held"}));
     let answer = replay.answer(&json!("held"));
     assert_eq!(answer["cause"], "cancelled", "{answer}");
@@ -112,7 +112,7 @@ fn bytes_that_are_not_text_are_one_malformed_line() {
     assert_eq!((lines[1], lines.len()), ("{\"id\":1,\"ok\":true}", 2));
 }
 
-/// Runs a script that ends at once.
+/// Runs a script that ends immediately.
 fn run(temp: &tempfile::TempDir, words: &[&str], script: &[u8]) -> std::process::Output {
     let mut child = command(temp, words).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime that a running CRI-O's files give by path, and the one that nri-runc would find.
+//! The runtime that a running CRI-O's files name by path, and the one that nri-runc would find.
 
 use super::Place;
 use super::next_step::{host, nri};
@@ -17,7 +17,7 @@ fn crio(path: &str, runtime: &str) -> Place {
     place
 }
 
-/// What `install` notes of the runtime, or its refusal.
+/// The note of `install` about the runtime, or its refusal.
 fn install(place: &Place, more: &[&str]) -> Result<Option<String>, String> {
     let mut command = place.command(&place.path("here.toml"));
     let words = ["--json", "install", "crio", "--take-over-nri", "--binary", super::PROGRAM];
@@ -38,7 +38,7 @@ fn an_unresolvable_runtime_is_reported_before_any_write() {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
     }
     assert!(!place.path(DROP_IN).exists());
-    // With that setting there is nothing to say, the second time either.
+    // With that setting there is no note, also at the second call.
     let config = place.read("here.toml").replace("/nowhere/runc", "/bin/sh");
     place.write("here.toml", &config);
     assert_eq!(install(&place, &[]), Ok(None));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first table of `docs/compatibility.md`: what was run, from `docs/matrix.csv`, to which the targets add
-//! (`scripts/matrix.sh`); what was recorded, by the folders of fixtures; and engines whose sources were read.
+//! The first table of `docs/compatibility.md`: the tested versions, from `docs/matrix.csv`, to which the
+//! targets add (`scripts/matrix.sh`); the recorded versions, from the folders of fixtures; and engines whose
+//! sources were read.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ const ENGINES: [(&str, &str); 9] = [
     ("isulad", "iSulad"),
 ];
 
-/// Engines of which the sources alone were at hand.
+/// Engines of which only the sources were available.
 const READ: [&str; 1] = ["isulad"];
 
 /// The name on the page.

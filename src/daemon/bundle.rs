@@ -299,8 +299,8 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// The patched document is in use, so the temporary file, which now holds the engine's bytes, is not needed. Returns
-/// the document as the daemon wrote it and as it is now, if another wrapper has rewritten it since.
+/// Removes the temporary files, which hold the engine's bytes now that the patched document is in place. Returns the
+/// document as the daemon wrote it and as it is now, if another program has rewritten it since.
 pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
     let patched = record.patched.as_ref()?;
     let written = daemon.lanes.container(&record.key).written.take();

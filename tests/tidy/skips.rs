@@ -61,11 +61,11 @@ fn a_skip_for_a_tool_is_listed_and_fails_under_ci() {
 }
 
 #[test]
-fn a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine() {
+fn a_skip_for_go_fails_under_ci_except_on_a_fresh_machine() {
     if let Ok(why) = std::env::var(WHY) {
         return skip::go_lacks(&why);
     }
-    let test = "a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine";
+    let test = "a_skip_for_go_fails_under_ci_except_on_a_fresh_machine";
     assert!(listed(test, None).1.status.success());
     assert_eq!(listed(test, Some("true")).1.status.code(), Some(101));
     let temp = tempfile::tempdir().unwrap();

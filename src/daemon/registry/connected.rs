@@ -301,13 +301,12 @@ impl Backlog {
         let before = "before it was synchronized";
         if count >= limits::EVENT_BACKLOG {
             *self = Self::default();
-            return Err(format!("it was {count} events behind {before}"));
+            return Err(format!("more than {count} events were queued {before}"));
         }
         if bytes > limits::EVENT_BACKLOG_BYTES {
             *self = Self::default();
-            return Err(format!(
-                "it was {count} events, of {bytes} bytes with the next, behind {before}"
-            ));
+            let most = limits::EVENT_BACKLOG_BYTES;
+            return Err(format!("more than {most} bytes of events were queued {before}"));
         }
         self.bytes = bytes;
         self.events.push_back((next, size));
@@ -347,7 +346,7 @@ mod tests {
             assert_eq!(backlog.push(event(1)), Ok(()));
         }
         let why = backlog.push(event(1)).unwrap_err();
-        assert!(why.contains("10000 events behind"), "{why}");
+        assert!(why.contains("more than 10000 events"), "{why}");
         assert_eq!((backlog.events.capacity(), backlog.bytes), (0, 0), "its memory is free again");
     }
 

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_names_what_applies_it() {
+    fn each_change_names_the_step_that_applies_it() {
         let after = "run_dir = \"/x\"\nautostart = false\n[instance.nri-crun]\npath = \"/c\"\n\
                      [plugin.\"10-a.b\"]\ndeny = [\"Env\"]\n[nri]\nsocket_gid = 7\n";
         assert_eq!(
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(lines(&[RULES], &[&between]), ["rule \"new\": new"]);
     }
 
-    /// For each key that only a start applies, a value that differs from the default.
+    /// Sets each key to a value that differs from the default. Only keys that a start applies keep the running value.
     #[test]
     fn a_reload_applies_all_values_that_need_no_restart() {
         let (running, mut seen) = (Config::default(), 0);

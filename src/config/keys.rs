@@ -388,8 +388,8 @@ pub(super) fn hint_of_key(dotted: &str) -> String {
 /// The keys that only test builds have.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md`, which a search finds, and prefixes of the keys below them: a key is below the first
-/// heading with a matching prefix.
+/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys. A key is below
+/// the first heading with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_of_an_instance_never_leaves_it_another_runtime() {
+    fn a_mistyped_instance_key_never_selects_another_runtime() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;

@@ -54,9 +54,9 @@ impl RootlessPolicy {
 /// The containers that plugins receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of nri-runc only.
+    /// Containers of nri-runc only.
     Handler,
-    /// Also those that the plain runtime made.
+    /// Also containers that the plain runtime created.
     Node,
 }
 
@@ -84,9 +84,9 @@ pub enum Evict {
 /// The processes that may connect under a plugin's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginOrigin {
-    /// Those in a pod: patterns of its namespace and name.
+    /// Processes in a pod: patterns of its namespace and name.
     Pod { namespace: String, name: String },
-    /// Those on this host that execute a file: a pattern of its path.
+    /// Processes on this host that execute a file: a pattern of its path.
     Program(String),
 }
 
@@ -358,7 +358,7 @@ impl Config {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
 
-    /// The settings that exempt pods from required plugins.
+    /// The settings that exempt pods.
     pub(crate) fn exemptions(&self) -> Exemptions<'_> {
         Exemptions {
             namespaces: &self.exempt_namespaces,
@@ -379,7 +379,8 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// Exists while each `exec` involves the daemon: a wrapper checks it before it executes the runtime directly.
+    /// This file exists while each `exec` involves the daemon. A wrapper checks it before it executes the runtime
+    /// directly.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
     }
@@ -414,7 +415,7 @@ impl Config {
         self.run_dir.join("reexec")
     }
 
-    /// The file in which an operator sets something, as a hint names it.
+    /// The configuration file that hints for the operator name.
     pub(crate) fn usual_file(&self) -> &'static str {
         if self.is_of_user() { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }

@@ -129,7 +129,7 @@ impl RunDir {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
         self.listener.set(listener.as_raw_fd());
-        // The task of an earlier socket serves its connections.
+        // The task of an earlier socket keeps serving its open connections.
         tokio::task::spawn_local(session::serve_all(
             Rc::clone(&self.daemon),
             Rc::clone(&self.drain),

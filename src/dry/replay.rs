@@ -154,7 +154,7 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line in order, even a malformed one: none is answered before plugins can connect.
+/// One line, even if it cannot be parsed: none is answered before plugins can connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
@@ -340,7 +340,7 @@ impl ScriptObserver {
                 self.waiting.borrow_mut().insert(number, question);
                 return Err(format!("answer {number} is of another kind than asked for"));
             }
-            // Without --ask-updates no answer is expected, but a number was printed.
+            // Without --ask-updates an answer is not needed, but accepted: its number was printed.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }

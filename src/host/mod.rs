@@ -40,52 +40,52 @@ macro_rules! points {
 }
 
 points! {
-    WrapperAsk "wrapper.ask" "Wrapper: the question is about to be sent to the daemon."
-    WrapperVerdict "wrapper.verdict" "Wrapper: the verdict is here, nothing was put in place."
+    WrapperAsk "wrapper.ask" "Wrapper: the request is about to be sent to the daemon."
+    WrapperVerdict "wrapper.verdict" "Wrapper: the verdict was received, and no document was put in place."
     WrapperCommitted "wrapper.committed" "Wrapper: the patched document is in place, `EXEC` was not sent."
     WrapperExec "wrapper.exec" "Wrapper: `EXEC` was sent, the real runtime does not run yet."
-    WrapperBypass "wrapper.bypass" "Wrapper: the daemon is away, a note of it is about to be left."
-    WrapperBypassed "wrapper.bypassed" "Wrapper: the note is left, the real runtime does not run yet."
+    WrapperBypass "wrapper.bypass" "Wrapper: the daemon is unavailable, and a note is about to be written."
+    WrapperBypassed "wrapper.bypassed" "Wrapper: the note is written, and the real runtime does not run yet."
     DaemonStart "daemon.start" "Daemon: it is independent of its starter, and has opened nothing."
-    DaemonAsked "daemon.asked" "Daemon: a request was read, nobody was asked."
+    DaemonAsked "daemon.asked" "Daemon: a request was read, and no plugin was asked."
     DaemonPod "daemon.pod" "Daemon: the record of a pod is about to be written."
-    DaemonAnnounce "daemon.announce" "Daemon: a pod is on record as running, nobody was told."
+    DaemonAnnounce "daemon.announce" "Daemon: a pod is on record as running, and no plugin was notified."
     DaemonRecord "daemon.record" "Daemon: the state record of an incoming container is about to be written."
     DaemonPlugins "daemon.plugins" "Daemon: the record is written, the plugins are about to be asked."
-    DaemonDecided "daemon.decided" "Daemon: the plugins agreed, nothing of it is on record."
-    DaemonOthers "daemon.others" "Daemon: it is on record, other containers are about to be updated."
+    DaemonDecided "daemon.decided" "Daemon: the plugins agreed, and their changes are not on record."
+    DaemonOthers "daemon.others" "Daemon: the changes are on record, and other containers are about to be updated."
     DaemonDocument "daemon.document" "Daemon: the engine's document is about to be kept."
-    DaemonKept "daemon.kept" "Daemon: it is kept, the patched one is about to be written."
+    DaemonKept "daemon.kept" "Daemon: the engine's document is kept, and the patched one is about to be written."
     DaemonWritten "daemon.written" "Daemon: the patched document is written, but not on record."
     DaemonVerdict "daemon.verdict" "Daemon: everything is written, the verdict is about to be sent."
     DaemonSaid "daemon.said" "Daemon: the verdict was sent, `EXEC` was not read."
     DaemonExec "daemon.exec" "Daemon: `EXEC` was read, but is not on record."
     DaemonSettle "daemon.settle" "Daemon: the real runtime ended, its outcome is about to be recorded."
-    DaemonSettled "daemon.settled" "Daemon: its outcome is on record, the plugins were not told."
+    DaemonSettled "daemon.settled" "Daemon: the outcome is on record, and plugins were not notified."
     DaemonUpdated "daemon.updated" "Daemon: an update has been carried out, and is about to be recorded."
     DaemonResize "daemon.resize" "Daemon: a pod was resized, its new limits are about to be recorded."
-    DaemonResized "daemon.resized" "Daemon: they are on record, the plugins were not told."
+    DaemonResized "daemon.resized" "Daemon: the new limits are on record, and plugins were not notified."
     DaemonDeleted "daemon.deleted" "Daemon: the runtime deleted a container that its engine keeps, which is about to be recorded."
     DaemonStop "daemon.stop" "Daemon: a container's end is about to be recorded."
-    DaemonStopped "daemon.stopped" "Daemon: its end is on record, the plugins were not told."
-    DaemonRestore "daemon.restore" "Daemon: the engine's document is about to be put back."
+    DaemonStopped "daemon.stopped" "Daemon: a container's end is on record, and plugins were not notified."
+    DaemonRestore "daemon.restore" "Daemon: the engine's document is about to be restored."
     DaemonForget "daemon.forget" "Daemon: a container's record is about to be removed."
     DaemonPodStop "daemon.pod-stop" "Daemon: a pod without containers is about to be stopped."
     DaemonPodForget "daemon.pod-forget" "Daemon: a pod's record is about to be removed."
     DaemonCgroup "daemon.cgroup" "Daemon: a container's resources are about to be changed for a plugin."
-    DaemonCgroupDone "daemon.cgroup-done" "Daemon: they are changed, but not on record."
-    DaemonReexecProbe "daemon.reexec-probe" "Daemon: the program that may take its place is about to be asked."
-    DaemonReexecHeld "daemon.reexec-held" "Daemon: nothing is under way, the state for the next program is about to be written."
-    DaemonReexecState "daemon.reexec-state" "Daemon: the state is written, nothing else was done."
+    DaemonCgroupDone "daemon.cgroup-done" "Daemon: a container's resources are changed, but not on record."
+    DaemonReexecProbe "daemon.reexec-probe" "Daemon: the program that may replace the daemon's is about to be queried."
+    DaemonReexecHeld "daemon.reexec-held" "Daemon: it is idle, and the state for the next program is about to be written."
+    DaemonReexecState "daemon.reexec-state" "Daemon: the state for the next program is written."
     DaemonReexecExec "daemon.reexec-exec" "Daemon: the next program is about to be executed."
     DaemonReexecBegun "daemon.reexec-begun" "Daemon: it is the next program, and has read nothing but the state."
-    DaemonReexecTaken "daemon.reexec-taken" "Daemon: it has the plugins and the records, no wrapper was accepted."
+    DaemonReexecTaken "daemon.reexec-taken" "Daemon: it has the plugins and the records, and has accepted no wrapper."
     DaemonEvict "daemon.evict" "Daemon: a container is about to be killed for a plugin."
     DaemonTakeover "daemon.takeover" "Daemon: a plugin with the identity of a connected one is about to be synchronized."
-    DaemonTakeoverEvents "daemon.takeover-events" "Daemon: it is synchronized, the events since are about to be sent."
-    DaemonTakeoverPlace "daemon.takeover-place" "Daemon: it has caught up, and is about to take the connected one's place."
-    DaemonTakeoverDone "daemon.takeover-done" "Daemon: it has the place, the requests of the other one are not answered."
-    DaemonTakeoverShutdown "daemon.takeover-shutdown" "Daemon: they are answered, Shutdown is about to be sent."
+    DaemonTakeoverEvents "daemon.takeover-events" "Daemon: that plugin is synchronized, and the events since are about to be sent."
+    DaemonTakeoverPlace "daemon.takeover-place" "Daemon: that plugin has caught up, and is about to replace the connected one."
+    DaemonTakeoverDone "daemon.takeover-done" "Daemon: the old plugin is replaced, and its requests are not answered yet."
+    DaemonTakeoverShutdown "daemon.takeover-shutdown" "Daemon: the old plugin's requests are answered, and Shutdown is about to be sent."
 }
 
 /// Host access as configured.
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "faults")]
-    fn a_fault_from_a_file_strikes_once_at_the_passing_it_names() {
+    fn a_fault_from_a_file_triggers_once_at_the_named_pass() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("fault");
         let host = Host::new("", &format!("@{}", file.display()));

@@ -59,7 +59,7 @@ impl Plugin {
                 Outcome::Busy(why) => return Outcome::Busy(why),
             }
         }
-        Outcome::Refused("empty snapshot".to_owned())
+        Outcome::Refused("the snapshot is empty".to_owned())
     }
 
     /// CreateContainer.

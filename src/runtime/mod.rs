@@ -210,7 +210,7 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // The defaults may have been tried, in place of an unreadable file.
+        // The file was unreadable, so the defaults were tried instead.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint(format!("set runtime in {}", config.usual_file())),
     }
@@ -263,7 +263,7 @@ fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
     if config.runtime != Config::default().runtime {
         all.push((vec!["runtime".to_owned()], None));
     }
-    // What a user's daemon has from root's configuration is not that user's mistake.
+    // A user cannot fix the settings that come from root's configuration.
     all.retain(|(path, _)| !loaded.config.is_of_user() || place_of(loaded, path).is_some());
     all.into_iter().find_map(|(path, called_as)| {
         let error = resolve_as_engines(config, called_as.as_ref()).err()?;
@@ -337,8 +337,8 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> 
     let meta = std::fs::metadata(path).if_there().map_err(Unfit::Unknown)?;
     let why = match meta {
         None => "is missing",
-        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is no executable file",
-        Some(meta) if meta.mode() & 0o002 != 0 => "may be written by everybody",
+        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is not an executable file",
+        Some(meta) if meta.mode() & 0o002 != 0 => "is writable by all users",
         Some(meta) if ourselves.is(path, &meta) => "is nri-runc itself",
         Some(_) => return Ok(()),
     };
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_we_are_called_by_selects_an_instance() {
+    fn the_name_in_argv_0_selects_an_instance() {
         let temp = tempfile::tempdir().unwrap();
         let crun = program(temp.path(), "crun", 0o755);
         let mut config = config(&["/bin/sh"]);
@@ -501,7 +501,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let open = program(temp.path(), "runc", 0o777);
         let error = resolve(&config(&[&open]), None).unwrap_err().to_string();
-        assert!(error.contains("written by everybody"), "{error}");
+        assert!(error.contains("writable by all users"), "{error}");
     }
 
     #[test]

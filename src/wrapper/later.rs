@@ -191,7 +191,7 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
-    // With unknown flags, nothing is known of the process.
+    // An unlisted flag may hide the start of the process's words, so the process is unknown.
     if call.id_may_be_value {
         return LaterProcess::default();
     }
@@ -329,7 +329,7 @@ mod tests {
         for (user, uid) in [("00", Some("0")), ("+0:1", Some("0")), ("root", None), (":1", None)] {
             assert_eq!(by_flags(&format!("runc exec --user {user} c1 sh")).uid.as_deref(), uid);
         }
-        // The word after an unknown flag may be its value, and the shell has a terminal.
+        // `value` may belong to the unknown flag, so `-t` may be a flag or an argument.
         let line = "runc exec --of-tomorrow value -t c1 /bin/sh";
         assert_eq!(by_flags(line), LaterProcess::default());
         let plain = by_flags("runc exec --tty=false c1 sh");

@@ -47,7 +47,7 @@ pub(super) fn mark_of(
     match found {
         // A `kill` never fails because of the mark.
         Err(_unknown) if call.verb == Verb::Kill => Ok(None),
-        // The document has the plugins' values; nothing else is known of the container here.
+        // Without --process, no document needs the plugins' values.
         Err(_unknown) if call.process.is_none() => Ok(None),
         found => Ok(found?.filter(is_for_it)),
     }

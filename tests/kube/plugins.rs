@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins in the test's own process: they connect to the plugin socket as a DaemonSet's would,
-//! and leave when they are dropped.
+//! Plugins in the test's own process: they connect to the plugin socket like a DaemonSet's, and
+//! disconnect on drop.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -45,7 +45,7 @@ impl Plugin {
         Self { asks: Some(sender), thread: Some(thread) }
     }
 
-    /// Asks, unasked, for the end of a container.
+    /// Requests the eviction of a container, unprompted.
     pub(super) fn evict(&self, id: &str, reason: &str) -> Result<(), String> {
         let eviction = api::ContainerEviction {
             container_id: id.to_owned(),
@@ -80,7 +80,7 @@ async fn serve(id: &str, handler: Arc<dyn Handler>, mut asks: UnboundedReceiver<
     stub.close();
 }
 
-/// Gives the containers of one name a variable and a limit of open files.
+/// Sets a variable and a limit of open files in the containers of one name.
 pub(super) struct Greeter(pub(super) &'static str);
 
 #[async_trait]

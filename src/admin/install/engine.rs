@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::distribution::Distribution;
 
-/// An engine that nri-runc can be registered with.
+/// An engine with which nri-runc can be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Engine {
     /// containerd (CRI)
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// The first version with NRI on by default, or only the engine's name if there is none.
+    /// The first version with NRI on by default; only the engine's name if there is none.
     pub(super) fn first_with_nri(self) -> &'static str {
         match self {
             Self::Containerd => "containerd 2.0",

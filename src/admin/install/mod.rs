@@ -101,7 +101,7 @@ pub(super) struct Uninstall {
     pub(super) common: Common,
 }
 
-/// Which engine is meant.
+/// The engine to configure.
 #[derive(Debug, Clone, Args)]
 struct EngineNamed {
     /// Container engine.
@@ -116,7 +116,7 @@ struct EngineNamed {
 }
 
 impl EngineNamed {
-    /// A distribution alone means its containerd.
+    /// The engine; a distribution without an engine means containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
             (Some(engine), Some(_)) if engine != Engine::Containerd => {
@@ -429,7 +429,8 @@ fn ledger_of(
         if before.as_ref() == Some(after) {
             continue;
         }
-        // The last registration that is undone removes what another one created for both.
+        // The last registration that is undone also removes the folders that an earlier one created for
+        // several engines.
         let is_above = |folder: &String| path.starts_with(&format!("{folder}/"));
         let mut made: Vec<String> = of_others.iter().filter(|one| is_above(one)).cloned().collect();
         made.extend(engine_files::missing_folders(root, path));

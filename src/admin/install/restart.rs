@@ -21,7 +21,8 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// The command for an engine whose main file is `main`; `removes_entry` if an entry was removed.
+/// The command for the engine with the main file `main`. `removes_entry`: an entry was removed from
+/// that file.
 pub(super) fn command(
     engine: Engine,
     main: Option<&str>,
@@ -53,7 +54,7 @@ pub(super) fn commands(
     all.chain([command(engine, main, removes_entry, root)]).collect()
 }
 
-/// Returns the command for an engine that should have reloaded its configuration but has not.
+/// Returns the command for an engine that has not loaded its changed configuration.
 pub(super) fn command_again(
     engine: Engine,
     main: Option<&str>,

@@ -191,7 +191,7 @@ async fn keep_plugin(
                 record.runs(&run.file, is_outdated);
                 if is_outdated {
                     let id = file.id();
-                    warn!(plugin = id, "{id} goes on as it was before its file changed");
+                    warn!(plugin = id, "{id} keeps running as before its file changed");
                 }
             }
         }
@@ -262,11 +262,11 @@ async fn gives_way(
 ) -> bool {
     let id = file.id();
     if daemon.registry.pre_installed.owns(&id) {
-        return false; // No other process keeps its place, or takes it again.
+        return false; // The file owns the name, so no external process competes for it.
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());
-    info!("{id} is not started again before {name}, which has its place, disconnects");
+    info!("{id} is restarted only after {name}, which has its place, disconnects");
     tokio::select! {
         _why = other.chained.plugin.closed() => {}
         _ = wanted_file.changed() => return true,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_minute_and_a_steady_life_resets_them() {
+    fn pauses_double_up_to_a_minute_and_a_steady_run_resets_them() {
         let mut pauses = Pauses::default();
         let short = Duration::from_secs(59);
         let seconds: Vec<u64> = (0..8).map(|_| pauses.after(short).as_secs()).collect();

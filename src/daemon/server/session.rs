@@ -63,11 +63,11 @@ async fn dispatch(
         return frames::send(stream, &DaemonResponse::Incompatible { protocol, version }).await;
     }
     if admin::is_recording(&asked.question.admin) || admin::is_following(&asked.question.admin) {
-        drop(open); // It has no end, and may be cut off.
+        drop(open); // The stream has no end, and may be cut off.
         return serve_endless(daemon, stream, &asked.question.admin).await;
     }
     if admin::is_reexec(&asked.question.admin) {
-        drop(open); // The next program answers on it.
+        drop(open); // The next program answers on this connection.
         return reexec(daemon, stream).await;
     }
     if admin::is_stop(&asked.question.admin) {

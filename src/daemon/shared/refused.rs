@@ -58,7 +58,7 @@ impl ConnectionLine {
         }
     }
 
-    /// What happened to `count` further connections, in one line.
+    /// One line about `count` further connections.
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {
             Self::Unaccepted => "could not be accepted",
@@ -66,7 +66,7 @@ impl ConnectionLine {
             Self::Origin => "refused (plugin.NAME.from)",
             Self::File => "refused for the name of a pre-installed plugin",
             Self::Contested => "refused, since another process has the name",
-            Self::Full => "refused, since as many plugins take part as can",
+            Self::Full => "refused, since the limit of connected plugins is reached",
             Self::Unfinished => "ended before registration",
             Self::Crowded => "closed before registration, to make room for others",
             Self::Unsynchronized => "could not be synchronized",
@@ -82,7 +82,7 @@ impl ConnectionLine {
     }
 }
 
-/// The number of each kind.
+/// The number of connections of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLines {
     counted: RefCell<BTreeMap<ConnectionLine, Counted>>,
@@ -92,13 +92,13 @@ pub(crate) struct ConnectionLines {
 #[derive(Debug, Default)]
 struct Counted {
     total: u64,
-    /// The last one: Unix time in nanoseconds, and the line.
+    /// The last connection: Unix time in nanoseconds, and its line.
     at: i64,
     last: String,
 }
 
 impl ConnectionLines {
-    /// Counts one without a line.
+    /// Counts a connection that needs no line.
     pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
         let mut all = self.counted.borrow_mut();
         let counted = all.entry(kind).or_default();
@@ -107,7 +107,7 @@ impl ConnectionLines {
         line.clone_into(&mut counted.last);
     }
 
-    /// Counts one; returns whether it gets a line.
+    /// Counts a connection; returns whether to log its line.
     pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
         self.count(kind, line);
         self.limit.room(
@@ -117,7 +117,7 @@ impl ConnectionLines {
         )
     }
 
-    /// The line about those without one, once it is time.
+    /// Takes the line that counts suppressed connections, once it is due.
     pub(crate) fn take_held_back(&self, kind: ConnectionLine) -> Option<String> {
         self.limit.take_held_back(&kind).map(|count| kind.more(count))
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_has_few_lines_and_one_that_counts_the_rest() {
+    fn a_flood_has_few_lines_and_one_with_the_count_of_the_rest() {
         let (lines, begun) = (ConnectionLines::default(), Instant::now());
         let kind = ConnectionLine::Origin;
         let rooms = (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Claims in the prose of pages beside names: values of keys, labels of metrics, events, states, actions, columns,
-//! exit codes and codes of messages. Each is compared with the program's own table, in whatever sentence it stands.
+//! exit codes and codes of messages. Each is compared with the program's own table, in whatever sentence it occurs.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ impl Tables {
         }
     }
 
-    /// All that is wrong in a page.
+    /// All wrong claims of a page.
     fn wrong_in(&self, page: &Page) -> Vec<String> {
         let prose = page.prose();
         let mut wrong = self.wrong_settings(&prose);
@@ -78,7 +78,7 @@ impl Tables {
     }
 
     fn is_setting(&self, section: Option<&str>, key: &str, value: Option<&str>) -> bool {
-        // What follows the section's first word is a name.
+        // A name follows the section's first word.
         let section = section.map(|section| match section.split_once('.') {
             Some((table, _)) if ["plugin", "instance"].contains(&table) => format!("{table}.*"),
             _ => section.to_owned(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders after each event and every five seconds (or waits for the
+//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits for the
 //! folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones,
 //! with growing pauses until they run steadily. A changed plugin's new process runs beside the old
 //! one, which is ended once the new one has replaced it in the chain (D41). It decides nothing
@@ -30,7 +30,7 @@ use crate::daemon::watch::timer;
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
 /// Interval of the checks of a folder without events: none shows that a file became executable.
-const QUIET_CHECK: Duration = Duration::from_secs(5);
+const QUIET_CHECK: Duration = Duration::from_secs(10);
 
 /// Interval of checks for an absent folder, in addition to the watch of its path: a link in the
 /// path may lead outside the watched folders.

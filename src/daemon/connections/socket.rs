@@ -27,7 +27,7 @@ use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::shared::queues::PodNews;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
-use crate::daemon::watch::pidfd;
+use crate::daemon::watch::{pidfd, timer};
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
@@ -257,7 +257,7 @@ async fn keep_socket(daemon: Rc<Daemon>) {
         let is_news = tokio::select! {
             () = something_happens(watched.as_mut()) => true,
             () = ends(process) => true,
-            () = tokio::time::sleep(PATH_CHECK) => false,
+            () = timer::sleep(PATH_CHECK) => false,
         };
         if is_news {
             tokio::time::sleep(SETTLE).await;

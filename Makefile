@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The one door. Every target says what it lacks and works from a fresh clone.
+# The one door. Every target says what it lacks and works from a fresh clone. Daily work needs `build`, `check`, `test`, `demo` and `install`;
+# each further target is for one machine, engine or release step that takes too long to be part of these.
 
 MUSL := x86_64-unknown-linux-musl
 # The static build where its target can be had, else glibc (scripts/setup.sh says so).
@@ -152,6 +153,7 @@ soak: setup
 	LIVES=$${LIVES:-5000} cargo test --locked --test node lives:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	PLATEAU=all cargo test --locked --test bundle plateau:: -- --nocapture
+	KUBE=load LOAD_PODS=$${LOAD_PODS:-100} LOAD_SECONDS=$${LOAD_SECONDS:-900} sh scripts/kube.sh
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test node resources::parallel:: -- --nocapture
 	FIELDS=each cargo test --locked --test node resources::matrix:: -- --nocapture
 	LENGTHS=$${LENGTHS:-all} cargo test --locked --test pure length:: -- --nocapture

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin of `make demo`: adds an environment variable, a mount, an annotation and CPU
-//! shares to each container, and writes down what it sees. It is launched as a pre-installed
-//! plugin: its socket is descriptor 3, its settings come with Configure.
+//! The plugin of `make demo`: adds an environment variable, a mount, an annotation and CPU shares
+//! to each container, and records its events. It is launched as a pre-installed plugin: its socket
+//! is descriptor 3, its settings come with Configure.
 
 use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -47,7 +47,7 @@ impl api::Plugin for Greeter {
             drop(slot);
         }
         self.note("Configure", "-", &format!("runtime {}", request.runtime_name));
-        // Everything but updates and validation.
+        // Every event except for updates and validation.
         Ok(api::ConfigureResponse { events: 0x67f, ..api::ConfigureResponse::default() })
     }
 

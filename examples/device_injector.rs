@@ -91,7 +91,7 @@ impl Mount {
     }
 }
 
-/// The list in the annotation `stem.noderesource.dev` that is meant for the container.
+/// The list in the annotation `stem.noderesource.dev` for the container.
 fn list<T: DeserializeOwned>(
     request: &api::CreateContainerRequest,
     stem: &str,

@@ -16,8 +16,8 @@
 //! UpdateContainer shop/web/nginx: wants memory.limit.value: "67108864"
 //! ```
 //!
-//! Of environment variables it prints the names alone. It changes nothing. With the index 99 it
-//! sees containers as all other plugins have left them; two of it, with 00 and 99, show what those between did.
+//! It prints only the names of environment variables. It changes nothing. With the index 99 it sees containers
+//! with the changes of all other plugins; two instances, with 00 and 99, show the changes in between.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,9 +34,9 @@ type Fields = BTreeMap<String, String>;
 
 #[derive(Default)]
 struct Seen {
-    /// Where lines go; none before there is a configuration.
+    /// The output; `None` before the configuration is known.
     to: Option<Box<dyn Write + Send>>,
-    /// As last seen, by name and id: a pod and its container may have one id.
+    /// The last known fields, by name and ID: a pod and its container may have the same ID.
     known: BTreeMap<(String, String), Fields>,
 }
 
@@ -95,7 +95,7 @@ fn differences(before: &Fields, now: &Fields) -> Vec<String> {
 }
 
 impl Seen {
-    /// Compares one that an event names with what was known of it.
+    /// Compares the object of an event with its last known fields.
     fn look(&mut self, event: &str, name: &str, value: &Value) {
         let Some(id) = value["id"].as_str() else { return };
         let mut now = Fields::new();
@@ -148,7 +148,7 @@ impl Seen {
         self.known.remove(&(name, text(&gone["id"])));
     }
 
-    /// What is there when the plugin connects.
+    /// The pods and containers that exist when the plugin connects.
     fn synchronize(&mut self, request: &Value) {
         let list = |key: &str| request[key].as_array().cloned().unwrap_or_default();
         let pods = list("pods");
@@ -176,7 +176,7 @@ struct Differ {
 
 #[async_trait]
 impl Handler for Differ {
-    /// All but the last, validation: one that only watches must not be able to refuse.
+    /// All but the last, validation: an observing plugin must not be able to refuse.
     fn events(&self) -> &[Event] {
         let [others @ .., _validation] = &ALL_EVENTS;
         others

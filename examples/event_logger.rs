@@ -14,8 +14,8 @@
 //! {"event":"StartContainer","pod":"shop/web","container":"nginx","pid":4711,"request":{…}}
 //! ```
 //!
-//! It changes nothing, and a line that cannot be written troubles no container. A plugin with the
-//! index 99 sees containers as all the others have left them.
+//! It changes nothing, and a line that cannot be written affects no container. A plugin with the
+//! index 99 sees containers with the changes of all others.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 
 #[derive(Default)]
 struct EventLogger {
-    /// Where lines go; none before there is a configuration.
+    /// The output; `None` before the configuration is known.
     to: Mutex<Option<Box<dyn Write + Send>>>,
 }
 
@@ -100,7 +100,7 @@ impl Handler for EventLogger {
     }
 
     fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
-        // Where to write is not known before Configure was read.
+        // The output is not known before Configure.
         if method != "Configure" {
             self.write(method, message);
         }

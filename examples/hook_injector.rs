@@ -17,10 +17,10 @@
 //!  "when": {"annotations": {"^example\\.org/audit$": "^yes$"}}, "stages": ["createRuntime"]}
 //! ```
 //!
-//! Every condition that is there must hold: `always`; `annotations`, each pattern of a key with
-//! that of its value, by one of the container's or, failing that, of its pod's; `commands`, of which one
-//! matches the program; `hasBindMounts`. Files are read when the plugin is configured, and one that
-//! cannot be understood ends it: a hook that an operator relies on must not be absent in silence.
+//! Every condition in the file must hold: `always`; `annotations`, each pattern of a key with that of
+//! its value, by one of the container's or, failing that, of its pod's; `commands`, of which one matches
+//! the program; `hasBindMounts`. Files are read when the plugin is configured, and one that cannot be
+//! understood ends it: a hook that an operator relies on must not be absent in silence.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,7 @@ impl Rule {
         })
     }
 
-    /// Whether all its conditions hold, and there is one.
+    /// Whether all its conditions hold, and it has at least one.
     fn matches(&self, pod: &api::PodSandbox, container: &api::Container) -> bool {
         let has = |(key, value): &(Regex, Regex)| {
             let all = container.annotations.iter().chain(&pod.annotations);

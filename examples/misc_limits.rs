@@ -26,11 +26,11 @@ type Amounts = BTreeMap<String, u64>;
 #[derive(Default)]
 struct State {
     capacity: Amounts,
-    /// Container to what it has.
+    /// The amounts of each container.
     given: HashMap<String, Amounts>,
 }
 
-/// What the pod asks for this container.
+/// The amounts that the pod requests for this container.
 fn asked(pod: &api::PodSandbox, container: &str) -> nri_plugin::Result<Amounts> {
     let Some((key, text)) = nri_plugin::annotation(pod, container, KEY) else {
         return Ok(Amounts::new());
@@ -95,7 +95,7 @@ impl Handler for MiscLimits {
         Ok(())
     }
 
-    /// What was given shows in the containers themselves.
+    /// The containers themselves show the amounts that they were given.
     async fn synchronize(
         &self,
         _: &Context,

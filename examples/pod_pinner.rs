@@ -27,7 +27,7 @@ use serde::Deserialize;
 struct Config {
     exclusive: String,
     shared: String,
-    /// Where the kernel lists the NUMA nodes.
+    /// The kernel's folder of the NUMA nodes.
     #[serde(default = "kernels_nodes")]
     nodes: PathBuf,
 }
@@ -73,7 +73,7 @@ fn list<'n>(numbers: impl Iterator<Item = &'n u32>) -> String {
     numbers.map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// How many whole CPUs the pod was given, if its request equals its limit.
+/// The number of whole CPUs that the pod was given, if its request equals its limit.
 fn whole_cpus(pod: &api::PodSandbox) -> Option<usize> {
     let cpu = &pod.linux.pod_resources.cpu;
     let (quota, period) = (cpu.quota.value, i64::try_from(cpu.period.value).ok()?);
@@ -83,7 +83,7 @@ fn whole_cpus(pod: &api::PodSandbox) -> Option<usize> {
 }
 
 impl State {
-    /// The pod's own CPUs, taken now if it has none yet; `None` if it does not want any.
+    /// The pod's own CPUs, taken now if it has none yet; `None` if it needs none.
     fn take(&mut self, pod: &api::PodSandbox) -> nri_plugin::Result<Option<BTreeSet<u32>>> {
         let Some(count) = whole_cpus(pod) else { return Ok(None) };
         if let Some(cpus) = self.taken.get(&pod.id) {
@@ -138,7 +138,7 @@ impl Handler for PodPinner {
         Ok(())
     }
 
-    /// What was taken shows in the containers themselves.
+    /// The containers themselves show the CPUs that were taken.
     async fn synchronize(
         &self,
         _: &Context,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stands in for the real runtime in `tests/bundle/transparency.rs`: writes down, beside itself, what it
-//! was given, and fails with the code 7. Without std's entry point, which would change signal
-//! dispositions and descriptors before they could be seen.
+//! Replaces the real runtime in `tests/bundle/transparency.rs`: records its inputs in a file beside
+//! itself, and fails with the code 7. It does not use std's entry point, which would change signal
+//! dispositions and descriptors before they could be recorded.
 #![no_main]
 
 use std::ffi::{c_char, c_int};

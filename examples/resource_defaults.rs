@@ -64,7 +64,7 @@ impl Resources {
         serde_json::from_str(text).map_err(|error| format!("{from}: {error}").into())
     }
 
-    /// Without what `chosen` has already.
+    /// Without the values that `chosen` has already.
     fn where_open(mut self, chosen: &api::LinuxResources) -> Self {
         let Self { cpu, memory, pids, unified } = &mut self;
         cpu.shares.take_if(|_| chosen.cpu.shares.is_some());

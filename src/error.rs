@@ -44,11 +44,11 @@ pub struct Error {
     origin: Option<Box<Origin>>,
     /// The operating system's error that caused it; 0 for none.
     os: i32,
-    /// What a request without a response shows about the daemon.
+    /// The daemon's state, as a request without a response shows it.
     daemon: DaemonSeen,
 }
 
-/// What a request without a response shows about the daemon; callers branch on it.
+/// The daemon's state, as a request without a response shows it; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
     /// Nothing: or no request was made.

@@ -491,7 +491,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn only_a_regular_file_is_read_and_nothing_is_waited_for() {
+    fn only_regular_files_are_read_and_nothing_blocks() {
         let temp = tempfile::tempdir().unwrap();
         let path = |name: &str| temp.path().join(name);
         replace(&path("file"), b"text").unwrap();
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_write_to_is_not_ours() {
+    fn a_folder_that_others_may_write_to_is_refused() {
         let (temp, _dir) = place();
         let path = temp.path().join("x/run");
         make_private_dir(&path).unwrap();

@@ -21,7 +21,7 @@ mod tests {
 
     /// Test values of the reference (draft-eastlake-fnv).
     #[test]
-    fn known_words_have_their_known_hashes() {
+    fn hashes_match_the_reference_values() {
         assert_eq!(fnv64([]), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv64(*b"foobar"), 0x8594_4171_f739_67e8);
         assert_eq!(fnv128(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn and_nothing_else() {
+    fn wildcards_match_no_other_names() {
         for (pattern, name) in [
             ("sda", "sdab"),
             ("sd?", "sd"),

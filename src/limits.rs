@@ -17,7 +17,8 @@ pub(crate) const PLUGINS: usize = 128;
 /// Annotations of one container. Each costs some 10 µs when the container is created and again when it ends. Kubernetes
 /// limits only their total length, to 256 KiB, which allows 80,000.
 pub(crate) const ANNOTATIONS: usize = 10_000;
-/// Identity claims of one container that its engine contradicts: each takes a line in the log and the record.
+/// Identity claims of one container that its engine contradicts, each of which takes a line in the log and in the
+/// record.
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text inside a line, in bytes: a refusal, a parser's error.
 pub(crate) const QUOTED: usize = 4 << 10;
@@ -129,8 +130,8 @@ pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Consecutive failed updates of one container by one plugin before further ones are delayed: an ending container or a
 /// busy engine causes one or two.
 pub(crate) const FREE_FAILURES: u32 = 3;
-/// Containers with repeatedly failing updates of a plugin, some 100 bytes each: further containers are not delayed
-/// until others have recovered.
+/// Containers with repeatedly failing updates of a plugin, some 100 bytes each. Beyond this number further containers
+/// are not recorded, and their updates are not delayed.
 pub(crate) const FAILING_UPDATES: usize = 4096;
 /// Requests of one plugin that may wait, each in memory; the plugin is held back beyond that.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
@@ -162,9 +163,9 @@ pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// CRI-O pod folders that are awaited concurrently; further pods are announced with their first container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
-/// Containers of the plain runtime that plugins receive, far more than a node has; state directories watched for them,
-/// one for each namespace of an engine; folders examined in these; and new folders of one directory whose state is
-/// awaited, and those of them that are examined concurrently.
+/// For the containers of the plain runtime: those that plugins receive, far more than a node has; the state directories
+/// that are watched, one for each namespace of an engine; the folders examined in these; the new folders of one
+/// directory whose state is awaited; and those of them that are examined concurrently.
 pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 pub(crate) const RUNTIME_ROOTS: usize = 256;
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
@@ -174,8 +175,8 @@ pub(crate) const ARRIVALS_LOOKED_AT: usize = 16;
 pub(crate) const ARRIVAL_LOOKS: u32 = 12;
 /// Unadjusted containers that `status` names: after a time without the daemon it may be every container of the node.
 pub(crate) const UNADJUSTED: usize = 100;
-/// Containers with access to the plugin socket that are named; the others are counted. One mount in a template exposes
-/// it to every container.
+/// Containers with access to the plugin socket that `check` names; the others are counted. One mount in a template
+/// exposes the socket to every container.
 pub(crate) const EXPOSED: usize = 20;
 /// Failures that `status` shows, one a line: they fit a screen, and the log has the others.
 pub(crate) const FAILURES: usize = 20;
@@ -225,22 +226,22 @@ pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 /// A line of a script or recording, in bytes: the first line of a node with 10,000 containers has some 50 MB.
 pub(crate) const SCRIPT_LINE: usize = 256 << 20;
 
-/// One of the four large parts of a `sysdump`, in bytes, and the lines or rows of others: with the small parts an
-/// archive has 20 MB at most before compression.
+/// One of the four large parts of a `sysdump`, in bytes, and the lines or rows of the other parts. An archive has 20 MB
+/// at most before compression.
 pub(crate) const SYSDUMP_PART: usize = 2 << 20;
 pub(crate) const SYSDUMP_LINES: usize = 5000;
 
 // Lines and texts
 /// A line for the journal or syslog, in characters: their datagrams are limited. A longer one is cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;
-/// Lines of one place in the program within a minute, more than a large node's containers that all start together, and
-/// those about one plugin.
+/// Lines within a minute from one place in the program, more than a large node's containers cause when they all start
+/// together; and those of them about one plugin.
 pub(crate) const LOG_LINES: usize = 300;
 pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
 /// Kinds of lines counted at the same time. Beyond it plugins share a place's lines: a peer may choose a name each
 /// time.
 pub(crate) const LOG_KINDS: usize = 1000;
-/// Lines within a minute about refused connections for one reason, and about plugins that connect or disconnect: a peer
+/// Lines within a minute about connections refused for one reason, and about plugins that connect or disconnect: a peer
 /// can cause thousands a second.
 pub(crate) const REFUSED_LINES: usize = 10;
 pub(crate) const CONNECTION_LINES: usize = 100;

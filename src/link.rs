@@ -19,14 +19,13 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// How many versions older than the daemon's a wrapper's protocol may be. Wrappers of an engine that was not restarted,
-/// or of another copy of nri-runc, speak older ones.
+/// Oldest supported protocol: the daemon's version minus this. Wrappers of an engine that was not restarted, or of
+/// another copy of nri-runc, speak older ones.
 const UNDERSTOOD: u32 = 2;
 
-/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
-/// request may mean more than the daemon knows, so it is refused: the wrapper has the daemon become
-/// the newer program, and asks that one. Admin verbs, and the answer to a refused version, have the
-/// same form in every version.
+/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's request may mean
+/// more than the daemon knows, so it is refused: the wrapper then makes the daemon execute the newer program, and asks
+/// again. Admin verbs, and the response to a refused version, have the same form in every version.
 pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
     theirs <= own && own - theirs <= UNDERSTOOD
 }
@@ -40,20 +39,21 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`; with any but the first, a wrapper asks the daemon. In order: only the audit log
-/// needs each `exec`; exec rules exist; plugins handle execs; missing plugins refuse execs.
+/// Contents of `Config::execs_file`. With the first, only the audit log needs each `exec`; with the others a wrapper
+/// asks the daemon: exec rules exist, plugins handle execs, or missing plugins refuse execs.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
 /// The engine's variables that the wrapper passes on; nothing else of the environment leaves it.
-pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
+pub(crate) const ENGINE_VARIABLES: [&str; 9] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
     "TTRPC_ADDRESS",
     "CRI_O_EXTERNAL",
     "XDG_RUNTIME_DIR",
+    "USER",
     "NRI_RUNC_HANDLER",
     "TRACEPARENT",
     "TRACESTATE",
@@ -271,6 +271,11 @@ fn words(value: &[u8]) -> OsString {
 }
 
 impl WrapperRequest {
+    /// A variable of its sender.
+    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
+        self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+
     /// Encodes the request as a frame.
     pub fn encode(&self) -> Vec<u8> {
         let kind = match (&self.hook, &self.later) {
@@ -342,7 +347,7 @@ impl WrapperRequest {
                 TAG_INIT => init = number(value),
                 TAG_LATER => question.later = serde_json::from_slice(value).ok(),
                 TAG_LATER_DOCUMENT => document = Some(value.to_vec()),
-                _ => {} // A newer wrapper says more than we know.
+                _ => {} // A newer wrapper sends a field that this version does not know.
             }
         }
         if kind == KIND_HOOK {
@@ -547,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_of_no_known_stage_is_refused() {
+    fn a_hook_of_an_unknown_stage_is_refused() {
         let frame = Frame::new(KIND_HOOK).field(TAG_STAGE, &[9]).finish();
         assert!(WrapperRequest::decode(&frame[4..]).unwrap_err().to_string().contains("stage"));
     }

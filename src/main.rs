@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the role by argv alone: a runtime verb, or our own verb `nri`.
+//! Chooses the role by argv alone: a runtime verb, or nri-runc's own verb `nri`.
 //!
-//! Without std's entry point on purpose: it would ignore SIGPIPE, open /dev/null on closed
-//! descriptors and install signal stacks before `main`, and the real runtime, which inherits
-//! dispositions and descriptors from us, could distinguish us from the engine.
+//! It does not use std's entry point, which would ignore SIGPIPE, open /dev/null on closed
+//! descriptors and install signal stacks before `main`. The real runtime inherits dispositions and
+//! descriptors, and must not be able to distinguish nri-runc from the engine.
 #![no_main]
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-/// musl's own allocator asks the kernel for a handful of pages at a time, and gives them back as
-/// often: a third of a wrapper's system calls, and a fifth of the daemon's work.
+/// Replaces musl's allocator, which requests and returns a few pages at a time: a third of a
+/// wrapper's system calls, and a fifth of the daemon's work.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

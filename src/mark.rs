@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_of_the_process_that_last_are_carried_over() {
+    fn only_lasting_process_changes_reach_later_execs() {
         let (no, one, two) = (Value::Null, json!("1"), json!("2"));
         let changes = [
             ("annotations[process.env[A]]", &no, &one),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_carried_over_with_the_user_that_the_engine_wrote() {
+    fn groups_reach_later_execs_with_the_engines_user() {
         let user = json!({"uid": 7, "gid": 0, "additionalGids": [1]});
         let (one, two, other) = (json!([44]), json!([45, 46]), json!("x"));
         let changes = [(GROUPS, &one), ("process.env[A]", &other), (GROUPS, &two)];

@@ -93,7 +93,7 @@ fn is_refined(one: &Found, all: &[Found]) -> bool {
     all.iter().any(|other| other.at.end == one.at.end && other.own > one.own)
 }
 
-/// Finds a message in the line: at one of its parts, or anywhere if it begins with `…`.
+/// Finds a message in the line: at one of its starts, or anywhere if the message begins with `…`.
 fn find(message: Message, line: &str, starts: &[usize]) -> Option<Found> {
     let mut parts = message.text.split('…');
     let first = parts.next()?;

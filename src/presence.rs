@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_reports_missing_is_absent() {
+    fn only_objects_the_kernel_reports_missing_are_absent() {
         for os in [ENOENT, ENOTDIR, ESRCH] {
             assert!(matches!(failed(os).if_there(), Ok(None)), "{os}");
             assert!(matches!(failed(os).map_err(Error::from).if_there(), Ok(None)), "{os}");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn another_attempt_is_made_and_not_without_end() {
+    fn attempts_are_repeated_a_limited_number_of_times() {
         let mut left = 3;
         let found = insist(|| {
             left -= 1;

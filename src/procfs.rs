@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_variables_of_exactly_these_names_are_given() {
+    fn only_variables_of_exactly_these_names_are_returned() {
         let (_temp, host) = host_with(&[("environ", b"PATHS=/x\0PATH=/a=b\0B=\xff\0junk\0")]);
         assert_eq!(variable(&host, 7, "PATH").unwrap(), Some("/a=b".into()));
         assert_eq!(variable(&host, 7, "PAT").unwrap(), None);

@@ -309,7 +309,7 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
-    /// The cursor of the event before its next one, from which to continue if no event comes.
+    /// The cursor after which the reader continues: that of the last event before its position.
     pub(crate) fn cursor(&self) -> String {
         self.stream.ring.borrow().cursor(self.next - 1)
     }
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(rest.len(), limits::EVENTS + 1);
         let read = all(&mut slow);
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &json!(3)));
-        // That line's cursor leads to the oldest event.
+        // The cursor of a `lost` line leads to the oldest event.
         let again = all(&mut stream.reader(&cursor(&read[0])));
         assert_eq!(again, read[1..]);
         assert_eq!(all(&mut slow), [Value::Null; 0]);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_read_as_may_and_each_that_ends_makes_room() {
+    fn readers_are_limited_and_each_end_frees_a_place() {
         let stream = Rc::new(EventStream::default());
         let mut readers: Vec<EventReader> =
             std::iter::from_fn(|| stream.follower(&Since::Now)).collect();

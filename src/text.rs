@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_counted_in_the_singular() {
+    fn a_count_of_one_is_singular() {
         let shown = [0, 1, 2].map(|count| counted(count, "pod"));
         assert_eq!(shown, ["0 pods", "1 pod", "2 pods"]);
     }

@@ -11,7 +11,7 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// The current work's span, if its caller is traced.
+/// The span of the current work, if its caller is traced.
 pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }

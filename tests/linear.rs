@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The work for one response grows with its size and no faster.
+//! The work for one response grows linearly with its size.
 //!
-//! Each kind of list is merged and patched at one size and at eight times that size, in turn and
-//! several times over; the fastest run of each counts. Linear work takes eight times as long,
-//! quadratic work sixty-four: the bound lies between, so that a busy machine does not matter.
+//! Each kind of list is merged and patched at one size and at eight times that size, alternately
+//! and several times; the fastest run of each counts. Linear work takes eight times as long,
+//! quadratic work sixty-four: the bound is in between, so that a busy machine does not matter.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -21,12 +21,12 @@ const FEW: usize = 400;
 const MANY: usize = 8 * FEW;
 const WORST: u32 = 24;
 
-/// The time that this thread has run: what else the machine does is not in it.
+/// The processor time of this thread, independent of other work on the machine.
 fn own_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
-/// How long it takes at best.
+/// The fastest of several runs.
 fn fastest(times: usize, work: &dyn Fn()) -> Duration {
     let time = || {
         let start = own_time();
@@ -36,7 +36,7 @@ fn fastest(times: usize, work: &dyn Fn()) -> Duration {
     (0..times).map(|_| time()).min().unwrap()
 }
 
-/// Fails when eight times as much takes much more than eight times as long.
+/// Fails when eight times the size takes much more than eight times as long.
 #[track_caller]
 fn is_linear(what: &str, work: impl Fn(usize)) {
     let ratio = || {
@@ -44,7 +44,7 @@ fn is_linear(what: &str, work: impl Fn(usize)) {
         let many = fastest(2, &|| work(MANY));
         (few, many)
     };
-    // A machine that is busy for the whole of one measurement is not so for three.
+    // A machine that is busy during one measurement is not busy during all three.
     let seen: Vec<_> =
         (0..3).map(|_| ratio()).take_while(|(few, many)| *many > *few * WORST).collect();
     assert!(seen.len() < 3, "{what}: {FEW} and {MANY} take {seen:?}");
@@ -105,7 +105,7 @@ fn rule(i: usize) -> api::LinuxDeviceCgroup {
     }
 }
 
-/// Every list that an adjustment has, with `n` entries whose names begin with `mark`.
+/// Every list of an adjustment, with `n` entries whose names begin with `mark`.
 fn adjustments(n: usize, mark: &str) -> Vec<(&'static str, Adjustment)> {
     let text = |i: usize| format!("v{i}");
     let net = |i: usize| api::LinuxNetDevice { name: format!("n{i}"), ..Default::default() };
@@ -172,7 +172,7 @@ fn merged(answers: Vec<Adjustment>) -> Merged {
     creation.finish()
 }
 
-/// A document that has a great many of everything already.
+/// A document with many entries of every kind.
 fn document(n: usize) -> Vec<u8> {
     let rule =
         |i: usize| json!({"allow": true, "type": "c", "major": 11, "minor": i, "access": "rwm"});
@@ -356,6 +356,6 @@ fn an_oversized_response_is_refused_with_plugin_and_field() {
     let hooks = api::Hooks { prestart: words, ..Default::default() };
     let hooks = Adjustment { hooks: Some(hooks).into(), ..Default::default() };
     assert!(refusal(hooks).unwrap_err().contains("more than 50000 entries in all"));
-    // Options count as well, so this one is near both bounds.
+    // Options count too, so this one is near both bounds.
     assert!(refusal(just).is_ok());
 }

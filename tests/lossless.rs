@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `config.json` loses nothing when it is patched.
+//! Patching `config.json` loses nothing.
 //!
 //! Random documents (blanks anywhere, unknown keys at every level, odd numbers, escapes, lone
-//! surrogates, keys that are there twice, deep nesting) meet random adjustments. What no
-//! adjustment names carries a mark, and every mark must come out byte for byte.
-//! Reference: ARCHITECTURE.md, invariant "Lossless".
+//! surrogates, repeated keys, deep nesting) are patched with random adjustments. Each part that no
+//! adjustment names has a mark, and every mark must be kept byte for byte. Reference:
+//! ARCHITECTURE.md, invariant "Lossless".
 
 use nri_runc::plugin::api;
 use nri_runc::testing::spec::patch::{HostFacts, PatchError, PatchedSpec, patch_on};
@@ -13,7 +13,7 @@ use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 
-/// Patched for a host of which nothing is known.
+/// Patches for an unknown host.
 fn patch(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -45,14 +45,14 @@ impl Choices<'_> {
     }
 }
 
-/// A document under construction, and the texts in it that must survive.
+/// A document under construction, and its texts that must survive.
 struct Draft<'c> {
     choices: Choices<'c>,
-    /// Stay in this order.
+    /// Texts that stay in this order.
     marks: Vec<String>,
-    /// May move with what they are in.
+    /// Texts that may move with their parents.
     loose: Vec<String>,
-    /// Entries of the same name may be there twice.
+    /// Whether entries of the same name may be repeated.
     with_duplicates: bool,
     count: usize,
 }
@@ -212,7 +212,7 @@ fn draft(bytes: &[u8], with_duplicates: bool) -> (String, Draft<'_>) {
     (draft.root(), draft)
 }
 
-/// One small change; `area` tells where.
+/// One small change; `area` selects its kind.
 fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAdjustment) {
     let minus = if choices.yes() { "-" } else { "" };
     let digit = choices.below(3);
@@ -247,7 +247,7 @@ fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAd
     }
 }
 
-/// What is replaced as a whole, or removed where NRI can say so.
+/// Sections that are replaced as a whole, or removed if NRI supports that.
 fn whole_sections(linux: &mut api::LinuxContainerAdjustment, is_set: bool) {
     linux.io_priority.mut_or_insert_default().class =
         protobuf::EnumOrUnknown::from_i32(is_set.into());
@@ -271,7 +271,7 @@ fn is_well_formed(text: &[u8]) -> bool {
     serde_json::from_slice::<&RawValue>(text).is_ok()
 }
 
-/// How much two texts share at their start and at their end, without overlap.
+/// The lengths of the common start and end of two texts, without overlap.
 fn shared(before: &[u8], after: &[u8]) -> (usize, usize) {
     let start = before.iter().zip(after).take_while(|(a, b)| a == b).count();
     let longest = before.len().min(after.len()) - start;
@@ -370,7 +370,7 @@ proptest! {
     }
 }
 
-/// As far as Go's decoder looks: one value, in whose strings any byte may stand.
+/// The check of Go's decoder: one value, whose strings may contain any byte.
 fn begins_well_formed(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let mut values = serde_json::Deserializer::from_str(&text).into_iter::<&RawValue>();

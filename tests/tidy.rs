@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The house rules that a compiler cannot see.
+//! House rules that a compiler cannot check.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
@@ -10,6 +10,8 @@ mod book;
 mod limits;
 #[path = "tidy/manual/mod.rs"]
 mod manual;
+#[path = "tidy/named.rs"]
+mod named;
 #[path = "tidy/pace.rs"]
 mod pace;
 #[path = "tidy/sbom/mod.rs"]
@@ -51,7 +53,7 @@ fn sources(dir: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Where the code of the program and of its crates lies.
+/// The folders of the program's code and of its crates.
 const CODE: [&str; 2] = ["src", "crates"];
 
 fn code() -> impl Iterator<Item = (String, String)> {
@@ -75,14 +77,14 @@ fn every_file_states_its_purpose() {
 }
 
 #[test]
-fn no_file_has_outgrown_a_reader() {
+fn no_source_file_is_too_long() {
     for (name, text) in code() {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         assert!(is_generated(&text) || code.lines().count() <= 500, "{name} has grown too long");
     }
 }
 
-/// The name of each test: attributes and comments may stand between it and `#[test]`.
+/// The name of each test; attributes and comments may be between it and `#[test]`.
 const TEST_NAME: &str = r"(?s)#\[(?:tokio::)?test\b.*?\n\s*(?:async )?fn (\w+)";
 
 /// A longer name is a paragraph, and a list of failed tests no longer fits a screen.
@@ -99,7 +101,7 @@ fn every_test_name_has_at_most_60_characters() {
     assert!(count > 2500, "{count} tests were found");
 }
 
-/// Who may name whom: a room reaches only the rooms listed for it.
+/// The permitted imports: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
     (
         "admin",
@@ -165,7 +167,7 @@ fn folders_import_only_what_they_may() {
     for (room, may) in ROOMS {
         let files = sources("src").into_iter().filter(|(name, text)| {
             let inside = name.strip_prefix("src/").unwrap_or_default();
-            // A file with a line of its own goes by that line alone.
+            // For a file with a separate row only that row applies.
             let own = |(other, _): &(&str, &str)| inside == format!("{other}.rs");
             let is_in_room = inside.starts_with(&format!("{room}/")) && !ROOMS.iter().any(own);
             !is_generated(text) && (is_in_room || inside == format!("{room}.rs"))
@@ -184,8 +186,8 @@ fn folders_import_only_what_they_may() {
     }
 }
 
-/// Which room of the daemon imports which: each row names only rows above it, so there is no
-/// circle. The names are folders of `src/daemon`, and the files beside them.
+/// The permitted imports inside the daemon: each row names only rows above it, so there is no cycle. The names
+/// are folders of `src/daemon`, and files beside them.
 const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("watch", ""),
     ("process", ""),
@@ -206,7 +208,7 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("reexec", "shared connections process recovery registry run_dir server"),
 ];
 
-/// The room of the daemon in which a file lies; none of `src/daemon/mod.rs`, which starts them all.
+/// The room of the daemon that contains a file; `None` for `src/daemon/mod.rs`, which starts all of them.
 fn daemon_room(name: &str) -> Option<&str> {
     let inside = name.strip_prefix("src/daemon/")?;
     let room = inside.split('/').next()?;
@@ -214,7 +216,7 @@ fn daemon_room(name: &str) -> Option<&str> {
     (room != "mod").then_some(room)
 }
 
-/// The rooms that a file imports or names by path, tests left out.
+/// The rooms that a file imports or names by path, without tests.
 fn daemon_rooms_named(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]").next().unwrap_or_default();
     let word = |text: &str| -> String {
@@ -233,7 +235,7 @@ fn daemon_rooms_named(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn rooms_of_the_daemon_form_a_tree() {
+fn folders_of_the_daemon_form_a_tree() {
     let mut above = BTreeSet::new();
     for (room, may) in DAEMON_ROOMS {
         let may: Vec<&str> = may.split_whitespace().collect();
@@ -271,8 +273,8 @@ fn each_folder_of_the_daemon_states_its_limits() {
     }
 }
 
-/// Values in, values out: no file, no clock, no log. That two of them do not even have tokio in their tree, cargo
-/// knows ([`no_pure_crate_has_tokio_in_its_tree`]).
+/// Pure code: no file, no clock, no log. Cargo shows that two of them do not even depend on tokio
+/// ([`no_pure_crate_has_tokio_in_its_tree`]).
 const PURE: [&str; 3] = ["crates/nri-adaptation/src", "crates/oci-document/src", "src/spec"];
 
 #[test]
@@ -299,7 +301,7 @@ fn the_core_of_the_merge_does_no_input_or_output() {
     }
 }
 
-/// It is in the way of every verb: whatever takes time is the daemon's.
+/// The wrapper delays every verb, so slow work belongs to the daemon.
 #[test]
 fn the_wrapper_starts_no_runtime_and_reads_no_host_files() {
     for (name, text) in sources("src/wrapper").into_iter().chain(sources("src/argv")) {
@@ -309,7 +311,7 @@ fn the_wrapper_starts_no_runtime_and_reads_no_host_files() {
     }
 }
 
-/// The engine's files are read by a wrapper that is about to refuse a container, and by no other.
+/// Only a wrapper that is about to refuse a container reads the engine's files.
 #[test]
 fn the_wrapper_reads_engines_files_only_before_it_refuses() {
     let mut callers = Vec::new();
@@ -327,23 +329,47 @@ fn the_wrapper_reads_engines_files_only_before_it_refuses() {
     assert_eq!(callers, ["src/wrapper/bypass.rs", "src/wrapper/hook.rs"]);
 }
 
-/// Calls that may find nothing, and what makes of any failure that nothing is there.
+/// The callers of an `exec` end at the engine. The wrapper uses no module about engines, so it has a list of its own.
+#[test]
+fn a_process_that_shows_the_engine_ends_the_callers_of_an_exec() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let between = |text: &str, start: &str, end: &str| {
+        let rest = text.split_once(start).unwrap().1;
+        rest.split_once(end).unwrap().0.to_owned()
+    };
+    let detect = between(&read("src/engine/detect.rs"), "let kind = match name {", "_ => return");
+    let shims = between(&read("src/wrapper/later.rs"), "const SHIMS", ";\n\n");
+    let arms = regex::Regex::new(r#"(?m)(?:^ *|\| )"([a-z0-9-]+)""#).unwrap();
+    let mut seen = 0;
+    for name in arms.captures_iter(&detect).map(|found| found[1].to_owned()) {
+        // conmon is in between, and nothing is executed in a container of BuildKit.
+        if ["podman", "buildkitd"].contains(&name.as_str()) {
+            continue;
+        }
+        let kept: String = name.chars().take(15).collect();
+        assert!(shims.contains(&format!("\"{kept}\"")), "{name} is not in SHIMS");
+        seen += 1;
+    }
+    assert!(seen > 7, "{seen} names were found: {detect}");
+}
+
+/// Calls that may find nothing, and calls that treat any failure as absence.
 const MAY_FIND_NOTHING: &str = r"(files::(read|open)|read_dir|read_link|metadata\(|open_dir|read_at\(|File::open|\bopenat?\(|fstatat|canonicalize|watch_if_there|pidfd::open|procfs::|read_own|inode_at|presence::)";
 const FORGETS_WHY: &str = r"(\.ok\(\)|\.is_ok\(\)|\.is_ok_and\(|\.is_err\(\)|\.into_iter\(\)\s*\.flatten\(\)\s*\.flatten\(\))|^[^|]*\)\s*\.unwrap_or_default\(\)";
 const LOOKS_AWAY: &str = r"(?P<what>[\w)?]+)\s*\.(exists|is_dir|is_file)\(\)";
 
-/// Files where an absence that is none refuses or shows something, and ends and allows nothing.
+/// Files in which a false absence only refuses or shows something, and never ends or permits anything.
 const MAY_FORGET: &[&str] = &[
     "src/admin/",
     "src/config/mod.rs",
-    // Reads what the other files must use.
+    // It reads what the other files must use.
     "src/presence.rs",
     // A node that seems to lack something refuses the container.
     "src/resolve/node.rs",
 ];
 
-/// "There is none" and "it cannot be known" are different answers (`src/presence.rs`): `if_there`
-/// keeps them apart, `or_absent` says that the difference does not matter there.
+/// "Absent" and "unknown" are different answers (`src/presence.rs`): `if_there` distinguishes them, `or_absent`
+/// states that the difference does not matter.
 #[test]
 fn unknown_does_not_count_as_absent() {
     let [finds, forgets, looks] =
@@ -360,10 +386,10 @@ fn unknown_does_not_count_as_absent() {
         for statement in code.split([';', '{', '}']) {
             let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
             let after = finds.find(statement).map(|call| &statement[call.end()..]);
-            // What follows these is about an answer.
+            // The text after these calls concerns the result.
             let after = after.and_then(|after| after.split("or_absent()").next());
             let after = after.and_then(|after| after.split("if_there()").next());
-            // Of metadata and file types the answer is known.
+            // For metadata and file types the answer is known.
             let is_path = |what: &str| !["meta", "kind", "there", "cgroups"].contains(&what);
             let looks_away = looks.captures(statement).is_some_and(|seen| is_path(&seen["what"]));
             if looks_away || after.is_some_and(|after| forgets.is_match(after)) {
@@ -374,13 +400,13 @@ fn unknown_does_not_count_as_absent() {
     assert!(found.is_empty(), "an error passes for an absence:\n{}", found.join("\n"));
 }
 
-/// A file that a test process has open for writing is inherited by the children of other tests, and
-/// cannot be executed as long as one of them has not executed something itself.
+/// Children of other tests inherit a file that a test process has open for writing, and it cannot be executed
+/// until all of them have executed another program.
 #[test]
 fn programs_of_tests_are_written_by_a_separate_process() {
     for (name, text) in sources("tests").into_iter().chain(sources("benches")) {
         for call in [["fs::", "copy("].concat(), ["from_mode(", "0o755"].concat()] {
-            // An access mode that is given back, and a folder.
+            // An access mode that is restored, and a folder.
             let found =
                 text.lines().find(|line| line.contains(&call) && !line.contains("temp.path()"));
             assert_eq!(found, None, "{name}: test_support::program does it");
@@ -388,33 +414,33 @@ fn programs_of_tests_are_written_by_a_separate_process() {
     }
 }
 
-/// Calls that open a file by name: a FIFO in its place stops them, and its size is another's choice.
+/// Calls that open a file by name: they would block on a FIFO, and its author chooses the size.
 const OPENS: &str = r"\bfs::read(_to_string)?\b|\bread_to_string\(file|File::open\b";
 
-/// Files that no other process waits for while they wait.
+/// Files in which no other process waits for a blocked open.
 const MAY_WAIT: &[&str] = &[
-    // A command reads what its operator named.
+    // A command reads a file that its operator named.
     "src/dry/",
-    // A plugin's own process.
+    // A plugin is a separate process.
     "crates/nri-plugin/src/",
 ];
 
-/// Files that open others to write without `O_NONBLOCK`.
+/// Files that open others for writing without `O_NONBLOCK`.
 const MAY_BLOCK: &[&str] = &[
-    // It makes the file.
+    // It creates the file.
     "src/admin/record.rs",
-    // The process's own files of the kernel, before it serves.
+    // The kernel's files of this process, before it serves requests.
     "src/daemon/process/detach.rs",
-    // Only tests ask for it.
+    // Only tests use it.
     "src/host/faults.rs",
     // The runtime's log, as the runtime opens it.
     "src/wrapper/failure.rs",
 ];
 
-/// The daemon's loop waits for no other process (D53), and reads no more than it says (D54): all files
-/// are read through `src/files.rs`.
+/// The daemon's loop waits for no other process (D53), and reads no more than the stated limit (D54): all files
+/// are read by `src/files.rs`.
 #[test]
-fn files_are_opened_where_nothing_is_waited_for() {
+fn files_are_opened_only_without_blocking() {
     let opens = regex::Regex::new(OPENS).unwrap();
     for (name, text) in code() {
         let is_test = name.ends_with("tests.rs");
@@ -464,7 +490,7 @@ fn the_page_of_exit_codes_is_the_table_in_the_code() {
 }
 
 #[test]
-fn the_map_names_every_room() {
+fn the_map_names_every_folder() {
     let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(map.len() <= 10 << 10, "ARCHITECTURE.md is longer than 10 KiB");
     for entry in std::fs::read_dir(root().join("src")).unwrap().flatten() {
@@ -487,7 +513,7 @@ fn pages_name_only_proofs_that_exist() {
     }
 }
 
-/// Whether the word names a test or a case, which must be there.
+/// Whether the word names a test or a case, which must exist.
 fn is_proof(word: &str, code: &str) -> bool {
     let is_name = word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if let Some(folder) = word.strip_prefix("bundles/").filter(|folder| *folder != "NAME") {
@@ -499,7 +525,7 @@ fn is_proof(word: &str, code: &str) -> bool {
     is_test
 }
 
-/// The names in one table of Cargo.toml, each with whether a comment stands above it.
+/// The names in one table of Cargo.toml, each with whether a comment precedes it.
 fn crates(table: &str) -> Vec<(String, bool)> {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let lines = manifest.lines().skip_while(|line| *line != format!("[{table}]")).skip(1);
@@ -530,7 +556,7 @@ fn every_dependency_is_used_and_has_its_reason() {
     }
 }
 
-/// What a program is built with: packages and `make install` build these two.
+/// The feature set of shipped programs: packages and `make install` build these two.
 #[test]
 fn no_shipped_program_has_the_faults_of_tests() {
     let tree = |edges: &str| {
@@ -550,7 +576,7 @@ fn no_shipped_program_has_the_faults_of_tests() {
     }
 }
 
-/// One alternative of a licence expression is enough, all parts of it are needed.
+/// One alternative of a licence expression is enough, but all of its parts are needed.
 fn may_be_shipped(licence: &str) -> bool {
     const FINE: &[&str] = &[
         "0BSD",
@@ -627,7 +653,7 @@ fn every_cited_decision_and_difference_has_its_paragraph() {
     assert!(cited > 80, "{cited} citations were found");
 }
 
-/// Lines that users met and could not read, in two parts so that this list does not match itself.
+/// Lines that users met and could not understand, in two parts so that this list does not match itself.
 const GONE: [[&str; 2]; 46] = [
     ["Tell an engine ", "of us"],
     ["Who shall ", "know of us"],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What injections, promises, rules about later processes, events and drift cost: things that no
-//! NRI has. Each is measured as its users have it, against bare runc.
+//! The cost of injections, promises, rules about later processes, events and drift, which no other
+//! NRI has. Each is measured as users configure it, against bare runc.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::Place;
 use crate::plugin::Plugins;
 use crate::report::Ratio;
 
-/// One injection about every container, as the cookbook's first.
+/// One injection for every container, like the cookbook's first.
 const INJECTION: &str = "[[inject]]\nname = \"CA\"\nenv = { SSL_CERT_FILE = \"/etc/ssl/corp.pem\" }\n\
     mounts = [{ source = \"/etc/hostname\", destination = \"/etc/ssl/corp.pem\", options = [\"rbind\", \"ro\"] }]\n";
-/// An exec rule that refuses nothing which is measured here.
+/// An exec rule that refuses nothing that is measured here.
 const EXEC_RULE: &str = "[[exec_rule]]\nname = \"no shells\"\nterminal = true\n";
 const AUDITED: &str = "[audit]\nexec = true\n";
-/// Values that are looked at as often as the configuration allows.
+/// Values that are checked as often as the configuration permits.
 const WATCHED: &str =
     "[drift]\nevery = \"5s\"\n[[inject]]\nname = \"limits\"\nrlimits = { nofile = 4096 }\n";
 
@@ -71,7 +71,7 @@ pub(crate) fn one(place: &Place) -> Plugins {
     one
 }
 
-/// Runs `measured` with more configuration, and a daemon of its own.
+/// Runs `measured` with more configuration, and a separate daemon.
 pub(crate) fn with<T>(place: &mut Place, more: &str, measured: impl FnOnce(&mut Place) -> T) -> T {
     let text = std::fs::read_to_string(place.path("config.toml")).unwrap();
     place.write("config.toml", &format!("{text}{more}"));
@@ -84,7 +84,7 @@ pub(crate) fn with<T>(place: &mut Place, more: &str, measured: impl FnOnce(&mut 
     result
 }
 
-/// A later process that ends at once, wrapped and bare, in a container of ours.
+/// A later process that exits at once, wrapped and bare, in a container of nri-runc.
 fn exec(place: &Place, names: [&'static str; 2], what: &'static str) -> [Ratio; 2] {
     let bundle = place.path("bundle").display().to_string();
     place.timed(&place.binary, &["create", "--bundle", &bundle, "c"]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our adaptation alone, without containers: what `go-adaptation/main.go` is on the other side.
-//! The same lines over stdin, the same request, plugins of the same program.
+//! The adaptation of nri-runc alone, without containers: the counterpart of
+//! `go-adaptation/main.go`. The same lines over stdin, the same request, plugins of the same
+//! program.
 
 use std::io::BufRead;
 use std::rc::Rc;
@@ -62,7 +63,7 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
                 println!("{} {}", wall.as_nanos(), cpu.as_nanos());
             }
             ["state", count] => {
-                // Encoded, as the daemon keeps them.
+                // Encoded, as the daemon stores them.
                 known = EncodedSnapshot::encode(&[], &containers(&request, count.parse().unwrap()));
                 println!("ok");
             }
@@ -72,7 +73,7 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
     }
 }
 
-/// The container of the request, so many times.
+/// The container of the request, `count` times.
 fn containers(request: &api::CreateContainerRequest, count: usize) -> Vec<api::Container> {
     let one = |number| {
         let container = request.container.clone().unwrap_or_default();

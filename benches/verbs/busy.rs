@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a creation costs while the daemon is busy with a plugin that has nothing to do with it: a
-//! newcomer that is told of 10,000 containers, or one that asks for a thousand updates a second.
+//! The cost of a creation while the daemon is busy with an unrelated plugin: a newcomer that
+//! receives 10,000 containers, or one that requests a thousand updates a second.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,15 +18,16 @@ use super::{Place, time};
 
 const ROUNDS: usize = 30;
 
-/// How long a slow newcomer thinks about each part of what it is told; it is given two seconds.
+/// Time that a slow newcomer takes for each part of Synchronize; its limit is two seconds.
 const THINKS: Duration = Duration::from_millis(1500);
 
-/// How long a plugin floods us unless `NRI_RUNC_BENCH_SECONDS` says it, and how often it asks.
+/// Seconds for which a plugin sends updates, unless `NRI_RUNC_BENCH_SECONDS` sets them, and the
+/// interval of its requests.
 const FLOOD: u64 = 20;
 const EACH: Duration = Duration::from_millis(1);
 const OWED: usize = 256;
 
-/// How long creations go on before that, as what the others are compared with.
+/// Duration of the creations before that, with which the others are compared.
 const QUIET: Duration = Duration::from_secs(4);
 
 fn create(place: &Place) -> f64 {
@@ -36,14 +37,14 @@ fn create(place: &Place) -> f64 {
     took
 }
 
-/// A plugin on a thread of its own, until it is dropped.
+/// A plugin in a separate thread, until it is dropped.
 struct Beside {
     leave: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Beside {
-    /// Returns when `work` says that it has begun.
+    /// Returns when `work` reports that it has begun.
     fn start<W>(work: impl FnOnce(Sender<()>) -> W + Send + 'static) -> Self
     where
         W: Future<Output = ()>,
@@ -71,7 +72,7 @@ impl Drop for Beside {
     }
 }
 
-/// Creations right after a newcomer has registered, which is told of all that `place` knows.
+/// Creations right after the registration of a newcomer, which receives all containers of `place`.
 pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
     let rounds = |thinks: Duration| {
         let mut rounds = Vec::new();
@@ -98,8 +99,8 @@ pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
     ]
 }
 
-/// Asks for an update every millisecond, whatever became of the last ones, unless we owe it too
-/// many answers; counts those that it gets.
+/// Requests an update every millisecond, whatever the earlier results, unless too many answers are
+/// open; counts the answers.
 async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
     let stub = Mover::default().joins(socket).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -110,7 +111,7 @@ async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
         let Ok(owed) = Arc::clone(&owed).try_acquire_owned() else { continue };
         let (asks, answered) = (stub.runtime(), Arc::clone(&answered));
         tokio::spawn(async move {
-            // None, when it has waited for too long or leaves.
+            // No answer, if it has waited for too long or disconnects.
             if let Ok(answer) = asks.update_containers(&shares("u", 1000 + value % 1000)).await {
                 assert!(answer.failed.is_empty(), "an update failed");
                 answered.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +121,8 @@ async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
     }
 }
 
-/// Creations while a plugin floods us, our memory then, and how many of its updates were done.
+/// Creations during a plugin's flood, the daemon's memory then, and the number of completed
+/// updates.
 pub(crate) fn during_updates(place: &Place) -> [Ratio; 3] {
     let bundle = place.path("bundle").display().to_string();
     let document = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
@@ -141,7 +143,7 @@ pub(crate) fn during_updates(place: &Place) -> [Ratio; 3] {
     let (answered, socket) = (Arc::new(AtomicU64::new(0)), place.path("nri.sock"));
     let count = Arc::clone(&answered);
     let plugin = Beside::start(move |begins| async move { flood(&socket, begins, count).await });
-    // What the first updates make room for is not what grows.
+    // Memory that the first updates allocate once does not count as growth.
     std::thread::sleep(Duration::from_secs(1));
     let before = Memory::of(place.daemon_pid()).resident;
     let (begun, first) = (Instant::now(), answered.load(Ordering::Relaxed));

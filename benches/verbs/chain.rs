@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our adaptation against that of NRI v0.12.5 in Go: the same request, plugins of the same
-//! program, in turns. Skipped, with the reason, where the Go side was not built.
+//! The adaptation of nri-runc against that of NRI v0.12.5 in Go: the same request, plugins of the
+//! same program, in turns. Skipped, with the reason, if the Go side was not built.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -20,7 +20,7 @@ const ROUNDS: usize = 30;
 const EVENTS: u32 = 50;
 const GO: &str = "the Go adaptation v0.12.5";
 
-/// One side: a process that is told what to do line by line.
+/// One side: a process that receives commands line by line.
 pub(crate) struct Side {
     child: Child,
     say: ChildStdin,
@@ -29,7 +29,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// With so many plugins, each of which sets so many variables and works for so long.
+    /// With `plugins` plugins, each of which sets this number of variables and works for this time.
     pub(crate) fn start(
         command: Command,
         dir: &Path,
@@ -79,7 +79,7 @@ impl Drop for Side {
     }
 }
 
-/// The container that is created: what a Kubernetes container looks like, 9 KiB.
+/// The container that is created: like a Kubernetes container, 9 KiB.
 pub(crate) fn write_request(dir: &Path) {
     let map = |count: usize, what: &str| {
         (0..count)
@@ -122,7 +122,7 @@ pub(crate) fn write_request(dir: &Path) {
         .unwrap();
 }
 
-/// The same with few mounts and variables: what most of 10,000 containers look like.
+/// Likewise with few mounts and variables, like most of 10,000 containers.
 pub(crate) fn write_small_request(dir: &Path) {
     write_request(dir);
     let bytes = std::fs::read(dir.join("request")).unwrap();
@@ -134,7 +134,7 @@ pub(crate) fn write_small_request(dir: &Path) {
         .unwrap();
 }
 
-/// How long, in milliseconds, one plugin's synchronization with `count` containers takes.
+/// Duration of one plugin's synchronization with `count` containers, in milliseconds.
 pub(crate) fn synchronized(command: Command, dir: &Path, name: &str, count: usize) -> f64 {
     let mut side = Side::alone(command, dir, &format!("{name}-sync"), "small");
     assert_eq!(side.ask(&format!("state {count}")), "ok");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a cost grows with what others choose: plugins, fields, requests at once, known containers, the length of a
-//! document, annotations, rules. Each curve is measured beside what it is compared with, in turns, and has a limit of its
-//! slope. `make bench-growth` draws them (`scripts/growth.py`).
+//! The growth of costs with quantities that others choose: plugins, fields, concurrent requests, known containers, the
+//! length of a document, annotations, rules. Each curve is measured beside its comparison, in turns, and its slope has
+//! a limit. `make bench-growth` draws them (`scripts/growth.py`).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{Place, beyond, chain, known};
 /// Pairs of creations at each point.
 const PAIRS: usize = 30;
 
-/// Times of one point, ours and theirs.
+/// Times of one point, nri-runc's and the comparison's.
 struct Point {
     x: usize,
     ours: Vec<f64>,
@@ -28,7 +28,7 @@ struct Curve {
     name: &'static str,
     unit: &'static str,
     points: Vec<Point>,
-    /// What its limit says, and the slope as it was measured.
+    /// The limit in words, the limit, and the measured slope.
     limit: (&'static str, f64, f64),
 }
 
@@ -54,7 +54,7 @@ impl Point {
     }
 }
 
-/// Measures the wanted curves; `go`: the adaptation in Go, for those that are compared with it.
+/// Measures the wanted curves; `go`: the adaptation in Go, for curves that are compared with it.
 pub(crate) fn measure(
     binary: &Path,
     tools: &Path,
@@ -92,7 +92,7 @@ pub(crate) fn measure(
     tell(&curves);
 }
 
-/// A folder of sockets, and the request that both adaptations are given.
+/// A folder of sockets, and the request of both adaptations.
 fn requests() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     chain::write_request(dir.path());
@@ -137,7 +137,7 @@ fn fields(go: &Path) -> Curve {
     Curve { name: "fields", unit: "us", points, limit }
 }
 
-/// Creations a second, so many at once, through ten plugins that work a millisecond each.
+/// Creations a second for each number of concurrent ones, through ten plugins that work a millisecond each.
 fn concurrent(go: &Path) -> Curve {
     let dir = requests();
     let ten = (10, 1, Duration::from_millis(1));
@@ -155,7 +155,7 @@ fn concurrent(go: &Path) -> Curve {
     let points: Vec<Point> = [1, 2, 4, 8, 16, 32, 64].map(point).into();
     let (first, last) = (&points[0], points.last().unwrap());
     let times = last.ours() / first.ours();
-    // Less is more: the limit is at least this.
+    // The reciprocal, because a limit is a maximum: at least eight times as many creations.
     let limit = ("1 / how many times as many with 64 at once", 1.0 / 8.0, 1.0 / times);
     Curve { name: "concurrent", unit: "/s", points, limit }
 }
@@ -177,8 +177,8 @@ fn pairs(place: &Place) -> (Vec<f64>, Vec<f64>) {
     (ours, theirs)
 }
 
-/// With one plugin, and a longer config.json: by one member that NRI does not know, or by annotations that each
-/// plugin is shown.
+/// With one plugin, and a longer config.json: by one member that NRI does not know, or by annotations that each plugin
+/// receives.
 fn document(place: &Place, name: &'static str) -> Curve {
     let text = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
     let _one = beyond::one(place);
@@ -208,7 +208,7 @@ fn document(place: &Place, name: &'static str) -> Curve {
     Curve { name, unit: "ms", points, limit }
 }
 
-/// With one plugin and so many rules, of which only the last is about the pod.
+/// With one plugin and 1 to 1,000 rules, of which only the last matches the pod.
 fn rules(place: &mut Place) -> Curve {
     let mut points = Vec::new();
     for x in [1, 10, 100, 1000] {
@@ -232,7 +232,7 @@ fn rules(place: &mut Place) -> Curve {
     Curve { name: "rules", unit: "ms", points, limit }
 }
 
-/// Beside so many known containers: a creation, the daemon's memory, its start.
+/// Beside up to 10,000 known containers: a creation, the daemon's memory, its start.
 fn many(binary: &Path, tools: &Path) -> Vec<Curve> {
     let [mut creations, mut memory, mut starts] = [const { Vec::new() }; 3];
     for x in [10, 100, 1_000, 10_000] {
@@ -245,7 +245,7 @@ fn many(binary: &Path, tools: &Path) -> Vec<Curve> {
         place.await_plugins(0);
         let took = begun.elapsed().as_secs_f64() * 1e3;
         starts.push(Point { x, ours: vec![took], theirs: Vec::new() });
-        std::thread::sleep(Duration::from_secs(3)); // They are looked at once.
+        std::thread::sleep(Duration::from_secs(3)); // They are checked once.
         let private = Memory::of(place.daemon_pid()).private;
         memory.push(Point { x, ours: vec![private], theirs: Vec::new() });
         let _ended = place.command(&place.runc, &["delete", "--force", "k"]).status();
@@ -259,7 +259,7 @@ fn many(binary: &Path, tools: &Path) -> Vec<Curve> {
     vec![creations, memory, Curve { name: "known_start", unit: "ms", points: starts, limit }]
 }
 
-/// How much each further one costs, between the first point and the last.
+/// The cost of each further one, between the first point and the last.
 fn slope(points: &[Point], of: impl Fn(&Point) -> f64) -> f64 {
     let (first, last) = (&points[0], points.last().unwrap());
     (of(last) - of(first)) / (last.x - first.x) as f64

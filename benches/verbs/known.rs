@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a daemon that knows much costs: updates of other containers, a creation beside 10,000
-//! known containers, and telling a newcomer of that many.
+//! The costs of a daemon with many containers: updates of other containers, a creation beside
+//! 10,000 known containers, and the synchronization of a newcomer with them.
 //!
-//! The known ones are records of one real process: the daemon looks at each and watches it, but
-//! no runtime has made them.
+//! The known ones are records of one real process: the daemon checks each and watches it, but no
+//! runtime has created them.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ const FEW: usize = 10;
 const UPDATES: usize = 200;
 const CREATIONS: usize = 60;
 
-/// A plugin's update of a container, record on disk included, against the runtime's `update`.
+/// A plugin's update of a container, including the record on disk, against the runtime's `update`.
 pub(crate) fn update_other(place: &Place) -> Ratio {
     let bundle = place.path("bundle").display().to_string();
     place.timed(&place.binary, &["create", "--bundle", &bundle, "c"]);
@@ -58,14 +58,14 @@ pub(crate) fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
     place.start_daemon();
     let bundle = place.path("bundle").display().to_string();
     let document = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
-    // No runtime makes a container in a cgroup that has processes.
+    // No runtime creates a container in a cgroup that has processes.
     let own = document.replace("/nri-runc-bench/c", &format!("/nri-runc-bench/k{count}"));
     place.write("bundle/config.json", &own);
     place.timed(&place.binary, &["create", "--bundle", &bundle, "k"]);
     place.write("bundle/config.json", &document);
     std::thread::sleep(Duration::from_millis(500));
     place.stop_daemon();
-    // The folder of records is wherever the first one is.
+    // The records are in the folder of the first one.
     let (folder, name) = record_of(&place.path("run/state"), "k-").unwrap();
     let record: Value =
         serde_json::from_slice(&std::fs::read(folder.join(&name)).unwrap()).unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
         let (id, mut record) = (format!("k{number}"), record.clone());
         record["key"]["id"] = json!(id);
         record["incarnation"] = json!(1000 + number);
-        // Each is its own pod, from a bundle of its own, as they are in life.
+        // Each is its own pod with a separate bundle, as in practice.
         (record["pod"], record["bundle"]) = (json!(id), json!(format!("/{id}")));
         let mut pod = pod.clone();
         pod["id"] = json!(id);
@@ -99,7 +99,7 @@ pub(crate) fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
     while known() < u64::try_from(count).unwrap() {
         std::thread::sleep(Duration::from_millis(50));
     }
-    std::thread::sleep(Duration::from_secs(2)); // They are looked at once.
+    std::thread::sleep(Duration::from_secs(2)); // They are checked once.
     place
 }
 
@@ -117,8 +117,8 @@ fn record_of(dir: &Path, prefix: &str) -> Option<(std::path::PathBuf, String)> {
     None
 }
 
-/// A creation beside many known containers, against one beside few; while a newcomer is told of
-/// them; and how long a daemon takes to know them again.
+/// A creation beside many known containers, against one beside few; during a newcomer's Synchronize
+/// with them; and the time until a restarted daemon knows them again.
 pub(crate) fn beside_many(binary: &Path, tools: &Path) -> Vec<Ratio> {
     let mut places = [knowing(binary, tools, MANY), knowing(binary, tools, FEW)];
     let mut ratios = vec![create_among(&places)];
@@ -130,7 +130,7 @@ pub(crate) fn beside_many(binary: &Path, tools: &Path) -> Vec<Ratio> {
     ratios
 }
 
-/// Daemons that start with many on record, and with few: until they can be asked, and their
+/// Daemons that start with many records, and with few: the time until they respond, and their
 /// memory.
 fn again(places: &mut [Place; 2]) -> [Ratio; 2] {
     let (mut time_of, mut memory_of) = ([0.0; 2], [0.0; 2]);
@@ -140,7 +140,7 @@ fn again(places: &mut [Place; 2]) -> [Ratio; 2] {
         place.start_daemon();
         place.await_plugins(0);
         time_of[which] = begun.elapsed().as_secs_f64() * 1e3;
-        std::thread::sleep(Duration::from_secs(3)); // They are looked at once.
+        std::thread::sleep(Duration::from_secs(3)); // They are checked once.
         memory_of[which] = Memory::of(place.daemon_pid()).resident;
     }
     let (what, beside) = ("a daemon starts with 10,000 containers on record", "with 10");
@@ -171,7 +171,7 @@ fn create_among(places: &[Place; 2]) -> Ratio {
     time("create_10000_known", what, "beside 10", rounds)
 }
 
-/// A newcomer is told of 10,000 containers, by us and by the adaptation in Go.
+/// A newcomer receives 10,000 containers, from nri-runc and from the adaptation in Go.
 pub(crate) fn synchronize(go: &Path, dir: &Path) -> Ratio {
     super::chain::write_small_request(dir);
     let mut rounds = Vec::new();

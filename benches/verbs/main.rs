@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Added time and memory against bare runc, our adaptation against the one in Go, and what an
-//! engine's user waits for against the engine's own NRI, measured in the same run, in turns.
+//! Added time and memory against bare runc, the adaptation against the one in Go, and the waits of an engine's user
+//! against the engine's own NRI, measured in the same run, in turns.
 //!
-//! `make bench` calls it with the release binary and the real runc. It reports ratios and never
-//! fails on one: a busy machine is no reason to.
+//! `make bench` calls it with the release binary and the real runc. It reports ratios and never fails because of
+//! one, because the machine may be busy.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -35,13 +35,13 @@ use memory::Memory;
 use plugin::Plugins;
 use report::Ratio;
 
-/// As in the program that is measured: `broker` stands for it.
+/// As in the measured program, which `broker` replaces.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 const ROUNDS: usize = 60;
 
-/// A private world with a bundle of thirty mounts, as engines make them.
+/// A private host with a bundle of thirty mounts, as engines write them.
 struct Place {
     temp: tempfile::TempDir,
     binary: PathBuf,
@@ -102,8 +102,7 @@ impl Place {
         wall(self.command(program, words))
     }
 
-    /// Wall and processor time in milliseconds; the daemon's work counts, also what it does when
-    /// the verb is over.
+    /// Wall and processor time in milliseconds; the daemon's work counts too, even after the verb.
     fn timed_with_daemon(&self, program: &Path, words: &[&str]) -> (f64, f64) {
         let before = self.daemon_spent();
         let begun = Instant::now();
@@ -142,7 +141,7 @@ impl Place {
         }
     }
 
-    /// Waits until `count` plugins take part.
+    /// Waits until `count` plugins are synchronized.
     fn await_plugins(&self, count: usize) {
         let is_there = |row: &Value| row["state"] == "synchronized";
         loop {
@@ -164,8 +163,8 @@ impl Place {
         command
     }
 
-    /// Wrapped against bare, in turns: wall time, and processor time, which a busy machine
-    /// disturbs less. The bundle is made by neither.
+    /// Wrapped against bare, in turns: wall time, and processor time, which depends less on the machine's load.
+    /// Writing the bundle is not measured.
     fn create(&self, names: [&'static str; 2], what: &'static str) -> [Ratio; 2] {
         let bundle = self.path("bundle").display().to_string();
         let words = ["create", "--bundle", &bundle, "c"];
@@ -174,7 +173,7 @@ impl Place {
         })
     }
 
-    /// A verb wrapped and bare, in turns, with what follows each.
+    /// A verb wrapped and bare, in turns, with the following steps of each.
     fn in_pairs(
         &self,
         names: [&'static str; 2],
@@ -198,7 +197,7 @@ impl Place {
         [time(names[0], what, baseline, wall), time(names[1], spent, baseline, cpu)]
     }
 
-    /// A verb without events, against the runtime alone and against a program that only becomes it.
+    /// A verb without events, against the runtime alone and against a program that only executes it.
     fn passthrough(&self, floor: Option<&Path>) -> Vec<Ratio> {
         let bundle = self.path("bundle").display().to_string();
         self.timed(&self.runc, &["create", "--bundle", &bundle, "c"]);
@@ -250,7 +249,7 @@ impl Drop for Place {
     }
 }
 
-/// What a process came to.
+/// The resource usage of a process.
 struct Usage {
     succeeded: bool,
     /// Processor time in milliseconds, of its children too.
@@ -284,7 +283,7 @@ fn time(
     Ratio { name, what, baseline, rises: false, unit: "ms", rounds }
 }
 
-/// Resident memory, which the page cache changes too, and private pages, by which it is judged.
+/// Resident memory, which also depends on the page cache, and private pages, which are compared with the limit.
 fn memory(
     names: [&'static str; 2],
     what: [&'static str; 2],
@@ -303,8 +302,8 @@ fn memory(
     [ratio(0, ours.resident, theirs.resident), ratio(1, ours.private, theirs.private)]
 }
 
-/// Memory below /run, where engines keep bundles. Where /run is none, as in containers, a file system of its own is
-/// mounted there, which scripts/bench.sh removes.
+/// Memory below /run, where engines keep bundles. If /run is not in memory, as in containers, a separate file
+/// system is mounted there, which scripts/bench.sh removes.
 fn base() -> &'static Path {
     let (run, own) = (Path::new("/run"), Path::new("/run/nri-runc-bench"));
     let is_memory = |path: &Path| {
@@ -334,7 +333,7 @@ fn main() {
     }
 }
 
-/// Whether this part is measured: all are, but where `NRI_RUNC_BENCH` names some.
+/// Whether this part is measured: all are, unless `NRI_RUNC_BENCH` names some.
 fn is_wanted(part: &str) -> bool {
     let names = std::env::var("NRI_RUNC_BENCH").unwrap_or_default();
     names.is_empty() || names.split(',').any(|name| name == part)
@@ -359,7 +358,7 @@ fn verbs(place: &Place) -> Vec<Ratio> {
     ratios
 }
 
-/// The same create with one plugin and a hundred rules, of which only the last is about the pod.
+/// The same create with one plugin and a hundred rules, of which only the last matches the pod.
 fn rules(place: &mut Place) -> [Ratio; 2] {
     let mut ruled = String::new();
     for number in 0..99 {
@@ -376,7 +375,7 @@ fn rules(place: &mut Place) -> [Ratio; 2] {
     })
 }
 
-/// What a hundred rules add to a create with one plugin, where both were measured.
+/// The cost of a hundred rules in a create with one plugin, if both were measured.
 fn rules_alone(ratios: &[Ratio]) -> Option<Ratio> {
     let of = |name: &str| ratios.iter().find(|ratio| ratio.name == name);
     let (many, none) = (of("create_hundred_rules_cpu")?, of("create_one_plugin_cpu")?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory of a process: what is resident, which depends on the page cache too, and its private pages, which
-//! no other process shares.
+//! Memory of a process: resident pages, which depend on the page cache too, and private pages, which no
+//! other process shares.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -16,8 +16,8 @@ use super::Place;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) resident: f64,
-    /// Pages that it has written. A page of its program counts for neither side, even where no other process
-    /// has the program open just now.
+    /// Pages that it has written. Pages of its program do not count, even if no other process has the
+    /// program open at the moment.
     pub(crate) private: f64,
 }
 
@@ -33,14 +33,14 @@ impl Memory {
 }
 
 impl Place {
-    /// Memory of the wrapper in a whole `create`, at its own execve of the runtime: what `wait4` says would
-    /// include the process that started it.
+    /// Memory of the wrapper in a whole `create`, at its execve of the runtime: `wait4` would include the
+    /// process that started it.
     pub(super) fn before_exec(&self) -> Memory {
         let bundle = self.path("bundle").display().to_string();
         let mut child = traced(self.command(&self.binary, &["create", "--bundle", &bundle, "x"]));
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
         let execve = nix::libc::SYS_execve.to_string();
-        // From its beginning on it stops before and after each system call.
+        // From its beginning it stops before and after each system call.
         loop {
             ptrace::syscall(pid, None).unwrap();
             waitpid(pid, None).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin that subscribes to next to nothing, takes the snapshot and asks for updates of other
+//! A plugin that subscribes to almost nothing, receives the snapshot and requests updates of other
 //! containers.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use ttrpc::r#async::TtrpcContext;
 /// The plugin.
 #[derive(Default)]
 pub(crate) struct Mover {
-    /// How long it thinks about each part of what it is told.
+    /// Time that it takes for each part of Synchronize.
     pub(crate) thinks: Duration,
 }
 
@@ -33,7 +33,7 @@ impl api::Plugin for Mover {
         _: &TtrpcContext,
         _: api::ConfigureRequest,
     ) -> ttrpc::Result<api::ConfigureResponse> {
-        // RemoveContainer alone: something has to be named.
+        // RemoveContainer alone, because at least one event must be named.
         Ok(api::ConfigureResponse { events: 1 << 10, ..Default::default() })
     }
 

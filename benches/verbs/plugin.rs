@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of the benches, each a process of its own: one adds a variable and an annotation of
-//! its own to each container, after working for a while if it is told to; the other a variable to
-//! each exec.
+//! The plugins of the benches, each a separate process: one adds its own variable and annotation to
+//! each container, after working for a time if one is set; the other adds a variable to each exec.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +16,7 @@ use ttrpc::r#async::TtrpcContext;
 struct Adder {
     index: String,
     works: Duration,
-    /// How many variables it adds.
+    /// Number of variables that it adds.
     variables: usize,
 }
 
@@ -120,7 +119,7 @@ impl Plugins {
         Self::setting(socket, count, works, 1)
     }
 
-    /// Plugins that add so many variables each.
+    /// Plugins that add this number of variables each.
     pub(crate) fn setting(socket: &Path, count: usize, works: Duration, variables: usize) -> Self {
         let start = |number: usize| {
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -131,7 +130,7 @@ impl Plugins {
         Self((0..count).map(start).collect())
     }
 
-    /// The one that takes part in execs.
+    /// The plugin that handles execs.
     pub(crate) fn of_execs(socket: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("exec-plugin").arg(socket).stdin(Stdio::null());

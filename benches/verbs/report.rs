@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was measured, as a table for people and as `target/bench/report.json` for scripts.
+//! The results, as a table for people and as `target/bench/report.json` for scripts.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,20 +8,20 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// One ratio: ours against theirs, measured in turns.
+/// One ratio: nri-runc against the comparison, measured in turns.
 pub(crate) struct Ratio {
     pub(crate) name: &'static str,
-    /// What one value of ours and of theirs is.
+    /// The meaning of one value of each side.
     pub(crate) what: &'static str,
     pub(crate) baseline: &'static str,
-    /// Larger is better.
+    /// Whether larger is better.
     pub(crate) rises: bool,
     pub(crate) unit: &'static str,
-    /// Ours and theirs of each round.
+    /// The values of both sides in each round.
     pub(crate) rounds: Vec<(f64, f64)>,
 }
 
-/// The ratios that are aimed at; the others are only reported.
+/// The ratios with a target; the others are only reported.
 const AIMS: [(&str, f64); 27] = [
     ("passthrough", 1.05),
     ("passthrough_floor", 0.94),
@@ -57,7 +57,7 @@ impl Ratio {
         AIMS.iter().find(|(name, _)| *name == self.name).map(|(_, aim)| *aim)
     }
 
-    /// Whether the aim is met; `None` without one.
+    /// Whether the target is met; `None` without one.
     fn is_met(&self) -> Option<bool> {
         let aim = self.aim()?;
         Some(if self.rises { self.median() >= aim } else { self.median() <= aim })
@@ -71,7 +71,7 @@ impl Ratio {
         median(self.rounds.iter().map(|round| round.1))
     }
 
-    /// The ratio of the medians: a round that something else disturbed does not count.
+    /// The ratio of the medians: a disturbed round does not count.
     fn median(&self) -> f64 {
         self.ours() / self.theirs()
     }
@@ -149,7 +149,7 @@ pub(crate) fn tell(ratios: &[Ratio], place: &str) {
         .unwrap();
 }
 
-/// Adds a row for each ratio to the history that `NRI_RUNC_BENCH_CSV` names: what a commit cost on which machine.
+/// Adds a row for each ratio to the history that `NRI_RUNC_BENCH_CSV` names: the cost of a commit on a machine.
 fn append(ratios: &[Ratio], machine: &str, load: &str) {
     let Some(path) = std::env::var_os("NRI_RUNC_BENCH_CSV") else { return };
     let said = |program: &str, words: &[&str]| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every target of `tests/pure/fuzz`: the first byte chooses which.
+//! Every target of `tests/pure/fuzz`: the first byte selects one.
 #![no_main]
 
 #[path = "../../tests/pure/fuzz/targets.rs"]

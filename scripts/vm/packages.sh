@@ -8,6 +8,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 vm=${VM_DIR:-$PWD/target/vm}
 root=$vm/root
+. scripts/suite.sh
 
 missing() { printf 'vm: not available: %s\n' "$*" >&2; exit 2; }
 
@@ -29,31 +30,19 @@ get() {
     printf 'vm: unpacked %s\n' "$name"
 }
 
-# The kernel of another suite of Debian's archive, by a folder of apt's own.
+# The kernel of another suite of Debian.
 kernel_of() {
     dir=$vm/kernel-$1
     [ ! -e "$dir/.done" ] || return 0
-    archive=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' | awk '$1 == "Debian" {print $2; exit}')
-    [ -n "$archive" ] || missing "Debian's archive among the sources of apt"
     rm -rf "$dir"
-    mkdir -p "$dir/apt/lists/partial" "$dir/apt/archives/partial" "$dir/deb"
-    echo "deb $archive $1 main" >"$dir/apt/sources.list"
-    apt() {
-        program=$1
-        shift
-        "$program" -o "Dir::Etc::SourceList=$dir/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
-            -o "Dir::State::Lists=$dir/apt/lists" -o "Dir::Cache=$dir/apt" "$@" 2>>"$vm/apt.log"
-    }
-    apt apt-get update >>"$vm/apt.log" || missing "the suite $1; see $vm/apt.log"
-    package=$(apt apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\).*/\1/p' | head -n 1)
+    open_suite "$1" "$dir" >>"$vm/apt.log" 2>&1 || missing "the suite $1; see $vm/apt.log"
+    package=$(of_suite apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\).*/\1/p' | head -n 1)
     [ -n "$package" ] || missing "linux-image-cloud-amd64 of $1; see $vm/apt.log"
     # From 7 on modules and the kernel itself are packages below it.
-    parts=$(apt apt-cache depends "$package" | sed -n '/-base/d; s/.*Depends: \(linux-[^ ]*\)$/\1/p')
+    parts=$(of_suite apt-cache depends "$package" | sed -n '/-base/d; s/.*Depends: \(linux-[^ ]*\)$/\1/p')
     # shellcheck disable=SC2086
-    (cd "$dir/deb" && apt apt-get download "$package" $parts >>"$vm/apt.log") || missing "$package; see $vm/apt.log"
-    for deb in "$dir"/deb/*.deb; do dpkg -x "$deb" "$dir"; done
+    unpack_of_suite "$dir" "$package" $parts >>"$vm/apt.log" 2>&1 || missing "$package; see $vm/apt.log"
     [ -e "$dir/lib" ] || ln -s usr/lib "$dir/lib"
-    rm -rf "$dir/deb" "$dir/apt"
     touch "$dir/.done"
     printf 'vm: unpacked %s of %s\n' "$package" "$1"
 }

@@ -51,7 +51,7 @@ pub(super) struct Audit {
     pub(super) output: PageOutput,
 }
 
-/// The pod, the container and the plugin that lines are about.
+/// Selects the lines about a pod, a container or a plugin.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SubjectFilter {
     /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
@@ -151,7 +151,7 @@ fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8
     }
 }
 
-/// Prints new lines of the journal likewise.
+/// Prints new lines of the journal, in the same way.
 fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut journal = journalctl(&["--follow", "--lines=all"])?;
     let followed = follow_output(&mut journal, filter, page);
@@ -161,7 +161,7 @@ fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     if followed? { Err(journal_failed(status)) } else { Ok(DONE) }
 }
 
-/// Prints the journal's lines; whether journalctl exited by itself.
+/// Prints the journal's lines; returns whether journalctl exited by itself.
 fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> Result<bool> {
     let mut output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
     page.write_held()?;
@@ -281,7 +281,7 @@ impl Page {
         }
     }
 
-    /// Ends the output, also if it is empty.
+    /// Ends the output, even if it is empty.
     fn end(mut self) -> Result<()> {
         self.write_held()?;
         let end = match (self.format, self.count) {
@@ -324,11 +324,11 @@ impl Prefixes {
     }
 }
 
-/// The widths of a line's first columns. A longer word moves the rest of its line, or is shortened: each line is
-/// printed when it is found.
+/// The widths of a line's first columns. They are fixed, because each line is printed when it is found: a longer
+/// word shifts the rest of its line, or is shortened.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
-/// Whether words are shortened to their columns: for a person at a screen. A pipe gets them whole.
+/// Whether words are shortened to their columns: for a person at a screen. A pipe receives whole words.
 pub(super) fn fits_columns(format: Format) -> bool {
     format == Format::Page && screen().is_some()
 }
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_their_titles() {
+    fn columns_are_aligned_with_their_titles() {
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "would_refuse",
             "plugin": "10-a", "pod": "web", "container": "c", "reason": "no"});
         let (heading, shown) = (heading(), shown(&line, false));

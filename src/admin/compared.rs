@@ -44,7 +44,7 @@ fn sides(change: &ChangedDecision) -> [String; 2] {
     [&change.before, &change.after].map(|side| or_dash(side.as_ref()))
 }
 
-/// A row for each change; the container stands in the first of its rows.
+/// A row for each change; only a container's first row names it.
 fn cells_of(
     compared: &Compared,
     cells: impl Fn(&ChangedDecision) -> Vec<String>,

@@ -40,7 +40,7 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     code
 }
 
-/// The exit code; that nothing differs is no answer where nothing could be compared.
+/// The exit code. If nothing could be compared, the absence of differences means nothing and is an error.
 fn code(answer: &DriftAnswer) -> Result<u8> {
     match answer.drift.is_empty() {
         false => Ok(FOUND),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `events`: prints the events that the daemon keeps; with `--follow`, then new ones. It goes on after its
-//! last event when the daemon is re-executed or restarted; where events are missing, a line says so.
+//! `events`: prints the events that the daemon keeps; with `--follow`, then new ones. After a re-execution
+//! or restart of the daemon it continues after the last event; a line marks missing events.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -104,7 +104,7 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
         });
         match (ended, is_away) {
             (Ok(StreamEnd::ByReader), _) => return Ok(DONE),
-            // The next attempt says whether it is there.
+            // The next attempt shows whether the daemon is there.
             (Ok(StreamEnd::ByDaemon), _) => {}
             (Err(error), None) => return Err(error),
             (Err(error), Some(false)) => {
@@ -119,21 +119,21 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
     }
 }
 
-/// Who ended a stream.
+/// The side that ended a stream.
 enum StreamEnd {
     /// The reader of standard output is gone.
     ByReader,
     ByDaemon,
 }
 
-/// Begins to read; `since` becomes a cursor, with which the next connection misses nothing before the first
-/// event.
+/// Begins to read. Replaces `since` by a cursor, so that a reconnection before the first event misses
+/// nothing.
 fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let question = json!({"verb": "events", "since": since, "follow": true});
     let (answer, stream) = wrapper::admin_stream(config, &question.to_string())?;
     stream.set_read_timeout(None)?;
     let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
-    // A daemon of an earlier version does not say it.
+    // A daemon of an earlier version sends no cursor.
     if let (Some(present), "0" | "now") = (answer["cursor"].as_str(), since.as_str()) {
         present.clone_into(since);
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_select_events_and_none_hides_that_events_are_missing() {
+    fn filters_select_events_but_never_hide_lost_ones() {
         let list = [
             event("refused", "shop", "web", json!({"app": "web"})),
             event("exited", "shop", "db", Value::Null),

@@ -43,7 +43,7 @@ pub(super) fn help_of(verb: &str) -> String {
     example.map(|(_, line)| format!("\n\nExample:\n  {line}")).unwrap_or_default()
 }
 
-/// Renders the values of those arguments whose list is too long for the line of the argument.
+/// Lists the values of those arguments whose list is too long for the argument's line.
 pub(super) fn values_of(verb: &Command) -> String {
     let hidden = verb.get_arguments().filter(|argument| argument.is_hide_possible_values_set());
     let lines = hidden.map(|argument| {
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// Each verb, with those below it.
+    /// Returns all verbs, with their subcommands.
     fn all(command: &Command) -> Vec<Command> {
         let verbs = command.get_subcommands().filter(|verb| verb.get_name() != "help");
         verbs.flat_map(|verb| std::iter::once(verb.clone()).chain(all(verb))).collect()

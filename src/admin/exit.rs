@@ -16,7 +16,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
     (DONE, "done"),
     (FAILED, "failed: one line on standard error says why and what to do"),
     (USAGE, "wrong command line: nothing was done"),
-    (FOUND, "done, and something was found: only of the commands below that say so"),
+    (FOUND, "done, and something was found: only for the commands below that list it"),
 ];
 
 /// The meaning of a code for one verb, if that is not obvious.
@@ -44,8 +44,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("policy", FOUND, "with --compare, a decision changes"),
     ("reexec", DONE, "also if the daemon is not running"),
     ("reload", DONE, "also if nothing changed or the daemon is not running"),
-    ("replay", DONE, "also if requests of the script fail: the output says which"),
-    ("replay", FAILED, "the script cannot be read, or has no valid line"),
+    ("replay", DONE, "also if requests or lines of the script are invalid: the output says which"),
+    ("replay", FAILED, "the script cannot be read, or plugins cannot connect"),
     ("stop", DONE, "also if the daemon is not running"),
     ("sysdump", DONE, "also if the daemon is not running: errors.txt says what is missing"),
     ("sysdump", FAILED, "the file or directory exists, or cannot be written"),
@@ -59,7 +59,8 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
-/// Renders the end of the help of one verb: its special meaning of a code, else the general one.
+/// Renders the end of one verb's help: the verb's own meaning of a code where it has one, else the
+/// general one.
 pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));
@@ -104,7 +105,7 @@ const CODES: &str = "\
 ";
 
 const VERBS: &str = "
-What a code means for a verb, where that is not plain:
+Special meanings of codes for single verbs:
 
 | verb | code | meaning |
 |---|---|---|

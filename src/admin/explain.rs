@@ -34,7 +34,7 @@ pub(super) struct Explain {
     pub(super) output: PageOutput,
 }
 
-/// Explains. Several that are meant are listed, and that is a failure: nothing was explained.
+/// Prints the explanation. If several objects match, they are listed and the command fails.
 pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Result<u8> {
     let question = json!({"verb": "explain", "id": wanted.id});
     let mut explanation: Explanation = ask(config, &question)?;
@@ -124,7 +124,7 @@ fn state(container: &ContainerExplained) -> String {
     format!("{state} ({word} {}, {} ago{exit})", to_seconds(time), ago(at))
 }
 
-/// Formats the exit code, with the reason where it is known; nothing while it is not.
+/// Formats the exit code, with the reason if known; empty without a code.
 fn exit(code: Option<i32>, reason: Option<&str>) -> String {
     let reason = reason.map(|reason| format!(": {}", printable(reason))).unwrap_or_default();
     code.map(|code| format!(", exit code {code}{reason}")).unwrap_or_default()
@@ -141,7 +141,7 @@ fn to_seconds(time: &str) -> String {
     time.split_once('.').map(|(seconds, _)| format!("{seconds}Z")).unwrap_or(time)
 }
 
-/// The same of a time in nanoseconds.
+/// Formats a time in nanoseconds likewise.
 fn time_of(at: i64) -> String {
     to_seconds(&rfc3339_nanos(at).unwrap_or_else(|| "-".to_owned()))
 }
@@ -179,7 +179,7 @@ fn changes(container: &ContainerExplained, wide: bool, page: &mut String) {
     }
 }
 
-/// Two values without the members in which they agree.
+/// Removes from two values the members in which they agree.
 fn differing(before: &Value, after: &Value) -> (Value, Value) {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return (before.clone(), after.clone());
@@ -266,26 +266,26 @@ fn promises(promises: &[PromiseOutcome], page: &mut String) {
             Some("met") => "was there",
             Some("refused") => "was missing",
             Some("would_refuse") => "was missing (audit)",
-            _ => "has to be there",
+            _ => "is required",
         };
         let line = format!("promise \"{promise}\" ({why}): the plugin {plugin} {result}");
         let _infallible = writeln!(page, "{}", printable(&line));
     }
 }
 
-/// What stays although the engine asked for something else.
+/// Adds the plugins' values that stay although the engine requested others.
 fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
     for Dated(Repetition { plugin, field, engine, value, .. }) in repeated {
         let ([plugin, field], [engine, value]) =
             ([plugin, field].map(|name| printable(name)), [engine, value].map(text));
         let _infallible = writeln!(
             page,
-            "repeated: an update of the engine says {field} = {engine}; {value}, which {plugin} set, stays"
+            "repeated: an update of the engine sets {field} = {engine}; {value}, which {plugin} set, stays"
         );
     }
 }
 
-/// What is hidden, was refused and skipped.
+/// Adds what is hidden, was refused or was skipped.
 fn stays(
     id: &str,
     hidden: &[HiddenFrom],
@@ -328,7 +328,7 @@ fn matches(matches: &[MatchRow]) -> String {
     table(&["id", "name", "state", "age"], &rows.collect::<Vec<_>>())
 }
 
-/// The line about a process of `exec` that plugins changed, with its end.
+/// The line about a process of `exec` that plugins changed.
 fn exec_change(Dated(change): &Dated<ExecChange>) -> String {
     let owners = change.owners.iter();
     let owners: Vec<String> =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri VERB`, the operator's commands. `exit` has their exit codes, `output` the forms of
-//! their answers. A failure is one line on standard error, with its cause and the remedy. Logs never
-//! go to standard output.
+//! `nri-runc nri VERB`, the operator's commands. `exit` has their exit codes, `output` the forms of their
+//! answers. A failure prints one line on standard error, with cause and remedy. Logs never go to standard
+//! output.
 
 mod audit;
 mod check;
@@ -171,18 +171,18 @@ struct DaemonOptions {
 
 /// A row of the table of verbs.
 struct Row<'a> {
-    /// The format that the verb's own option names; the formats of `adjust` are its own.
+    /// The value of the verb's `--output`; `adjust` has separate formats.
     output: Option<Format>,
-    /// The line that an operator sees while the verb waits. A verb with a screen, a stream or its own
-    /// plugins has none.
+    /// The line for an operator while the verb waits; `None` for a verb with a screen or a stream, or
+    /// one that runs plugins itself.
     wait: Option<&'static str>,
-    /// Whether it reads what the daemon and the engines keep.
+    /// Whether it needs root, because it reads the state of the daemon and the engines.
     is_roots: bool,
-    /// Whether it fails without the configuration file that was named: an answer about another daemon, or a
-    /// kill switch in another run directory, is worse than none. `check` shows it as a finding; the daemon
-    /// and hooks refuse containers for it.
+    /// Whether it fails if the named configuration file is missing: it would otherwise query another
+    /// daemon, or switch plugins off in another run directory. `check` reports the missing file instead;
+    /// the daemon and hooks refuse containers.
     needs_file: bool,
-    /// Whether it is about the node's engines and hooks, whoever calls it.
+    /// Whether it concerns the node's engines and hooks, whichever user calls it.
     is_of_node: bool,
     run: Box<dyn FnOnce(Loaded, Format) -> Result<u8> + 'a>,
 }
@@ -196,7 +196,7 @@ fn row<'a>(
     Row { output, wait, is_roots: true, needs_file: true, is_of_node: false, run }
 }
 
-/// The row of a verb whose answer is told as it is.
+/// The row of a verb that prints one answer.
 fn tells<'a, A: Answer>(
     output: Option<Format>,
     wait: &'static str,
@@ -205,7 +205,7 @@ fn tells<'a, A: Answer>(
     row(output, wait, |on, to| tell(to, &answer(&on)?))
 }
 
-/// The row of a verb that needs no more than its arguments and the configuration.
+/// The row of a verb that needs only its arguments and the configuration.
 fn asks<'a, A>(
     output: Option<Format>,
     wait: impl Into<Option<&'static str>>,
@@ -286,7 +286,7 @@ fn row_of(verb: &AdminVerb) -> Row<'_> {
     }
 }
 
-/// The verbs with their options and help, the exit codes in it; for man pages and completions too.
+/// The verbs with options, help and exit codes; also the source of man pages and completions.
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
@@ -301,20 +301,20 @@ pub fn command() -> clap::Command {
     })
 }
 
-/// The command line as a user types it: `nri-runc nri VERB`.
+/// The complete command line, `nri-runc nri VERB`.
 pub fn command_of_program() -> clap::Command {
     let verbs = command().name("nri").bin_name(Resettable::<String>::Reset);
-    // `help` and `--help` are the runtime's.
+    // The runtime handles `help` and `--help` itself.
     let runtime = clap::Command::new("nri-runc").disable_help_flag(true);
     runtime.disable_help_subcommand(true).subcommand(verbs)
 }
 
-/// The completions of a shell, for the program under its name.
+/// The completions for a shell.
 pub fn completion(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command_of_program(), "nri-runc", &mut script);
-    // clap_complete 4.6.11 writes the hyphen of the program's name in two ways for bash: nothing below the
-    // first word would be completed.
+    // clap_complete 4.6.11 spells the hyphen of the program's name in two ways for bash, so that nothing
+    // after the first word would be completed.
     String::from_utf8_lossy(&script).replace("nri__subcmd__runc", "nri__runc")
 }
 
@@ -347,7 +347,7 @@ pub fn run(argv: &[OsString]) -> u8 {
     })
 }
 
-/// The form of the answer; `--json` with another one is a contradiction.
+/// The format of the answer. `--json` together with another format is an error.
 fn format(arguments: &Arguments) -> clap::error::Result<Format> {
     let conflict = |line| Err(Arguments::command().error(ErrorKind::ArgumentConflict, line));
     if let AdminVerb::Policy(policy) = &arguments.verb
@@ -365,7 +365,7 @@ fn format(arguments: &Arguments) -> clap::error::Result<Format> {
     }
 }
 
-/// Help, the version, or what is wrong with the command line, which may repeat a hostile file name.
+/// Prints help, the version or a command line error, which may contain a hostile file name.
 fn usage(error: clap::Error, argv: &[OsString]) -> u8 {
     let escaped = argv.iter().skip(2).map(|word| printable(&word.to_string_lossy()));
     let error_of_escaped = parse(escaped).err();
@@ -424,12 +424,12 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
 /// Asks the daemon.
 ///
 /// # Errors
-/// Fails where there is none, or it is of a version whose answer has another form.
+/// Fails without a daemon, or if a daemon of another version answers in another form.
 fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
     read(&wrapper::admin(config, &question.to_string())?)
 }
 
-/// The same for a request that may take longer than usual.
+/// Like [`ask`], for a request that may take longer.
 fn ask_within<T: DeserializeOwned>(config: &Config, question: &Value, wait: Duration) -> Result<T> {
     read(&wrapper::admin_within(config, &question.to_string(), wait)?)
 }

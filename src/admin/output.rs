@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Output: the formats that a verb can be asked for, and the only way to standard output. Pages are
-//! escaped, then coloured if the reader is a person at a terminal; JSON and YAML are escaped by
-//! their writers.
+//! Output: the formats, and the only functions that write to standard output. Pages are escaped,
+//! then coloured for a person at a terminal; JSON and YAML are escaped by their writers.
 
 use std::io::Write;
 
@@ -29,9 +28,9 @@ named! {
         Wide => "wide",
         Json => "json",
         Yaml => "yaml",
-        /// A name on each line, as other verbs take it.
+        /// Only names, one a line, in the form that other verbs accept.
         Name => "name",
-        /// The report of a test, which CI systems read.
+        /// A test report for CI systems.
         Junit => "junit",
     }
 }
@@ -86,7 +85,7 @@ pub(super) struct ReportOutput {
     pub(super) output: Option<Format>,
 }
 
-/// What a verb answers: the document of `--json`, and its page for people.
+/// An answer of a verb: the document for `--json`, and a page for people.
 pub(super) trait Answer: Serialize {
     /// Colours the page.
     const PAINTER: fn(&str) -> String = paint::plain;
@@ -94,7 +93,7 @@ pub(super) trait Answer: Serialize {
     fn page(&self, format: Format) -> String;
 }
 
-/// Prints an answer in this format.
+/// Prints an answer in a format.
 pub(super) fn tell<A: Answer>(format: Format, answer: &A) -> Result<u8> {
     match format {
         Format::Json => print_json(&json!(answer)),
@@ -117,8 +116,8 @@ pub(super) fn print_page(page: &str, painter: impl Fn(&str) -> String) -> Result
     print(paint::for_stdout(&page, painter).as_bytes())
 }
 
-/// Writes and flushes: our entry point is not the standard library's, which flushes at exit, and a
-/// document need not end with a line feed.
+/// Writes and flushes: only the standard library's entry point, which this program does not use,
+/// flushes at exit, and a document need not end with a line feed.
 pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     progress::clear();
     let mut out = std::io::stdout().lock();
@@ -126,7 +125,7 @@ pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     Ok(DONE)
 }
 
-/// Prints a line to standard error, with its code; its beginning is coloured on a terminal.
+/// Prints a line with its code to standard error, with a coloured beginning on a terminal.
 pub(super) fn complain(line: &str) {
     progress::clear();
     let line = format!("nri-runc: {}\n", messages::with_code(line));

@@ -68,11 +68,11 @@ pub(super) fn output_of(config: &Config, plugin: &str) -> Result<PluginOutput> {
     ask(config, &json!({"verb": "plugin_output", "plugin": plugin}))
 }
 
-/// The characters of a time up to its seconds.
+/// Length of a time without fractions of a second.
 const SECONDS: usize = 19;
 
 impl Answer for PluginOutput {
-    /// The lines of the present run and of the one before, each with its time.
+    /// The lines of the current run and of the previous one, each with its time.
     fn page(&self, _: Format) -> String {
         let mut page = String::new();
         let id = printable(&format!("{}-{}", self.index, self.name));
@@ -91,7 +91,7 @@ impl Answer for PluginOutput {
 
 const HEAD: [&str; 6] = ["plugin", "state", "pid", "requests", "failures", "on failure"];
 
-/// The columns that are shortened where the list is wider than the screen: names.
+/// The columns with names: they are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 1] = [0];
 
 /// Returns a row of the list.
@@ -151,7 +151,7 @@ fn terms(plugin: &PluginRow) -> String {
     format!("strikes {}, NRI version {}{since}", or_dash(strikes), or_dash(version))
 }
 
-/// Describes the times, failures and the end of a plugin, each in a line.
+/// Describes response times, failures and the end of a plugin, one line each.
 fn about(plugin: &PluginRow) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(plugin.synchronizing.as_ref().map(synchronizing));
@@ -181,22 +181,22 @@ fn about(plugin: &PluginRow) -> Vec<String> {
     lines
 }
 
-/// Formats how long a plugin took to answer, and its limit.
+/// Formats a plugin's response times, and its limit.
 fn answer_times(answers: &AnswerRow) -> String {
     let [p50, p99, limit] =
         [answers.p50_ms, answers.p99_ms, answers.limit_ms].map(show::milliseconds);
     format!("answers within {p50} (p50), {p99} (p99), limit {limit}")
 }
 
-/// Formats the limits of a plugin's requests. Without one for the whole Synchronize, each of its requests has
-/// that of any other.
+/// Formats the time limits of a plugin's requests. If the whole Synchronize has no limit, each of its
+/// requests has the usual one.
 fn time_limits(limits: &TimeLimits) -> String {
     let whole = limits.synchronize_ms.map(show::milliseconds);
     let whole = whole.map(|time| format!(", {time} for Synchronize")).unwrap_or_default();
     format!("{} a request{whole}", show::milliseconds(limits.request_ms))
 }
 
-/// Formats how far a Synchronize is; requests are counted where it has several.
+/// Formats the progress of a Synchronize; the requests are counted if there are several.
 fn synchronizing(progress: &SynchronizeRow) -> String {
     let [passed, limit] = [progress.for_ms, progress.limit_ms].map(show::milliseconds);
     let answered = match progress.answered {
@@ -206,7 +206,7 @@ fn synchronizing(progress: &SynchronizeRow) -> String {
     format!("is being synchronized for {passed}, limit {limit}{answered}")
 }
 
-/// Returns a line below the list, if the socket is not open.
+/// Returns a line for below the list, if the socket is not open.
 fn plugin_socket(status: &Status) -> String {
     match status.plugin_socket.as_str() {
         "open" => String::new(),
@@ -214,7 +214,7 @@ fn plugin_socket(status: &Status) -> String {
     }
 }
 
-/// Lists the required plugins that are not connected, also if they never were.
+/// Lists the required plugins that are not connected, even if they never were.
 fn missing_plugins(status: &Status) -> String {
     let line = |plugin: &str| {
         let plugin = printable(plugin);
@@ -225,8 +225,7 @@ fn missing_plugins(status: &Status) -> String {
     status.missing_plugins().map(line).collect()
 }
 
-/// Lists the names of connected plugins; a name that two connections share, as during a
-/// replacement, once.
+/// Lists the names of connected plugins; if two connections share a name during a replacement, only once.
 fn names(plugins: &[PluginRow]) -> String {
     let is_connected = |row: &&PluginRow| {
         matches!(row.state, PluginState::Synchronized | PluginState::Synchronizing)
@@ -237,7 +236,7 @@ fn names(plugins: &[PluginRow]) -> String {
     names.concat()
 }
 
-/// Returns the rows to watch; the request counts are not compared, as they change all the time.
+/// Returns the rows to watch. Request counts are not compared, because they change continuously.
 fn watched(plugins: &[PluginRow]) -> Vec<ListRow> {
     let mut rows: Vec<ListRow> = Vec::new();
     for row in plugins {
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_connected_plugins_each_once() {
+    fn each_connected_plugin_is_named_once() {
         let list = [
             row("a", PluginState::Synchronized, 1),
             row("a", PluginState::Synchronizing, 2),

@@ -37,7 +37,7 @@ pub(super) struct Pods {
     pub(super) output: ListOutput,
 }
 
-/// The pods that a verb is about.
+/// Selects pods.
 #[derive(Debug, Args)]
 pub(super) struct PodFilter {
     /// Only this namespace, or NAME* (repeatable).
@@ -59,7 +59,7 @@ struct LabelFilter {
     is_wanted: bool,
 }
 
-/// The words that the column STATE shows of pods and containers.
+/// The words of the column STATE, for pods and containers.
 const STATES: [&str; 6] = ["creating", "created", "paused", "ready", "running", "stopped"];
 
 fn label(text: &str) -> std::result::Result<LabelFilter, String> {
@@ -88,7 +88,7 @@ impl LabelFilter {
 }
 
 impl PodFilter {
-    /// Whether it admits a pod. Labels that are not known may be any.
+    /// Whether it admits a pod. A pod with unknown labels is admitted.
     pub(super) fn admits(&self, pod: &PodRow) -> bool {
         let is_any = |wanted: &[String], found: &str| {
             wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
@@ -160,12 +160,12 @@ fn head(format: Format) -> Vec<&'static str> {
     head
 }
 
-/// The width that the list has; the wide one may have any.
+/// The available width; the wide list has no limit.
 fn room(format: Format) -> Option<usize> {
     screen().filter(|_| format == Format::Page)
 }
 
-/// The columns that are shortened where the list is wider than the screen: names and IDs.
+/// The columns with names and IDs: they are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 2] = [0, 5];
 
 /// Renders the page; the wide one has whole IDs, UIDs and labels.
@@ -185,7 +185,7 @@ fn page(pods: &[PodRow], format: Format, screen: Option<usize>) -> String {
     table(&head(format), &lines)
 }
 
-/// Returns the pod's creation time; an older daemon sends it for containers only.
+/// Returns the pod's creation time. An older daemon reports only its containers' times.
 fn created_at(pod: &PodRow) -> i64 {
     let times = pod.containers.iter().map(|container| container.times.created_at);
     let times = std::iter::once(pod.created_at).chain(times).filter(|at| *at > 0);
@@ -238,7 +238,8 @@ fn row_of_container(
     ]
 }
 
-/// Returns the rows of `--watch`: each stands alone, so a container's name follows its pod's.
+/// Returns the rows of `--watch`: each row names both pod and container, because it is printed
+/// alone.
 fn watched(pods: &[PodRow], format: Format, screen: Option<usize>) -> Vec<ListRow> {
     let mut rows = Vec::new();
     for pod in pods {

@@ -80,7 +80,7 @@ impl Policy {
         pod.is_some()
     }
 
-    /// Whether a test report was requested of what has none: the decisions about one pod.
+    /// Whether a test report was requested for the decisions about one pod, which have none.
     pub(super) fn wants_no_report(&self) -> bool {
         let PolicyVerb::Test(PolicyTest { bundle, pod, output, .. }) = &self.verb;
         output.output == Some(Format::Junit) && (bundle.is_some() || pod.is_some())
@@ -93,10 +93,10 @@ impl Policy {
     }
 }
 
-/// Prints what `policy test` finds.
+/// Prints the decisions, or their differences.
 ///
 /// # Errors
-/// Fails when a configuration has an error, or what is to be judged cannot be read.
+/// Fails when a configuration has an error, or the pod, bundle, recording or manifest cannot be read.
 pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Result<u8> {
     let PolicyVerb::Test(wanted) = &arguments.verb;
     let plugin = &wanted.plugin;
@@ -125,7 +125,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     Ok(if compared.changed == 0 { DONE } else { FOUND })
 }
 
-/// A configuration without an error.
+/// Returns the configuration, unless it has an error.
 fn sound(loaded: &Loaded) -> Result<&Config> {
     let problem = loaded.refusal().map(|problem| problem.text.clone());
     match problem.or_else(|| loaded.unreadable.clone()) {
@@ -167,7 +167,7 @@ impl Answer for PolicyAnswer {
                     (true, Fit::Maybe) => "may decide",
                     (true, Fit::Yes | Fit::No) => "decides",
                     (false, Fit::No) => "does not match",
-                    (false, Fit::Yes | Fit::Maybe) => "matches too, but an earlier rule decides",
+                    (false, Fit::Yes | Fit::Maybe) => "also matches, but an earlier rule decides",
                 };
                 let [rule, why] = [rule, why].map(|text| printable(text));
                 let _infallible = writeln!(page, "{plugin_name}: rule \"{rule}\" {verdict}: {why}");
@@ -179,10 +179,10 @@ impl Answer for PolicyAnswer {
 
 fn injection(row: &InjectionRow) -> String {
     let verdict = match (&row.hidden_by, row.matches, row.mode) {
-        (Some(_), _, _) => "is kept out by a rule",
+        (Some(_), _, _) => "is excluded by a rule",
         (None, Fit::Yes, RuleMode::Audit) => "would hold",
         (None, Fit::Yes, RuleMode::Enforce) => "holds",
-        (None, Fit::Maybe, _) => "is not proven to be about it",
+        (None, Fit::Maybe, _) => "is not proven to match it",
         (None, Fit::No, _) => "does not match",
     };
     format!("injection \"{}\" {verdict}: {}\n", printable(&row.injection), printable(&row.why))
@@ -191,7 +191,7 @@ fn injection(row: &InjectionRow) -> String {
 fn promise(row: &PromiseFit) -> String {
     let plugin = printable(&row.plugin);
     let verdict = match (row.matches, row.mode) {
-        (Fit::No, _) => "is not about it".to_owned(),
+        (Fit::No, _) => "does not match it".to_owned(),
         (Fit::Maybe | Fit::Yes, RuleMode::Enforce) => format!("needs the plugin {plugin}"),
         (Fit::Maybe | Fit::Yes, RuleMode::Audit) => format!("would need the plugin {plugin}"),
     };
@@ -201,9 +201,9 @@ fn promise(row: &PromiseFit) -> String {
 /// The effect of an exec rule on the pod.
 fn exec_rule_line(rule: &ExecRuleRow) -> String {
     let verdict = match (rule.decides, rule.matches) {
-        (true, Fit::Maybe) => " (may be about this pod)",
+        (true, Fit::Maybe) => " (may match this pod)",
         (true, Fit::Yes | Fit::No) => "",
-        (false, Fit::No) => " (not about this pod)",
+        (false, Fit::No) => " (does not match this pod)",
         (false, Fit::Yes | Fit::Maybe) => " (never tried: an earlier rule decides)",
     };
     format!("{}: {}{verdict}\n", exec_rule(rule), printable(&rule.why))

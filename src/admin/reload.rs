@@ -24,7 +24,7 @@ pub(super) struct Reload {
     pub(super) output: PlainOutput,
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum ReloadResult {
@@ -49,7 +49,8 @@ pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
             return Err(error.hint("the daemon is not running; fix this file before it starts"));
         }
-        // Its plugins are connected to a daemon that does not read this: a success would mislead.
+        // The other daemon has the plugins and does not read these files: reporting success would
+        // mislead.
         if let Some(other) = other::find(&loaded.config, loaded.only.as_deref()) {
             return Err(other.error(&loaded.config));
         }
@@ -68,7 +69,7 @@ pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
 impl Answer for ReloadResult {
     const PAINTER: fn(&str) -> String = paint::diff;
 
-    /// A diff of the keys and of the sections of lists, with those that need a restart apart.
+    /// A diff of the keys and of the sections of lists; changes that need a restart are separate.
     fn page(&self, _: Format) -> String {
         let (Self::Done { reloaded: Reloaded { warnings, .. }, .. }
         | Self::NotRunning { warnings, .. }) = self;

@@ -103,7 +103,7 @@ impl RunningDaemon {
         if wrapper::has_ended(&error) {
             return Ok(Sight::Changing(error, holder(&lock)));
         }
-        // Another version, or a hanging one: checked twice, for it may be killed.
+        // Another version, or a hanging one. Its PID is checked twice, because it may be killed.
         let hangs = wrapper::is_silent(config);
         let Some(pid) = holder(&lock) else { return Err(error) };
         let process = open(pid)?;
@@ -280,7 +280,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     let status = running.as_ref().map(|running| &running.status);
     let in_force = status.and_then(|status| status.configuration.as_ref());
     let file = in_force.and_then(|in_force| in_force.file.clone());
-    // The one that responds knows that it has no file.
+    // A daemon that responds may run without a configuration file; do not substitute the one of the
+    // command line.
     let file = match status {
         Some(status) if status.pid > 0 => file,
         Some(_) | None => file.or_else(|| loaded.only.clone()),

@@ -12,7 +12,7 @@ use crate::limits;
 use crate::text::{age, printable};
 
 impl Answer for MetricsText {
-    /// The metrics as the daemon wrote them.
+    /// The metrics, unchanged.
     fn page(&self, _: Format) -> String {
         self.text.clone()
     }
@@ -21,10 +21,10 @@ impl Answer for MetricsText {
 /// Placeholder for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
-/// Columns that every terminal has.
+/// Assumed columns of a terminal.
 pub(super) const TERMINAL_WIDTH: usize = 80;
 
-/// Stands for the middle of a text.
+/// Replaces the middle of a shortened text.
 const LEFT_OUT: &str = "...";
 
 /// Formats a cell: on one line, without characters that control a terminal, as tenants choose
@@ -91,8 +91,8 @@ pub(super) fn wrapped(title: &str, words: &str) -> String {
     lines_of(title, words, TERMINAL_WIDTH, "    ").join("\n") + "\n"
 }
 
-/// The words in lines of this width, after `title` in the first one and indented in the others; a word
-/// that is longer has a line of its own.
+/// Wraps the words at this width, after `title` in the first line and indented in the others. A longer
+/// word has a separate line.
 pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = vec![title.to_owned()];
     for word in words.split(' ') {
@@ -107,7 +107,8 @@ pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> 
     lines
 }
 
-/// The width of the screen, if a person reads the output at one; whole words go into a pipe.
+/// The width of the screen if a person reads the output there; `None` for a pipe, which receives whole
+/// words.
 pub(super) fn screen() -> Option<usize> {
     let out = std::io::stdout();
     if !isatty(&out) {
@@ -117,7 +118,7 @@ pub(super) fn screen() -> Option<usize> {
     Some(width.max(TERMINAL_WIDTH))
 }
 
-/// Shortens the cells of these columns, always those of the widest one, until the table fits the screen.
+/// Shortens the cells of these columns, always the widest first, until the table fits the screen.
 pub(super) fn fit(
     head: &[&str],
     rows: &mut [Vec<String>],
@@ -144,8 +145,7 @@ pub(super) fn fit(
     }
 }
 
-/// The text in at most so many characters; of a longer one the middle is left out, since names differ at
-/// their ends.
+/// Shortens a text to `width` characters by removing its middle, because names differ at their ends.
 pub(super) fn shortened(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_wrapped_between_them_and_a_longer_one_stays_whole() {
+    fn text_is_wrapped_at_words_and_a_longer_word_stays_whole() {
         let lines = |words: &str, width| lines_of("", words, width, "");
         assert_eq!(lines("a bc def", 4), ["a bc", "def"]);
         assert_eq!(lines("a", usize::MAX), ["a"]);
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(cut[0][2], "short", "the widest column alone is cut");
         fit(&head, &mut whole, &[0, 2], None);
         assert_eq!(whole, rows(), "a pipe gets whole names");
-        // A screen on which nothing fits.
+        // A screen that is too narrow for any text.
         fit(&head, &mut cut, &[0, 2], Some(1));
         assert_eq!(shortened("\u{e4}bcdefgh", 5), "\u{e4}...h");
         assert_eq!((shortened("abc", 3).as_str(), shortened("abcd", 0).as_str()), ("abc", "..."));

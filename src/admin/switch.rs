@@ -16,7 +16,7 @@ use crate::wrapper;
 
 use super::output::{Answer, Format};
 
-/// Whether plugins are disabled, and what follows.
+/// Whether plugins are disabled, and the consequences.
 #[derive(Debug, Serialize)]
 pub(super) struct Switched {
     disabled: bool,
@@ -68,7 +68,7 @@ fn is_memory(dir: &Path) -> bool {
     statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// The daemon logs it; without one this process does, in the daemon's log.
+/// Logs the switch: the daemon does, or without one this process, in the daemon's log.
 fn log(config: &Config, off: bool) {
     let by = match std::env::var("SUDO_USER") {
         Ok(user) => format!("{user} (process {})", std::process::id()),

@@ -108,7 +108,7 @@ pub(super) fn wait_for_lines(input: &impl AsFd) -> Result<bool> {
     }
 }
 
-/// The rows that were printed.
+/// The rows as last printed.
 struct Seen {
     rows: HashMap<String, ListRow>,
     order: Vec<String>,
@@ -125,7 +125,7 @@ impl Seen {
         Self { rows: HashMap::new(), order: Vec::new(), state, widths, format }
     }
 
-    /// Takes the present rows; returns those to print.
+    /// Compares the current rows with the printed ones; returns those to print.
     fn take(&mut self, rows: Vec<ListRow>, gone: Option<&str>) -> Vec<ListRow> {
         let mut news = Vec::new();
         let order: Vec<String> = rows.iter().map(|row| row.key.clone()).collect();

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon answers to `drift`.
+//! The daemon's response to `drift`.
 
 use serde::{Deserialize, Serialize};
 
-/// The values that differ, and what could not be compared.
+/// The values that differ, and the reasons why others could not be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct DriftAnswer {
     pub(crate) drift: Vec<DriftRow>,
-    /// A line on everything that is missing in `drift`.
+    /// One line for each value that could not be compared.
     pub(crate) unread: Vec<String>,
     /// The number of values that could be compared.
     pub(crate) compared: usize,
@@ -24,9 +24,10 @@ pub(crate) struct DriftRow {
     pub(crate) owner: String,
     pub(crate) expected: String,
     pub(crate) actual: String,
-    /// The process that wrote it. The kernel names writers only to a watch, which the files of pods alone have.
+    /// The process that wrote the value. The kernel names writers only to a watch, and only the files of pods
+    /// are watched.
     pub(crate) writer: Option<String>,
     pub(crate) file: String,
-    /// Of the container's process, which may have changed it itself.
+    /// Whether it is a value of the container's process, which may have changed it itself.
     pub(crate) process: bool,
 }

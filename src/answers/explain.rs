@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon answers to `explain`.
+//! The daemon's response to `explain`.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(crate) struct MatchRow {
     pub(crate) times: Times,
 }
 
-/// What plugins did with a container.
+/// The plugins' changes to a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ContainerExplained {
@@ -54,19 +54,19 @@ pub(crate) struct ContainerExplained {
     pub(crate) pod: String,
     pub(crate) name: String,
     pub(crate) state: String,
-    /// None while it is not known.
+    /// `None` while unknown.
     pub(crate) exit_code: Option<i32>,
-    /// Why it no longer runs, in CRI's words.
+    /// The reason why it no longer runs, in CRI's words.
     pub(crate) status_reason: Option<String>,
     pub(crate) engine: String,
     pub(crate) evidence: Vec<String>,
     pub(crate) runtime: String,
     pub(crate) bundle: String,
-    /// Its record was lost, and it was found by the runtime's state.
+    /// Whether its record was lost and it was recovered from the runtime's state.
     pub(crate) found: bool,
     /// Field to plugin.
     pub(crate) owners: BTreeMap<String, String>,
-    /// In order of time, and within one event in the order of the chain.
+    /// The changes in order of time, and within one event in the order of the chain.
     pub(crate) changes: Vec<Dated<Change>>,
     pub(crate) changed_behind: Vec<ChangedMember>,
     pub(crate) times: Vec<Dated<CallTime>>,
@@ -82,11 +82,11 @@ pub(crate) struct ContainerExplained {
     pub(crate) hidden_from: Vec<HiddenFrom>,
     #[serde(flatten)]
     pub(crate) life: Times,
-    /// Containers that had the name before.
+    /// Earlier containers of this name.
     pub(crate) earlier: Vec<MatchRow>,
 }
 
-/// What plugins did with a pod.
+/// The plugins' changes to a pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PodExplained {
     pub(crate) kind: PodKind,
@@ -112,7 +112,7 @@ pub(crate) struct PodExplained {
     pub(crate) containers: Vec<MemberRow>,
 }
 
-/// What distinguishes a pod from a container.
+/// The mark by which readers distinguish a pod from a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PodKind {
@@ -130,7 +130,7 @@ pub(crate) struct MemberRow {
     pub(crate) refused: Vec<String>,
 }
 
-/// How long a plugin took for an event.
+/// The time that a plugin took for an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CallTime {
@@ -160,7 +160,7 @@ pub(crate) struct InjectionNote {
 pub(crate) struct WayGiven {
     pub(crate) plugin: String,
     pub(crate) field: String,
-    /// None for the container's own value.
+    /// The owner of the existing value; `None` if the container has it.
     pub(crate) to: Option<String>,
 }
 
@@ -172,7 +172,7 @@ pub(crate) struct PromiseOutcome {
     pub(crate) plugin: String,
     pub(crate) why: String,
     pub(crate) mode: RuleMode,
-    /// None of a pod.
+    /// `None` for a pod.
     pub(crate) result: Option<String>,
 }
 
@@ -187,7 +187,7 @@ pub(crate) struct Repetition {
     pub(crate) value: Value,
 }
 
-/// A note with a member `at`, and the same as text behind it (RFC 3339).
+/// A note with a time: adds the member `at` as text (RFC 3339).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Dated<T>(pub(crate) T);

@@ -32,7 +32,7 @@ pub(crate) use top::*;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SocketMounts {
-    /// How many there are; not all are listed.
+    /// The number of these containers; not all are listed.
     pub(crate) count: usize,
     pub(crate) containers: Vec<SocketMount>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Unseen {
     pub(crate) count: usize,
 }
 
-/// What `forget` dropped.
+/// The records that `forget` dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Forgotten {
@@ -81,20 +81,20 @@ pub(crate) struct MetricsText {
     pub(crate) text: String,
 }
 
-/// The daemon goes on as another program.
+/// The result of a re-execution of the daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reexec {
     pub(crate) pid: u32,
     pub(crate) version: String,
     pub(crate) was_version: String,
-    /// Those that stayed connected.
+    /// The number of plugins that stayed connected.
     pub(crate) plugins: usize,
-    /// How long requests waited.
+    /// Time for which requests waited.
     pub(crate) held_ms: u64,
 }
 
-/// What a reload changed, or would change.
+/// The changes that a reload made, or would make.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Reloaded {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer to `plugins`, and what a launched plugin has printed.
+//! The daemon's response to `plugins`, and the output of a launched plugin.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +16,14 @@ named! {
         Synchronizing => "synchronizing",
         Synchronized => "synchronized",
         Gone => "gone",
-        /// A state of a later version.
+        /// A state that only a later version knows.
         #[default]
         #[serde(other)]
         Unknown => "unknown",
     }
 }
 
-/// A row of `plugins`: a plugin that is connected, connects, or was connected lately.
+/// A row of `plugins`: a plugin that is connected, is connecting, or disconnected recently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PluginRow {
@@ -31,17 +31,17 @@ pub(crate) struct PluginRow {
     pub(crate) index: String,
     pub(crate) name: String,
     pub(crate) state: PluginState,
-    /// The daemon starts it from a file.
+    /// Whether the daemon starts it from a file.
     pub(crate) launched: bool,
     pub(crate) pid: Option<i32>,
     pub(crate) connected_at: i64,
     pub(crate) connected_time: Option<String>,
-    /// The process whose place it is about to take.
+    /// The process that it is about to replace.
     pub(crate) replaces: Option<i32>,
     /// Events that it is subscribed to.
     pub(crate) events: Vec<String>,
     pub(crate) nri_version: String,
-    /// Events that it takes as the deprecated StateChange.
+    /// Events that it receives as the deprecated StateChange.
     pub(crate) deprecated_events: Vec<String>,
     /// Methods of the extension that it is subscribed to.
     pub(crate) extension_events: Vec<String>,
@@ -50,31 +50,31 @@ pub(crate) struct PluginRow {
     pub(crate) failures: u64,
     pub(crate) last_failure: Option<PluginFailure>,
     pub(crate) failure_policy: Option<PolicyRow>,
-    /// None before the plugin has registered.
+    /// `None` before the plugin has registered.
     pub(crate) time_limits: Option<TimeLimits>,
-    /// None before the first response.
+    /// `None` before the first response.
     pub(crate) answers: Option<AnswerRow>,
     pub(crate) synchronizing: Option<SynchronizeRow>,
     pub(crate) restarts: u64,
-    /// How the last process ended that the daemon started.
+    /// The exit status of the last process that the daemon started.
     pub(crate) exit_status: Option<String>,
     /// The last lines of that process.
     pub(crate) last_words: Vec<String>,
     pub(crate) restart_in_seconds: Option<f32>,
-    /// Its last requests all timed out.
+    /// Whether its last requests all timed out.
     pub(crate) unresponsive: bool,
-    /// It was disconnected for time-outs.
+    /// Whether it was disconnected for time-outs.
     pub(crate) struck: bool,
-    /// Why its process is older than its file.
+    /// The reason why its process is older than its file.
     pub(crate) outdated: Option<String>,
     pub(crate) start_failure: Option<String>,
-    /// Its connection was refused.
+    /// Whether its connection was refused.
     pub(crate) refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gone_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gone_time: Option<String>,
-    /// Why it is gone.
+    /// The reason why it disconnected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
@@ -91,13 +91,13 @@ impl PluginRow {
     }
 }
 
-/// What a launched plugin has printed.
+/// The output of a launched plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PluginOutput {
     pub(crate) index: String,
     pub(crate) name: String,
-    /// The run before, and the present one.
+    /// The previous run, and the current one.
     pub(crate) runs: Vec<PluginRun>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct PluginOutput {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PluginRun {
-    /// How it ended.
+    /// Its exit status.
     pub(crate) exit_status: Option<String>,
     pub(crate) lines: Vec<PrintedLine>,
 }
@@ -128,14 +128,15 @@ pub(crate) struct PluginFailure {
     pub(crate) what: String,
 }
 
-/// What a missing response of a plugin means, and whether the configuration, the plugin or the default says so.
+/// The effect of a plugin's missing response, and the source of this policy: the configuration, the plugin or
+/// the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PolicyRow {
     /// `refuse` or `skip`.
     pub(crate) on_failure: String,
     pub(crate) on_failure_from: String,
-    /// Time-outs in a row before it is disconnected; 0 is never.
+    /// Consecutive time-outs before it is disconnected; 0 for never.
     pub(crate) strikes: u32,
     pub(crate) strikes_from: String,
 }
@@ -145,11 +146,11 @@ pub(crate) struct PolicyRow {
 #[serde(default)]
 pub(crate) struct TimeLimits {
     pub(crate) request_ms: f64,
-    /// For the whole Synchronize; without it, each request of it has that of any other.
+    /// For the whole Synchronize; `None` if each of its requests has the usual limit.
     pub(crate) synchronize_ms: Option<f64>,
 }
 
-/// How long a plugin took to respond within about the last hour.
+/// The response times of a plugin within about the last hour.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct AnswerRow {
@@ -157,11 +158,11 @@ pub(crate) struct AnswerRow {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) limit_ms: f64,
-    /// p99 was above half of the limit throughout.
+    /// Whether p99 was above half of the limit during the whole hour.
     pub(crate) busy_for_an_hour: bool,
 }
 
-/// How far the Synchronize of a plugin is.
+/// The progress of a plugin's Synchronize.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SynchronizeRow {

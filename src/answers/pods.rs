@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer to `pods`.
+//! The daemon's response to `pods`.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ pub(crate) struct PodRow {
     pub(crate) namespace: String,
     pub(crate) uid: String,
     pub(crate) engine: String,
-    /// What identified the engine.
+    /// The evidence for the engine.
     pub(crate) evidence: Vec<String>,
     pub(crate) state: String,
-    /// A daemon of an earlier version does not list them.
+    /// `None` from a daemon of an earlier version, which does not list them.
     pub(crate) labels: Option<BTreeMap<String, String>>,
     pub(crate) created_at: i64,
     pub(crate) created_time: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct PodRow {
 }
 
 impl PodRow {
-    /// `NAMESPACE/NAME`, as other verbs take it; the ID of a pod without a name of its own.
+    /// `NAMESPACE/NAME`, as other verbs accept it, or the ID of a pod without a name.
     pub(crate) fn full_name(&self) -> String {
         match (self.namespace.as_str(), self.name.as_str()) {
             (_, name) if name.is_empty() || name == self.id => self.id.clone(),
@@ -43,13 +43,13 @@ pub(crate) struct ContainerRow {
     pub(crate) name: String,
     pub(crate) state: String,
     pub(crate) pid: Option<u32>,
-    /// Its record was lost, and it was found by the runtime's state.
+    /// Whether its record was lost and it was recovered from the runtime's state.
     pub(crate) found: bool,
     #[serde(flatten)]
     pub(crate) times: Times,
 }
 
-/// When a container was created, started, exited and refused.
+/// The times of a container's creation, start, exit and refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Times {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What rules decide about a pod: the answer to `policy test`.
+//! The rules' decisions about a pod: the response to `policy test`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::rules::Fit;
 #[serde(default)]
 pub(crate) struct PolicyAnswer {
     pub(crate) pod: PolicyPod,
-    /// How many there are.
+    /// The number of rules.
     pub(crate) rules: usize,
     pub(crate) plugins: Vec<PluginRights>,
     pub(crate) exec_rules: Vec<ExecRuleRow>,
@@ -29,13 +29,13 @@ pub(crate) struct PolicyPod {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) engine: String,
     pub(crate) handler: String,
-    /// No tenant can have written it.
+    /// Whether no tenant can have written these values.
     pub(crate) proven: bool,
     pub(crate) id: String,
     pub(crate) name: String,
 }
 
-/// What rules leave a plugin.
+/// The rights that rules leave to a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PluginRights {
@@ -43,7 +43,7 @@ pub(crate) struct PluginRights {
     /// The first rule that decides.
     pub(crate) rule: Option<String>,
     pub(crate) mode: Option<RuleMode>,
-    /// It hears nothing of the pod.
+    /// Whether it receives no events of the pod.
     pub(crate) hidden: bool,
     /// NRI's names of fields, or `*`.
     pub(crate) refused: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct PluginRights {
     pub(crate) rules: Vec<RuleTried>,
 }
 
-/// Whether a rule is about a plugin and a pod.
+/// Whether a rule matches a plugin and a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RuleTried {
@@ -62,14 +62,14 @@ pub(crate) struct RuleTried {
     pub(crate) decides: bool,
 }
 
-/// An exec rule, and whether it is about a pod.
+/// An exec rule, and whether it matches a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ExecRuleRow {
     pub(crate) rule: String,
     pub(crate) matches: Fit,
     pub(crate) why: String,
-    /// Whether it is tried.
+    /// Whether it is tried before another rule decides.
     pub(crate) decides: bool,
     pub(crate) allow: bool,
     pub(crate) mode: RuleMode,
@@ -78,7 +78,7 @@ pub(crate) struct ExecRuleRow {
     pub(crate) commands: Vec<String>,
 }
 
-/// An injection, and whether it is about a pod.
+/// An injection, and whether it matches a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct InjectionRow {
@@ -91,11 +91,11 @@ pub(crate) struct InjectionRow {
     pub(crate) when: String,
     /// `refuse` or `skip`.
     pub(crate) on_failure: String,
-    /// The rule that keeps it out.
+    /// The rule that excludes it.
     pub(crate) hidden_by: Option<String>,
 }
 
-/// A promise, and whether it is about a pod.
+/// A promise, and whether it matches a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PromiseFit {

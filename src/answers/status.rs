@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer to `status`.
+//! The daemon's response to `status`.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -17,13 +17,13 @@ pub(crate) struct Status {
     pub(crate) version: String,
     /// The NRI version that the daemon offers to plugins.
     pub(crate) nri_version: String,
-    /// 0 where the daemon does not respond.
+    /// 0 if the daemon does not respond.
     pub(crate) pid: u32,
     pub(crate) run_dir: PathBuf,
     /// The command or file that shows its log.
     pub(crate) log: String,
     pub(crate) log_lines_lost: u64,
-    /// Why the log cannot be written.
+    /// The reason why the log cannot be written.
     pub(crate) log_failure: Option<String>,
     /// The files in force.
     pub(crate) configuration: Option<ConfigurationInForce>,
@@ -41,16 +41,16 @@ pub(crate) struct Status {
     pub(crate) failures: Vec<Failure>,
     /// Commands that bypassed plugins.
     pub(crate) bypassed: u64,
-    /// Containers whose records were lost and that the runtime's state showed.
+    /// Containers whose records were lost and that were recovered from the runtime's state.
     pub(crate) found: usize,
     /// Records that could not be read.
     pub(crate) set_aside: Vec<PathBuf>,
     /// Running containers that were created without plugins.
     pub(crate) unadjusted: Vec<String>,
-    /// Containers and pods whose records are not on disk.
+    /// Containers and pods whose records could not be written to disk.
     pub(crate) unwritten: Vec<String>,
     pub(crate) records_refused: Option<RefusedRecords>,
-    /// None without an audit log.
+    /// `None` without an audit log.
     pub(crate) audit: Option<AuditCounts>,
     /// Launched plugins that are older than their files.
     pub(crate) outdated_plugins: Vec<OutdatedPlugin>,
@@ -60,15 +60,15 @@ pub(crate) struct Status {
     pub(crate) missing: Vec<MissingData>,
     /// Identity claims of tenants that the daemon rejected.
     pub(crate) contradictions: Vec<IdentityClaim>,
-    /// `open`, or why plugins cannot connect.
+    /// `open`, or the reason why plugins cannot connect.
     pub(crate) plugin_socket: String,
     pub(crate) plugin_socket_state: SocketState,
-    /// The engine serves plugins itself, and nri-runc only executes the runtime.
+    /// Whether the engine serves plugins itself, and nri-runc only executes the runtime.
     pub(crate) pass_through: bool,
     pub(crate) disabled: bool,
     pub(crate) disabled_by: Option<String>,
     pub(crate) required: Vec<RequiredPlugin>,
-    /// Absent from a daemon of an earlier version.
+    /// `None` from a daemon of an earlier version.
     pub(crate) promises: Option<Vec<PromiseRow>>,
     pub(crate) refused_connections: Vec<RefusedConnections>,
 }
@@ -83,7 +83,7 @@ impl Status {
     }
 }
 
-/// The configuration in force, and how the files differ from it.
+/// The configuration in force, and its differences from the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ConfigurationInForce {
@@ -94,7 +94,7 @@ pub(crate) struct ConfigurationInForce {
     pub(crate) protection_error: Option<String>,
     /// Keys whose values in the files are not in force.
     pub(crate) changed: Vec<String>,
-    /// The changed keys that need a restart. Absent from a daemon of an earlier version.
+    /// The changed keys that need a restart; `None` from a daemon of an earlier version.
     pub(crate) restart_needed: Option<Vec<String>>,
     pub(crate) log_level: String,
 }
@@ -141,7 +141,7 @@ pub(crate) struct Failure {
     pub(crate) what: String,
     /// `NN-name`, or empty.
     pub(crate) plugin: String,
-    /// A command was refused.
+    /// Whether a command was refused.
     pub(crate) refused: bool,
 }
 
@@ -202,7 +202,7 @@ pub(crate) struct SocketState {
     pub(crate) state: String,
     pub(crate) path: PathBuf,
     pub(crate) since: i64,
-    /// The process that listens on it in place of the daemon.
+    /// The process that listens on it instead of the daemon.
     pub(crate) listener: Option<Listener>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `top` asks for: the present state, and what has been counted since the daemon's start.
+//! The data for `top`: the current state, and counts since the daemon's start.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct TopAnswer {
     /// By state.
     pub(crate) containers: BTreeMap<String, usize>,
     pub(crate) requests: Vec<RequestCounts>,
-    /// Of each of `plugins`.
+    /// The counts of each of `plugins`, in their order.
     pub(crate) calls: Vec<PluginCounts>,
     pub(crate) pods: Vec<PodRow>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct RequestCounts {
     pub(crate) proceeded: u64,
     pub(crate) refused: u64,
     pub(crate) bypassed: u64,
-    /// How long the daemon held them back.
+    /// The times for which the daemon held them.
     pub(crate) held: Observations,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct PluginCounts {
     pub(crate) errors: u64,
     pub(crate) skips: u64,
     pub(crate) refusals: u64,
-    /// How long it took to answer.
+    /// Its response times.
     pub(crate) latency: Observations,
-    /// How long requests waited for its turn.
+    /// The times for which requests waited for their turn.
     pub(crate) queue: Observations,
 }
 
@@ -51,12 +51,13 @@ pub(crate) struct PluginCounts {
 #[serde(default)]
 pub(crate) struct Observations {
     pub(crate) sum: f64,
-    /// Upper bounds, each with the number of durations above the bound before; the last one is `f64::MAX`.
+    /// Upper bounds, each with the number of durations between the previous bound and it; the last bound
+    /// is `f64::MAX`.
     pub(crate) buckets: Vec<(f64, u64)>,
 }
 
 impl Observations {
-    /// None yet, with these bounds.
+    /// No durations, with these bounds.
     pub(crate) fn within(bounds: &[f64]) -> Self {
         let buckets = bounds.iter().chain([&f64::MAX]).map(|bound| (*bound, 0));
         Self { sum: 0.0, buckets: buckets.collect() }
@@ -72,14 +73,14 @@ impl Observations {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Those of both.
+    /// Adds the durations of `other`.
     pub(crate) fn and(mut self, other: &Self) -> Self {
         self.sum += other.sum;
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, its)| own.1 += its.1);
         self
     }
 
-    /// Those after `before`; all where that has more, for then the daemon began anew.
+    /// The durations after `before`; all of them if `before` has more, because then the daemon restarted.
     pub(crate) fn since(&self, before: &Self) -> Self {
         if self.count() < before.count() {
             return self.clone();
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_counted_between_two_moments() {
+    fn durations_are_counted_between_two_samples() {
         let mut before = Observations::within(&[0.005, 0.01]);
         (0..4).for_each(|_| before.add(0.001));
         let mut now = before.clone();

@@ -160,7 +160,7 @@ const RESTORE: &[Flag] = &[
     word("empty-ns", "", FlagMeaning::Passed, KnownBy::Runc),
     word("lsm-profile", "", FlagMeaning::Passed, KnownBy::All),
     word("lsm-mount-context", "", FlagMeaning::Passed, KnownBy::All),
-    // crun declares it without a value, but takes the next word.
+    // crun declares it without a value, but consumes the next word.
     word("network-lock", "", FlagMeaning::Passed, KnownBy::Crun),
     lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("no-pivot", "", FlagMeaning::Passed, KnownBy::Runc),

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switched_off_switch_is_off_and_the_last_one_counts() {
+    fn a_flag_set_to_false_is_off_and_the_last_one_counts() {
         assert!(!call("x delete --force=false c1").force);
         assert!(!call("x delete --force --force=0 c1").force);
         assert!(call("x delete --force=false -f c1").force);

@@ -105,7 +105,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
     let mut file = options.open(path)?;
     let there = file.metadata()?;
     if !there.is_file() || there.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::other("it is no file of its own"));
+        return Err(io::Error::other("it is not a separate file"));
     }
     if there.mode() & 0o077 != 0 {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_connections_push_no_other_line_out() {
+    fn lines_about_connections_displace_no_other_lines() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 400, 2);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_crash_cut_off_does_not_spoil_the_next() {
+    fn a_line_truncated_by_a_crash_does_not_corrupt_the_next() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         crate::files::replace(&path, b"whole\nhal").unwrap();

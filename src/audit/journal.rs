@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_by_tenants_add_no_journal_field() {
+    fn names_chosen_by_tenants_add_no_journal_field() {
         let mut entry = AuditEntry::new(AuditAction::Applied).by("10-a\nPRIORITY=0");
         entry.subject.pod = format!("web\nMESSAGE=forged\n{}", "x".repeat(100_000));
         let datagram = datagram(&entry, "{}");

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn rotated_files_are_read_oldest_first_without_the_newest_too() {
+    fn rotated_files_are_read_oldest_first_even_without_the_newest() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         for (number, text) in [(0, "new"), (1, "older"), (2, "oldest")] {

@@ -286,7 +286,7 @@ impl Writer {
         }
     }
 
-    /// Logs how many lines are missing here.
+    /// Writes a line with the number of lines that are missing here.
     fn tell_of_lost(&mut self) {
         let lost = self.counts.untold.swap(0, Relaxed);
         if lost == 0 {
@@ -333,7 +333,7 @@ impl Writer {
         }
         let count = std::mem::take(&mut self.beyond_share);
         let reason = format!(
-            "{count} lines about connections were dropped: they had reached their share of the file"
+            "{count} lines about connections were dropped: their share of the file was used up"
         );
         let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
         if self.write(&bytes, Share::All) == Written::Yes {
@@ -388,7 +388,7 @@ mod tests {
     async fn a_failing_disk_is_reported_once_and_its_gap_is_a_line() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
-        std::fs::create_dir(&path).unwrap(); // A folder refuses like a full disk, to root too.
+        std::fs::create_dir(&path).unwrap(); // A folder at the path refuses writes like a full disk, even to root.
         let log = AuditLog::default();
         log.apply(&config(&path));
         (0..7).for_each(|_| log.record(entry("lost")));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_of_refused_connections_leaves_the_other_lines() {
+    async fn a_flood_of_refused_connections_loses_no_other_lines() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let log = AuditLog::default();

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_lift_is_nothing_to_write() {
+    fn without_limits_to_lift_nothing_is_written() {
         let none = json!({"weight": 0, "weightDevice": [], "throttleReadBpsDevice": [],
             "throttleWriteBpsDevice": [], "throttleReadIOPSDevice": [],
             "throttleWriteIOPSDevice": []});

@@ -45,7 +45,7 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
     let text = text.map_err(|why| format!("{file} cannot be read: {}", in_our_words(&why)))?;
     let text = text.ok_or_else(|| format!("there is no {file}"))?;
     let (expected, actual) = match (file.as_str(), field.as_str()) {
-        // The other half belongs to another field, or to none.
+        // The file has quota and period; only the value of this field is compared.
         ("cpu.max", "cpu.quota") => (word(value, 0), word(&text, 0)),
         ("cpu.max", "cpu.period") => (word(value, 1), word(&text, 1)),
         // A unified value may be written without the period.
@@ -277,7 +277,7 @@ mod tests {
             tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
         }
         for same in [
-            // Both formulas: the older one, which runtimes used before, gives 39.
+            // Runtimes use one of two formulas; the older one gives 39.
             json!({"cpu": {"shares": 1024}}),
             json!({"cpu": {"quota": 5000}}),
             json!({"cpu": {"period": 20_000}}),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_values_of_others_are_named_each_with_its_half_of_the_file() {
+    fn changed_v2_values_are_reported_with_their_half_of_the_file() {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/cpu.weight", "77\n");
         for (wanted, line) in [

@@ -51,7 +51,7 @@ fn v1_huge_pages_change_together_with_their_reservations() {
 }
 
 #[test]
-fn v1_real_time_and_idle_and_burst_are_written_as_they_are() {
+fn v1_real_time_idle_and_burst_are_written_unchanged() {
     let tree = CgroupTree::v1();
     tree.file("/sys/fs/cgroup/cpu,cpuacct/k/c/cpu.idle", "0\n");
     tree.file("/sys/fs/cgroup/cpu,cpuacct/k/c/cpu.cfs_burst_us", "0\n");
@@ -99,7 +99,7 @@ fn v2_block_io_is_set_raised_lowered_and_lifted() {
 
 #[expect(clippy::print_stderr, reason = "a gap is said")]
 #[test]
-fn resctrl_takes_one_thread_at_a_time_and_back_again() {
+fn threads_enter_and_leave_a_resctrl_group_one_by_one() {
     let tree = CgroupTree::v1();
     tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
     tree.file("/proc/42/task/42/x", "");

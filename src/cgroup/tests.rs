@@ -133,7 +133,7 @@ fn refused(tree: &CgroupTree, wanted: Value, field: &str) {
 }
 
 #[test]
-fn v2_speaks_of_swap_alone_and_writes_it_before_the_limit() {
+fn v2_swap_excludes_memory_and_is_written_before_the_limit() {
     let tree = CgroupTree::v2();
     let memory = |memory: Value| json!({ "memory": memory });
     for (wanted, before, files) in [
@@ -167,7 +167,7 @@ fn v2_speaks_of_swap_alone_and_writes_it_before_the_limit() {
 }
 
 #[test]
-fn v2_gives_cpu_time_as_weight_and_as_one_pair() {
+fn v2_cpu_time_is_a_weight_and_a_quota_period_pair() {
     let tree = CgroupTree::v2();
     let cpu = |cpu: Value| json!({ "cpu": cpu });
     for (wanted, before, files) in [
@@ -214,7 +214,7 @@ fn v2_writes_the_unified_settings_last() {
 }
 
 #[test]
-fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
+fn v1_writes_are_ordered_so_that_the_kernel_accepts_each() {
     let tree = CgroupTree::v1();
     for (wanted, files) in [
         (
@@ -317,7 +317,7 @@ fn a_different_value_does_not_count_as_another_spelling() {
 }
 
 #[test]
-fn a_write_that_fails_puts_the_earlier_ones_back() {
+fn a_failed_write_reverts_the_earlier_ones() {
     let tree = CgroupTree::v2();
     let cgroups = tree.cgroups();
     let wanted = map(json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}}));
@@ -351,7 +351,7 @@ fn the_runtimes_cgroup_counts_only_if_the_process_is_in_it() {
 }
 
 #[test]
-fn hybrid_is_v1_and_scopes_are_seen() {
+fn a_hybrid_host_counts_as_v1_and_scopes_are_detected() {
     assert_eq!(CgroupTree::v1().cgroups().layout(), Layout::V1);
     let scope = CgroupTree::new(V2, "0::/system.slice/x.scope\n").cgroups();
     assert!(scope.is_scope() && scope.layout() == Layout::V2);
@@ -379,14 +379,14 @@ fn removed_and_frozen_cgroups_are_reported() {
 }
 
 #[test]
-fn every_thread_enters_the_group_or_it_is_an_error() {
+fn every_thread_enters_the_group_or_the_move_fails() {
     let tree = CgroupTree::v1();
     let tasks = "/sys/fs/resctrl/gold/tasks";
     tree.file(tasks, "");
     tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
     tree.file("/sys/fs/cgroup/memory/k/c/below/cgroup.procs", "50\n51\n");
     for thread in ["42/task/42/x", "42/task/43/x", "50/task/50/x"] {
-        tree.file(&format!("/proc/{thread}"), ""); // 51 has ended meanwhile.
+        tree.file(&format!("/proc/{thread}"), ""); // Task 51 has ended meanwhile.
     }
     let host = tree.host();
     let resctrl = Path::new("/sys/fs/resctrl");

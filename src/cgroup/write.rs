@@ -69,7 +69,7 @@ pub(crate) fn carry_out(
             }
             let more = match left {
                 0 => String::new(),
-                left => format!("; {left} files could not be put back"),
+                left => format!("; {left} files could not be restored"),
             };
             let why = format!("{} does not take {}: {why}{more}", write.file, one_line(write));
             return Err(WriteError { field: write.field.clone(), why });
@@ -84,7 +84,7 @@ pub(crate) fn carry_out(
     Ok(written.collect())
 }
 
-/// The text of its file, for comparison or display only.
+/// The current text of a write's file, for comparison or display only.
 fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
@@ -161,7 +161,7 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
         let now = now.map_err(|unknown| in_our_words(&unknown))?.unwrap_or_default();
         let is_bytes = write.file.ends_with("_in_bytes");
         if now != write.value && !(is_bytes && is_rounded(&now, &write.value)) {
-            return Err(format!("the kernel made it {now}"));
+            return Err(format!("the kernel changed it to {now}"));
         }
     }
     Ok(())

@@ -32,7 +32,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
         rule.mode == RuleMode::Enforce && is_bare
     };
-    // What is permitted in all pods of a denial may be what kubelet starts.
+    // A rule before it that permits commands in all of its pods may permit what kubelet starts.
     let is_after_permission = |at: usize, denial: &ExecRuleSection| {
         let before = rules.iter().take(at.min(limits::COMPARED_RULES));
         before.filter(|rule| rule.allow).any(|rule| covers_pods(&rule.pods, &denial.pods))
@@ -53,7 +53,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
 /// The fields that are never restored, because no check for drift is configured.
 pub(super) fn idle_reapply(config: &Config) -> Option<String> {
     let is_idle = config.drift_every.is_none() && !config.drift_reapply.is_empty();
-    is_idle.then(|| "drift.reapply puts nothing back without drift.every".to_owned())
+    is_idle.then(|| "drift.reapply restores nothing without drift.every".to_owned())
 }
 
 /// Whether `rule` matches all pods and plugins that `other` matches.
@@ -78,8 +78,8 @@ fn covers_pods(pods: &PodSelectors, other: &PodSelectors) -> bool {
         })
 }
 
-/// An empty list matches everything. A long list, or one with exclusions, is compared as a whole; exclusions in `other`
-/// only make it narrower.
+/// An empty list matches everything. A long list, or one with exclusions, covers only an equal list; exclusions in
+/// `other` only make `other` narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
     if list.len() > limits::COMPARED_RULES || list.iter().any(|entry| excluded(entry).is_some()) {
         return list == other;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_to_put_back_need_an_interval() {
+    fn fields_to_reapply_need_an_interval() {
         let read = |text| idle_reapply(&read(text));
         assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\n").is_some());
         assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\nevery = \"1s\"\n").is_none());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_after_one_that_matches_more_never_decides() {
+    fn a_rule_after_a_broader_one_is_reported() {
         for (first, second) in [
             ("hide = true", "deny = [\"Env\"]"),
             ("namespaces = [\"prod-*\"]", "namespaces = [\"prod-a\"]\nplugins = [\"x\"]"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_some_pod_or_plugin_reaches_is_not_named() {
+    fn a_reachable_rule_is_not_reported() {
         for (first, second) in [
             ("namespaces = [\"a\"]", "hide = true"),
             ("namespaces = [\"a\"]", "namespaces = [\"a\", \"b\"]"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_denies_probes_is_named_unless_one_permits_some() {
+    fn denying_probes_is_reported_unless_a_rule_permits_some() {
         for (text, count) in [
             ("[[exec_rule]]\n", 1),
             ("[[exec_rule]]\nterminal = false\nusers = [0]\n", 1),

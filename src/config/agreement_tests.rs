@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 
 use super::*;
 
-/// The lines of a valid configuration, after the run directory.
+/// The lines of a valid configuration; the run directory precedes them.
 const VALID: [&str; 26] = [
     "runtime = [\"/bin/special\"]",
     "on_daemon_failure = \"fail\"",
@@ -213,7 +213,8 @@ proptest! {
         prop_assert_eq!(&without_error(&loaded.config), in_force);
         prop_assert_eq!(&*loaded.for_next_program().config, in_force);
 
-        // No daemon has read a valid one: its start finds the same errors and decides by them.
+        // No daemon has stored a valid configuration, so the start finds the same errors and
+        // decides by them.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
             problems.iter().map(|problem| problem.consequence).collect()
@@ -242,7 +243,7 @@ proptest! {
             }
             prop_assert_eq!(without_error(&started.config), wanted);
         }
-        // A wrapper leaves out rules that a daemon has read, and nothing else.
+        // A wrapper ignores rules that a daemon has read, and nothing else.
         if !is_refused {
             apart.keep(&apart.load(&lines));
         }

@@ -55,14 +55,14 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn durations_in_other_forms_are_refused() {
         for text in ["", "5", "s", "-1s", "1 s", "1x", "1..2s", "99999999999999999999999h"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn what_is_shown_can_be_read_again() {
+    fn a_shown_duration_is_parsed_to_itself() {
         for millis in [20, 1000, 1500, 60_000, 90_000] {
             let duration = Duration::from_millis(millis);
             assert_eq!(parse(&show(duration)), Some(duration));

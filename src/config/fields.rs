@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn only_resources_of_cgroups_are_written_again() {
+    fn only_cgroup_resources_can_be_reapplied() {
         for name in ["CPUSetCPUs", "MemLimit", "PidsLimit", "HugepageLimits", "CgroupsUnified"] {
             assert_eq!(check_resource(name), Ok(()), "{name}");
         }

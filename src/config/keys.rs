@@ -275,6 +275,7 @@ keys! {
     "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins connect. Plugins already connected stay until they disconnect.", |c, _, v| c.disable_connections = read_bool(v)?;
     "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after a daemon start, or after a reload that adds them, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
     "nri.scope" = "\"handler\"", Reload, "Containers that plugins see: `handler`, those that nri-runc creates, or `node`, also those that the plain runtime created, before the installation or for another handler ([Plugins see the whole node](plugins.md#plugins-see-the-whole-node)). A reload disconnects plugins; they are synchronized again when they reconnect.", |c, _, v| c.scope = read_named(v)?;
+    "nri.run_pod_after" = "\"create\"", Reload, "Command of the pod's infrastructure container after which RunPodSandbox is sent: `create`. After `start` no runtime waits for plugins ([why](decisions/0008-run-pod-sandbox-before-the-start.md)), so this is the only value.", |_c, _, v| drop(read_one_of(v, &["create"])?);
     "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket. A process that can connect can be a plugin, and thus root on this node ([Who may reach the socket](rules.md#who-may-reach-the-socket)).", |c, _, v| c.socket_mode = read_mode(v)?;
     "nri.socket_gid" = "", Reload, "Group of the plugin socket; its members can be plugins, and thus root, if `nri.allowed_uids` includes them.", |c, _, v| c.socket_gid = Some(read_number(v)?);
     "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins, which makes them root on this node. A reload disconnects plugins of removed users.", |c, _, v| c.allowed_uids = read_numbers(v)?;
@@ -344,8 +345,8 @@ pub(super) fn hint_of_key(dotted: &str) -> String {
 /// The keys that only test builds have.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md`, which a search finds, and prefixes of the keys below them: a key is below the first
-/// heading with a matching prefix.
+/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys. A key is below
+/// the first heading with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),
@@ -469,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_of_an_instance_never_leaves_it_another_runtime() {
+    fn a_mistyped_instance_key_never_selects_another_runtime() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;

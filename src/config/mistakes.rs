@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_for_a_protecting_section_is_recognised() {
+    fn misspelled_protecting_keys_are_recognized() {
         for key in [
             "plugin.a.requird",
             "plugin.a.Deny",

@@ -58,7 +58,7 @@ pub(crate) use settings::{
     PluginOrigin, Problem, RootlessPolicy, SILENCE, Scope,
 };
 pub(crate) use snapshot::text as snapshot_text;
-pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes, user_runtime_dir};
+pub(crate) use user::{is_in_user_namespace, is_unprivileged, user_homes};
 
 use crate::error::{Error, Result};
 use crate::limits;
@@ -81,7 +81,8 @@ pub(crate) type Files = Vec<(PathBuf, String)>;
 /// The result of [`load`].
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
-    /// The settings to use. On the heap: a wrapper passes them on many times, and its pages are counted.
+    /// The settings to use. They are on the heap, because a wrapper passes them on many times and uses few pages of
+    /// memory.
     pub config: Box<Config>,
     /// The errors in the files.
     pub problems: Vec<Problem>,
@@ -93,9 +94,9 @@ pub struct Loaded {
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
-    /// What holds before the files are read, if they are those of a user's daemon.
+    /// The defaults of a user's daemon, if these are its files.
     user: Option<Box<Config>>,
-    /// Why the file that was named could not be read.
+    /// The reason why the named file could not be read.
     pub unreadable: Option<String>,
     /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
     unknown: Option<Error>,
@@ -132,8 +133,8 @@ impl Loaded {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// The state of every path from which these settings were read: while they are equal, nothing need be read again.
-    /// A user's daemon takes the runtimes of root's files when it reads its own.
+    /// The state of every path from which these settings were read. While they are unchanged, the files need not be
+    /// read again. A user's daemon also reads the runtimes in root's files, but only together with its own.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
         let fixed = [Path::new(DEFAULT_FILE), Path::new(DEFAULT_DROP_INS)];
         let fixed = fixed.into_iter().filter(|_| self.only.is_none());
@@ -187,8 +188,8 @@ impl Loaded {
         }
     }
 
-    /// The settings of a daemon that continues as another program: it has read a valid configuration, which stays in
-    /// force whatever the files contain now.
+    /// Returns the settings for a daemon that continues as another program. Its last valid configuration stays in
+    /// force, whatever the files contain now.
     pub(crate) fn for_next_program(mut self) -> Self {
         if self.is_last_good() {
             self.config.protection_error = None;
@@ -196,8 +197,8 @@ impl Loaded {
         self
     }
 
-    /// The settings without the rules, which only the daemon needs, if it has read these files and their rules are
-    /// valid: a node may have thousands.
+    /// Returns the settings without the rules, if the daemon has read these files and their rules are valid. Only the
+    /// daemon needs the rules, and a node may have thousands.
     fn without_rules(&self) -> Option<Box<Config>> {
         let has_rules = self.files.iter().any(|(_, text)| text.contains("[[rule]]"));
         if !has_rules || !self.problems.is_empty() || self.user.is_some() {
@@ -212,13 +213,13 @@ impl Loaded {
         (are_plain && snapshot::is_of(&config.run_dir, &self.files)).then_some(config)
     }
 
-    /// What holds before the files are read.
+    /// The settings before any file is read.
     fn base(&self) -> Box<Config> {
         self.user.clone().unwrap_or_default()
     }
 
-    /// Whether a file that was read has an error after which its runtimes do not count. A file that the user may not
-    /// read at all has none for this user.
+    /// Whether a file that was read has an error that makes its runtimes unreliable. A file that the user may not read
+    /// does not count.
     fn has_no_reliable_runtime(&self) -> bool {
         let mut grave = self.problems.iter();
         grave.any(|problem| {
@@ -229,7 +230,7 @@ impl Loaded {
         })
     }
 
-    /// Decides by the errors which settings hold; `read` is what could be read of the files.
+    /// Chooses the settings by the errors; `read` has the values that could be read from the files.
     fn settle(&mut self, mut read: Box<Config>) {
         if let Some(user) = &self.user {
             user::fix(&mut read, &user.run_dir);
@@ -247,8 +248,8 @@ impl Loaded {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
-                    // Users cannot look into the run directory of root's daemon. What they can read holds for them
-                    // then, unless it may name another runtime than the one in force.
+                    // Users cannot read the run directory of root's daemon. For them the readable part of the files
+                    // applies, unless it may name another runtime than the one in force.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
                     if !is_hidden || self.user.is_some() || self.has_no_reliable_runtime() {
                         self.unknown = Some(unknown);
@@ -345,8 +346,7 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
     });
     loaded.settle(config);
     if loaded.unreadable.is_some() {
-        // The run directory may be another daemon's: none is started in its place, on the node's
-        // plugin socket and with a policy for the node's users.
+        // Without its file, this configuration has the paths of the node's daemon, so no daemon is started with it.
         loaded.config.autostart = false;
     }
     loaded
@@ -370,13 +370,13 @@ fn file_of_this_process() -> Option<PathBuf> {
     named.or_else(beside_the_executable)
 }
 
-/// The configuration of root's daemon, as a process that is told of no other file finds it.
+/// The configuration of root's daemon, as a process without a named file finds it.
 fn load_of_node() -> Loaded {
     load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
 }
 
-/// The configuration of an operator's command: for a user without privileges who has a file or a daemon that
-/// of the user's own daemon, unless the environment names another file.
+/// The configuration of an operator's command. If a user without privileges has a configuration file or a daemon, it
+/// is that of the user's daemon, unless the environment names another file.
 pub(crate) fn load_for_operator() -> Loaded {
     let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
     let has_daemon = || user::made_run_dir().and_then(|_| user::path());
@@ -386,12 +386,12 @@ pub(crate) fn load_for_operator() -> Loaded {
     }
 }
 
-/// The settings of the daemon of this process's user, as that daemon keeps them in its run directory: a
-/// wrapper in a user namespace may not know where the user's files are. None if the user has none. `node` is
-/// the configuration of root's daemon.
+/// The settings of the daemon of this process's user, from the copy in its run directory, because a wrapper in a user
+/// namespace may not know where the user's files are. `None` if the user has no daemon. `node` is the configuration of
+/// root's daemon.
 ///
 /// # Errors
-/// Fails where that cannot be known.
+/// Fails when the copy cannot be read.
 pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Box<Config>>> {
     let Some(run_dir) = user::made_run_dir() else { return Ok(None) };
     let before = || Box::new(user::defaults(&run_dir, node));
@@ -402,7 +402,7 @@ pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Box<Config>>> {
     }))
 }
 
-/// Like [`load_for_this_process`], for a process that becomes the configured runtime and has no need of rules.
+/// Like [`load_for_this_process`], for a process that becomes the configured runtime and needs no rules.
 ///
 /// # Errors
 /// Fails if the settings in force are unknown.
@@ -477,8 +477,8 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
-/// could forbid.
+/// The defaults, used when no value of the files can be read. If the files have rules, nothing is permitted that a
+/// rule could forbid.
 fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn one_runtime_may_be_given_as_one_string_and_no_other_list_may() {
+    fn only_runtime_may_be_a_string_instead_of_a_list() {
         let (_temp, path) = file("runtime = \"crun\"\n");
         let loaded = load(Some(&path));
         assert_eq!((loaded.problems.len(), loaded.config.runtime), (0, vec!["crun".to_owned()]));
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_name_than_toml_is_named_and_not_read() {
+    fn a_file_without_the_suffix_toml_is_reported_and_not_read() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("etc/nri-runc/config.d");
         std::fs::create_dir_all(&folder).unwrap();
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_files_that_cannot_be_listed_refuses_creates() {
+    fn an_unreadable_folder_of_files_refuses_creates() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(temp.path().join("etc/nri-runc")).unwrap();
         crate::files::replace(&temp.path().join("etc/nri-runc/config.d"), b"").unwrap();

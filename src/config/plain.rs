@@ -22,7 +22,7 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
     apply_without(None, config, file, text)
 }
 
-/// The same without the tables of one list, of which the caller knows that they are valid.
+/// Like [`apply`], but ignores the tables of one list, which the caller knows to be valid.
 pub(super) fn apply_without(
     list: Option<&str>,
     config: &mut Config,
@@ -57,7 +57,7 @@ struct PlainTable {
 fn read(text: &str, left_out: Option<&str>) -> Option<PlainFile> {
     // Carriage returns and other control characters are left to the parser.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
-    // Where values are not read, the lines of a longer text could look like headers.
+    // Ignored values are not parsed, so the lines of a multi-line string could look like headers.
     let is_longer = || ["\"\"\"", "'''"].iter().any(|quotes| text.contains(quotes));
     if text.bytes().any(is_odd) || (left_out.is_some() && is_longer()) {
         return None;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_needs_no_parser() {
+    fn usual_files_need_no_parser() {
         let text = "# ours\nruntime = [\"/usr/bin/runc\", 'crun',]  # first wins\nautostart = false\n\
                     \n[instance.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
                     allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_left_to_the_parser() {
+    fn other_files_are_left_to_the_parser() {
         for text in [
             "autostart = false\nautostart = true\n",
             "[nri]\n[log]\n[nri]\n",

@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn without_any_section_the_defaults_hold() {
+    fn without_any_section_the_defaults_apply() {
         let settings = Config::default().plugin("10", "a");
         assert_eq!(settings, PluginSettings { concurrency: 1, ..PluginSettings::default() });
     }
 
     #[test]
-    fn a_required_plugin_is_waited_for_by_the_most_specific_section() {
+    fn the_most_specific_section_sets_the_wait_for_a_plugin() {
         let config = config(
             "[plugin.a]\nwait = \"3s\"\n[plugin.10-a]\nwait = \"5s\"\n\
              [plugin.\"*\"]\nwait = \"1s\"\n[plugin.b]\nrequired = true\n",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_name_is_restricted_by_the_section_of_all() {
+    fn the_wildcard_section_restricts_all_other_plugins() {
         let config = config(
             "[plugin.\"*\"]\nfrom = [\"exe:/opt/nri/plugins/*\"]\n\
              [plugin.a]\nfrom = [\"pod:kube-system/a-*\", \"exe:/usr/bin/a\"]\n[plugin.free]\nfrom = []\n",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_its_name_unless_its_section_gives_it_away() {
+    fn a_plugin_file_keeps_its_name_unless_displace_is_any() {
         let config = config(
             "[plugin.\"*\"]\ndisplace = \"any\"\n[plugin.a]\ndisplace = \"never\"\n\
              [plugin.10-a]\ndisplace = \"any\"\n",

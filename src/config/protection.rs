@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_refuses_containers_protects_them_and_nothing_else_does() {
+    fn only_settings_that_refuse_containers_protect_them() {
         for (text, wanted) in [
             ("[plugin.policy]\nrequired = true\n", "plugin policy is required"),
             ("plugin.policy.required = true\n", "plugin policy is required"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_that_the_last_daemon_had_protect_while_it_is_away() {
+    fn protecting_plugins_protect_while_the_daemon_is_away() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { run_dir: temp.path().to_owned(), ..Config::default() };
         assert_eq!(config.protections_without_daemon(), []);

@@ -15,7 +15,8 @@ use crate::error::quoted;
 
 /// Applies the settings of the TOML `text` of `file`; adds its errors to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    // Settings that were applied before the plain reader gave up are applied again, unless the file is not used at all.
+    // The parser applies settings again that the plain reader applied before it gave up, except for lists, which are
+    // reset here.
     let known = (config.rules.len(), config.exec_rules.len(), config.promises.len());
     if !plain::apply(config, file, text) {
         for rule in config.rules.drain(known.0..) {
@@ -31,7 +32,7 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// Applies them with the TOML parser.
+/// Like [`apply`], with the TOML parser only.
 pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     match Document::parse(text) {
         Ok(document) => {
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_key_reads_the_same_however_it_is_written() {
+    fn a_value_is_read_equally_in_each_spelling_of_its_key() {
         let files = |text: &str| vec![(PathBuf::from("f"), text.to_owned())];
         let one =
             settings(&files("nri.wait_for = ['a',\n 'b'] # x\n[instance.x]\npath = '/y'\n")).keys;

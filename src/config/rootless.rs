@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_of_other_content_is_an_error_until_it_is_kept_again() {
+    fn an_invalid_policy_file_is_an_error_until_rewritten() {
         let temp = tempfile::tempdir().unwrap();
         let marker = temp.path().join("run.rootless");
         for text in ["", "refused\n", "pass refuse", &"x".repeat(2 * ROOTLESS_MARKER)] {

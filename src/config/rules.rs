@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant_for_a_list_of_rules_and_is_none_is_a_mistake() {
+    fn a_value_in_place_of_a_list_of_rules_is_a_mistake() {
         for text in [
             "[[rules]]\ndeny = [\"Env\"]\n",
             "[[Rule]]\nhide = true\n",

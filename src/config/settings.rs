@@ -46,9 +46,9 @@ named! {
     /// The containers that plugins receive.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Scope {
-        /// Those of nri-runc only.
+        /// Containers of nri-runc only.
         Handler => "handler",
-        /// Also those that the plain runtime made.
+        /// Also containers that the plain runtime created.
         Node => "node",
     }
 
@@ -78,9 +78,9 @@ named! {
 /// The processes that may connect under a plugin's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginOrigin {
-    /// Those in a pod: patterns of its namespace and name.
+    /// Processes in a pod: patterns of its namespace and name.
     Pod { namespace: String, name: String },
-    /// Those on this host that execute a file: a pattern of its path.
+    /// Processes on this host that execute a file: a pattern of its path.
     Program(String),
 }
 
@@ -356,7 +356,7 @@ impl Config {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
 
-    /// The settings that exempt pods from required plugins.
+    /// The settings that exempt pods.
     pub(crate) fn exemptions(&self) -> Exemptions<'_> {
         Exemptions {
             namespaces: &self.exempt_namespaces,
@@ -377,7 +377,8 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// Exists while each `exec` involves the daemon: a wrapper checks it before it executes the runtime directly.
+    /// This file exists while each `exec` involves the daemon. A wrapper checks it before it executes the runtime
+    /// directly.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
     }
@@ -412,7 +413,7 @@ impl Config {
         self.run_dir.join("reexec")
     }
 
-    /// The file in which an operator sets something, as a hint names it.
+    /// The configuration file that hints for the operator name.
     pub(crate) fn usual_file(&self) -> &'static str {
         if self.is_of_user() { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }

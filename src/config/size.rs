@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_a_unit() {
+    fn sizes_need_a_unit() {
         for (text, bytes) in
             [("64Mi", 64 << 20), ("512Ki", 512 << 10), ("1Gi", 1 << 30), ("0Ki", 0)]
         {

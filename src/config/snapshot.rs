@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_kept_with_their_paths_and_read_as_they_were() {
+    fn a_snapshot_keeps_the_paths_and_texts_of_its_files() {
         let file = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
         let rule = "[[rule]]\nhide = true\n";
         let files = vec![file("/a/b.toml", "runtime = [\"x\"]\n[nri]\n"), file("/c", rule)];
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_kept_is_understood() {
+    fn a_snapshot_of_an_earlier_version_is_understood() {
         let old = "runtime = [\"x\"]\nrun_dir = \"/elsewhere\"\n[runtime.nri-crun]\npath = \"/c\"\n\
                    \n#---- next file ----#\nautostart = false\n\n";
         let (temp, snapshot) = keep(old);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_daemon_has_kept_any_there_is_none() {
+    fn without_a_daemon_there_is_no_snapshot() {
         assert!(read(Path::new("/nowhere"), Box::default()).unwrap().is_none());
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(SNAPSHOT, temp.path().join(SNAPSHOT)).unwrap();

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_name_that_is_near_is_suggested() {
+    fn only_a_similar_name_is_suggested() {
         let names = ["runtime", "log.level", "plugin.*.strikes", "env"];
         for (wrong, wanted) in [
             ("runtme", " (did you mean runtime?)"),

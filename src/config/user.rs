@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon of a user without privileges: where its files are, and what holds for it before its file is
-//! read. Such a user, or the root of a user namespace, is known by this process alone: nothing here
-//! applies to the host's root. A folder that another user could have made is never used.
+//! The daemon of a user without privileges: the paths of its files, and its defaults. The properties of
+//! this process alone identify such a user, or the root of a user namespace; nothing here applies to the
+//! host's root. A folder that another user could have made is never used.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) fn is_unprivileged() -> bool {
     !nix::unistd::geteuid().is_root() || is_in_user_namespace()
 }
 
-/// Whether this process is in a user namespace. If that cannot be read, plugins are asked.
+/// Whether this process is in a user namespace; false if that cannot be read.
 pub(crate) fn is_in_user_namespace() -> bool {
     let map = files::read(Path::new("/proc/self/uid_map"), limits::KERNEL_FILE).or_absent();
     map.is_some_and(|map| {
@@ -29,8 +29,8 @@ pub(crate) fn is_in_user_namespace() -> bool {
     })
 }
 
-/// The folder that `XDG_RUNTIME_DIR` names, if it is of this user alone. The host's root has none.
-pub(crate) fn user_runtime_dir() -> Option<PathBuf> {
+/// The folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's root has none.
+fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn run_dir() -> Option<PathBuf> {
     Some(user_runtime_dir()?.join(NAME))
 }
 
-/// The run directory, if a daemon of this user has made it.
+/// The run directory, if it exists: then a daemon of this user has made it.
 pub(super) fn made_run_dir() -> Option<PathBuf> {
     run_dir().filter(|dir| is_private(dir))
 }
@@ -49,21 +49,21 @@ pub(super) fn file() -> Option<PathBuf> {
     path().filter(|file| presence::exists(file).or_absent() == Some(true))
 }
 
-/// Where that file is or would be, if the user can have a daemon.
+/// The path of that file, whether it exists or not; `None` if the user cannot have a daemon.
 pub(super) fn path() -> Option<PathBuf> {
     run_dir()?;
     Some(home()?.join(NAME).join("config.toml"))
 }
 
-/// What holds in the daemon whose run directory this is, before its file is read. `node` is the
-/// configuration of root's: its runtimes hold, so that containers from before this daemon are found.
+/// The settings of the user's daemon with this run directory before its file is read. `node` is root's
+/// configuration, whose runtimes apply too, so that earlier containers are found.
 pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
     config.node_run_dir = Some(node.node_run_dir.as_ref().unwrap_or(&node.run_dir).clone());
     config.runtime.clone_from(&node.runtime);
     config.instances.clone_from(&node.instances);
     config.socket_path = run_dir.join("nri.sock");
-    // Plugins of root are not launched by users.
+    // Users do not launch root's plugins.
     let nri = home().map_or_else(|| run_dir.join("nri"), |home| home.join("nri"));
     config.plugin_path = nri.join("plugins");
     config.plugin_config_path = nri.join("conf.d");
@@ -71,8 +71,8 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
-/// Puts back what the file of a user's daemon cannot change: wrappers find its run directory without
-/// the file, and one in a user namespace would start the daemon inside of it.
+/// Resets the settings that the file of a user's daemon cannot change: wrappers find the run directory
+/// without the file, and a wrapper in a user namespace must not start the daemon inside of it.
 pub(super) fn fix(config: &mut Config, run_dir: &Path) {
     run_dir.clone_into(&mut config.run_dir);
     config.autostart = false;
@@ -82,7 +82,7 @@ fn home() -> Option<PathBuf> {
     absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))
 }
 
-/// The folders of this user's configurations and data; the host's root has none.
+/// The folders of this user's configuration and data; the host's root has none.
 pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
     let data =
         || absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
@@ -94,13 +94,13 @@ fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// The owner of files, in a user namespace, whose users it does not map.
+/// In a user namespace, the apparent owner of files whose real owner it does not map.
 const OVERFLOW_UID: u32 = 65534;
 
-/// Whether it is a folder of this user that nobody else may write to.
+/// Whether this is a folder of this user to which no other user may write.
 fn is_private(path: &Path) -> bool {
     if nix::unistd::geteuid().as_raw() == OVERFLOW_UID && is_in_user_namespace() {
-        return false; // It looks like the owner of other users' files.
+        return false; // The files of unmapped users seem to have this owner too.
     }
     let there = std::fs::symlink_metadata(path).or_absent();
     there.is_some_and(|there| files::refuse_shared_dir(path, &there).is_ok())
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_and_the_runtimes_of_root_hold_for_a_user() {
+    fn roots_policy_and_runtimes_apply_to_a_user() {
         let mut node = Config { run_dir: PathBuf::from("/run/other"), ..Config::default() };
         node.runtime = vec!["/opt/runc".to_owned()];
         node.instances.insert("nri-crun".to_owned(), "/opt/crun".to_owned());
         let of_user = defaults(Path::new("/run/user/1/nri-runc"), &node);
         assert_eq!(of_user.rootless_marker(), Path::new("/run/other.rootless"));
         assert_eq!((&of_user.runtime, &of_user.instances), (&node.runtime, &node.instances));
-        // Where a variable names the user's file as if it were root's.
+        // As if a variable named the user's file as root's.
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());

@@ -99,8 +99,8 @@ impl Bundle {
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 
-    /// The file to put in place when no plugin changed anything: the engine's document if that of another container is
-    /// on disk, else none.
+    /// Writes the document to put in place when no plugin changed anything, and returns its name: the engine's
+    /// document if the file on disk was patched for another container, else none.
     ///
     /// # Errors
     /// Fails when the file cannot be written.
@@ -191,7 +191,7 @@ impl Bundle {
     }
 }
 
-/// Attempts to restore the engine's document, over two thirds of a second.
+/// Number of attempts to restore the engine's document; together they take two thirds of a second.
 const ATTEMPTS: usize = 6;
 
 /// The suffix of a container's temporary file.
@@ -299,8 +299,8 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// The patched document is in use, so the temporary file, which now holds the engine's bytes, is not needed. Returns
-/// the document as the daemon wrote it and as it is now, if another wrapper has rewritten it since.
+/// Removes the temporary files, which hold the engine's bytes now that the patched document is in place. Returns the
+/// document as the daemon wrote it and as it is now, if another program has rewritten it since.
 pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
     let patched = record.patched.as_ref()?;
     let written = daemon.lanes.container(&record.key).written.take();

@@ -75,9 +75,10 @@ pub(crate) struct Start {
     pub ready_fd: Option<i32>,
     /// Descriptor of the state that the previous program of this process left.
     pub state_fd: Option<i32>,
-    /// Whether the previous program logged as a daemon started by a wrapper.
+    /// Whether the previous program used the log of a daemon that a wrapper started.
     pub in_background: bool,
-    /// Whether to do only what needs no run directory, and exit: a test whether a daemon can start.
+    /// Only tests whether a daemon can start: does the steps that need no run directory, then
+    /// exits.
     pub is_trial: bool,
 }
 
@@ -112,9 +113,7 @@ impl Beginning {
                 Ok(Self { lock, stand_in, wrappers, saved: Some(saved) })
             }
             Err(why) => {
-                warn!(
-                    "the state of the program before was dropped, plugins have to reconnect: {why}"
-                );
+                warn!("the previous program's state was dropped, plugins have to reconnect: {why}");
                 Self::new(config)
             }
         }
@@ -175,7 +174,7 @@ fn event_loop() -> Result<tokio::runtime::Runtime> {
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {
-        detach::shake_off(host);
+        detach::reset_inherited_attributes(host);
         detach::refuse_no_new_privs()?;
         detach::reset_priorities()?;
     }

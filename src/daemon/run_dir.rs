@@ -29,6 +29,7 @@ use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
+use crate::daemon::watch::timer;
 
 /// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
 /// A daemon that is started meanwhile waits longer than this.
@@ -128,7 +129,7 @@ impl RunDir {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
         self.listener.set(listener.as_raw_fd());
-        // The task of an earlier socket serves its connections.
+        // The task of an earlier socket keeps serving its open connections.
         tokio::task::spawn_local(session::serve_all(
             Rc::clone(&self.daemon),
             Rc::clone(&self.drain),
@@ -155,17 +156,18 @@ impl RunDir {
     /// Keeps the run directory complete. Returns when another daemon has taken it.
     pub(crate) async fn keep_complete(&self) {
         let (mut pause, mut is_reported) = (RETRY_PAUSES[0], false);
+        let mut watched = None;
         loop {
             // Watched before the check, so that no removal in between is missed.
-            let events = self.watch();
+            watched = watched.or_else(|| self.watch());
             self.keep_rootless_marker();
             match self.is_whole() {
                 Ok(true) => {
                     (pause, is_reported) = (RETRY_PAUSES[0], false);
-                    wait(events).await;
+                    watched = wait(watched).await;
                     continue;
                 }
-                Ok(false) => {}
+                Ok(false) => watched = None,
                 Err(_unknown) => {
                     tokio::time::sleep(CHECK).await;
                     continue;
@@ -251,13 +253,16 @@ impl RunDir {
     }
 }
 
-async fn wait(watched: Option<[WatchedFolder; 2]>) {
-    match watched {
-        Some([mut run, mut state]) => tokio::select! {
-            () = run.next_departure() => {}
-            () = state.next_departure() => {}
-            () = tokio::time::sleep(CHECK) => {}
-        },
-        None => tokio::time::sleep(CHECK).await,
+/// Waits until a file is removed, or until the next check. Returns the watches that still hold: those of a folder that
+/// was removed do not.
+async fn wait(mut watched: Option<[WatchedFolder; 2]>) -> Option<[WatchedFolder; 2]> {
+    let Some([run, state]) = &mut watched else {
+        timer::sleep(CHECK).await;
+        return None;
+    };
+    tokio::select! {
+        () = run.next_departure() => None,
+        () = state.next_departure() => None,
+        () = timer::sleep(CHECK) => watched,
     }
 }

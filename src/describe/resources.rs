@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts OCI resources to NRI resources, for containers and for `update` requests. Absent values
-//! stay absent (the reference converts an absent pids limit to 0, which runc treats as 1). OCI
-//! resources have no names of blockio and RDT classes.
+//! stay absent (the reference converts an absent pids limit to 0, which runc treats as 1). The OCI
+//! specification has no field for the name of a block I/O or RDT class.
 
 use nri_adaptation::{NriField, SCALARS};
 use serde::Deserialize;

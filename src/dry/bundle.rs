@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_document_on_one_line_is_laid_out_to_be_compared() {
+    fn a_document_on_one_line_is_indented_for_the_diff() {
         let (_temp, bundle) = bundle("{\"hostname\":\"a\",\"ociVersion\":\"1.0.2\"}");
         let diff = bundle.diff(b"{\"hostname\":\"b\",\"ociVersion\":\"1.0.2\"}");
         assert!(diff.contains("\n-  \"hostname\": \"a\",\n+  \"hostname\": \"b\",\n"), "{diff}");
     }
 
     #[test]
-    fn a_document_of_several_lines_is_compared_as_it_is() {
+    fn a_document_of_several_lines_is_compared_unchanged() {
         let (_temp, bundle) = bundle("{\n\"a\"  : 1,\n\"b\":2\n}\n");
         let diff = bundle.diff(b"{\n\"a\"  : 1,\n\"b\":3\n}\n");
         assert!(diff.contains("\n \"a\"  : 1,\n-\"b\":2\n+\"b\":3\n"), "{diff}");

@@ -53,17 +53,17 @@ pub(super) struct RecordedPlugins {
 /// A configuration's decisions: each item with the decision about it, as text.
 type Verdict = BTreeMap<String, String>;
 
-/// What is known of a creation, or why it is refused or unreadable.
+/// A creation's data, or why it is refused or unreadable.
 type Judged<T> = std::result::Result<T, String>;
 
-/// The key of the decision about the container itself.
+/// The key of the decision about the container.
 const CONTAINER: &str = "container";
 
-/// The decision about a promise that depends on allocations which the recording lacks.
+/// The decision about a promise that depends on allocations that the recording lacks.
 const UNDECIDED: &str =
     "cannot be judged: the recording does not have what kubelet allocated to the pod";
 
-/// A configuration that decides.
+/// Makes decisions by one configuration.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,
@@ -184,14 +184,14 @@ impl<'c> Judge<'c> {
     fn note_unasked(&self, recorded: &RecordedPlugins, ruled: &RuledPod, verdict: &mut Verdict) {
         for id in &recorded.hidden {
             let line = match self.rules.hidden_by(id, ruled) {
-                Some(ruling) => format!("hears nothing of it, by the rule {}", ruling.rule),
+                Some(ruling) => format!("receives nothing about it, by the rule {}", ruling.rule),
                 None => "would be asked; its answer is not in the recording".to_owned(),
             };
             verdict.insert(format!("plugin {id}"), line);
         }
         for id in &recorded.connected {
             if let Some(ruling) = self.rules.hidden_by(id, ruled) {
-                let line = format!("hears nothing of it, by the rule {}", ruling.rule);
+                let line = format!("receives nothing about it, by the rule {}", ruling.rule);
                 verdict.insert(format!("plugin {id}"), line);
             }
         }
@@ -202,7 +202,8 @@ impl<'c> Judge<'c> {
         let answer = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
         for row in &answer.plugins {
             let (plugin, effect) = (&row.plugin, super::policy::effect(row));
-            // A plugin that only one of two configurations names is as free in the other.
+            // Without a restriction, a plugin that only one of the configurations names has the same rights in the
+            // other.
             let is_wanted = self.plugins.iter().any(|wanted| wanted == plugin);
             if is_wanted || effect != super::policy::UNRESTRICTED {
                 verdict.insert(format!("plugin {plugin}"), effect);
@@ -286,13 +287,12 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The result: the number of creations, and the rows whose decisions differ; without another configuration, the
-/// decisions of the one.
+/// The number of creations, and the rows with different decisions; with one configuration, the rows with its decisions.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: usize,
     changed: usize,
-    /// By what they are about and what changed: an engine tries a container again and again.
+    /// The rows by container and change: an engine retries a container many times.
     rows: BTreeMap<String, ComparedContainer>,
     more: usize,
 }
@@ -304,7 +304,7 @@ impl Comparison {
         let (changes, decided) = match after.map(|after| (after, after.judge(creation))) {
             Some((after, new)) => {
                 let mut changes = differences(&old, &new);
-                // It may differ, so it is listed, next to the known decisions.
+                // An undecided promise may differ, so it is listed next to the known decisions.
                 let mut undecided =
                     [before.undecided(creation), after.undecided(creation)].concat();
                 undecided.sort_unstable();
@@ -353,7 +353,7 @@ impl Comparison {
     }
 }
 
-/// The decisions that differ. Changed values without a changed owner are one of them.
+/// The decisions that differ. If only values changed and no owner did, that is one decision.
 fn differences(old: &Verdict, new: &Verdict) -> Vec<ChangedDecision> {
     let is_listed = |what: &&String| *what != "values";
     let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();

@@ -26,11 +26,11 @@ pub(crate) struct ComparedContainer {
     pub(crate) judged: JudgedContainer,
     pub(crate) container_id: String,
     pub(crate) time: Option<String>,
-    /// How often the same was decided.
+    /// The number of equal decisions.
     pub(crate) count: u64,
 }
 
-/// What distinguishes it.
+/// The properties that identify the container.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct JudgedContainer {
@@ -41,7 +41,7 @@ pub(crate) struct JudgedContainer {
     pub(crate) changes: Vec<ChangedDecision>,
 }
 
-/// What is decided about a container as a whole.
+/// A decision about a container as a whole.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct Decision {

@@ -251,7 +251,8 @@ impl DryRun {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
 
-    /// Waits until the first are synchronized and the others are gone; fails with the missing ones after `timeout`.
+    /// Waits until the plugins in `synchronized` are synchronized and those in `gone` are gone. After `timeout` it
+    /// fails with the missing ones.
     pub(super) async fn wait(
         &self,
         synchronized: &[String],
@@ -275,7 +276,7 @@ impl DryRun {
         Err(what.collect::<Vec<_>>().join("; "))
     }
 
-    /// Waits until `is_so`; false if it still is not after `timeout`.
+    /// Waits until `is_so` returns true; false after `timeout`.
     async fn wait_until(&self, timeout: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {

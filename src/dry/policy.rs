@@ -51,7 +51,7 @@ pub(super) const UNRESTRICTED: &str = "may set everything";
 /// Describes what rules leave a plugin, as a clause.
 pub(crate) fn effect(rights: &PluginRights) -> String {
     if rights.hidden {
-        return "hears nothing of this pod".to_owned();
+        return "receives nothing about this pod".to_owned();
     }
     let PluginRights { refused, would_refuse, refused_by_section, .. } = rights;
     let effects = [

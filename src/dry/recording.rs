@@ -50,7 +50,7 @@ impl ExpectedPlugins {
         }
         let missing = dry_run.missing(&names).join(", ");
         report(&format!(
-            "not connected within {timeout}: {missing}; the recording goes on without"
+            "not connected within {timeout}: {missing}; the recording continues without"
         ));
     }
 }

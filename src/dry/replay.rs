@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, parse_duration};
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::plugin::{Settings, api};
 use crate::presence::IfThere;
 
@@ -26,7 +26,7 @@ use super::calls;
 use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::{self, Command, Malformed, ScriptAnswer, ScriptCall, ScriptLine, ScriptState};
 use super::recording::ExpectedPlugins;
-use super::script::{self, RawLine, Tally};
+use super::script::{self, RawLine};
 use crate::plugin::json::{show, show_list};
 
 /// The options of the command line.
@@ -60,7 +60,7 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
 /// Runs a script to its end.
 ///
 /// # Errors
-/// Fails when plugins cannot connect, or no line of the script can be parsed.
+/// Fails when plugins cannot connect, or the script cannot be read to its end. A malformed line is answered.
 pub(crate) fn run(config: Config, options: &ReplayOptions, file: Option<&Path>) -> Result<()> {
     let script = script::open(file)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -115,7 +115,7 @@ async fn play(
         dry_run: Rc::clone(&dry_run),
         observer,
         expected: ExpectedPlugins::new(options.wait_timeout),
-        tally: Tally::default(),
+        unread: RefCell::default(),
         calls: RefCell::default(),
     });
     let (held_back, commands) = mpsc::unbounded_channel();
@@ -132,7 +132,7 @@ async fn play(
     }
     sorting.abort();
     dry_run.close().await;
-    replay.tally.verdict()
+    replay.unread.take().map_or(Ok(()), Err)
 }
 
 async fn wait_for_signal() {
@@ -176,14 +176,15 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line in order, even a malformed one: none is answered before plugins can connect.
+/// One line, even if it cannot be parsed: none is answered before plugins can connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
     dry_run: Rc<DryRun>,
     observer: Rc<ScriptObserver>,
     expected: ExpectedPlugins,
-    tally: Tally,
+    /// Why the script ended before its end.
+    unread: RefCell<Option<Error>>,
     /// Running calls that a line may cancel.
     calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
 }
@@ -214,9 +215,15 @@ impl ReplaySession {
                     }
                     line::parse(text.trim())
                 }
-                Err(why) => Err(Malformed { id: None, why: why.to_string() }),
+                Err(error) => {
+                    let why = error.to_string();
+                    self.unread.replace(Some(error));
+                    Err(Malformed { id: None, why })
+                }
             };
-            match self.count(number, read) {
+            let numbered =
+                |Malformed { id, why }| Malformed { id, why: format!("line {number}: {why}") };
+            match read.map_err(numbered) {
                 Ok(ScriptLine { id: _, command: Command::Answer(asked, reply) }) => {
                     if let Err(why) = self.observer.answered(asked, reply) {
                         answer(None, json!({"error": format!("line {number}: {why}")}));
@@ -229,17 +236,6 @@ impl ReplaySession {
             }
         }
         self.observer.end_answers();
-    }
-
-    /// Counts a line; a malformed one gets its number.
-    fn count(&self, number: u64, read: Read) -> Read {
-        let Err(Malformed { id, why }) = read else {
-            self.tally.count_understood();
-            return read;
-        };
-        let why = format!("line {number}: {why}");
-        self.tally.count_malformed(&why);
-        Err(Malformed { id, why })
     }
 
     /// Executes the script, then waits for pending calls. The state of the first `states` lines is
@@ -366,7 +362,7 @@ impl ScriptObserver {
                 self.waiting.borrow_mut().insert(number, question);
                 return Err(format!("answer {number} is of another kind than asked for"));
             }
-            // Without --ask-updates no answer is expected, but a number was printed.
+            // Without --ask-updates an answer is not needed, but accepted: its number was printed.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads a script's lines, and counts the valid ones.
+//! Reads a script's lines.
 
-use std::cell::{Cell, RefCell};
 use std::io::{BufRead, Read};
 use std::path::Path;
 
@@ -19,12 +18,16 @@ pub(super) type RawLine = Result<Vec<u8>>;
 /// Opens a script; none, or `-`, is standard input.
 ///
 /// # Errors
-/// Fails when the file cannot be opened.
+/// Fails when the file cannot be opened, or is a folder.
 pub(super) fn open(file: Option<&Path>) -> Result<Box<dyn BufRead + Send>> {
     match file {
         Some(path) if path.as_os_str() != "-" => {
-            let file = std::fs::File::open(path);
-            let file = file.doing(|| format!("opening {}", path.display()))?;
+            let doing = || format!("opening {}", path.display());
+            let file = std::fs::File::open(path).doing(doing)?;
+            let meta = file.metadata().doing(doing)?;
+            if meta.is_dir() {
+                return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)).doing(doing);
+            }
             Ok(Box::new(std::io::BufReader::new(file)))
         }
         _ => Ok(Box::new(std::io::BufReader::new(std::io::stdin()))),
@@ -71,44 +74,6 @@ fn line_up_to(script: &mut (impl BufRead + ?Sized), limit: usize) -> Result<Opti
     Ok(Some(line).filter(|line| !line.is_empty()))
 }
 
-/// Counts the valid and malformed lines of a script.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    understood: Cell<u64>,
-    malformed: Cell<u64>,
-    first_fault: RefCell<String>,
-}
-
-impl Tally {
-    /// Counts a line that was parsed.
-    pub(super) fn count_understood(&self) {
-        self.understood.set(self.understood.get() + 1);
-    }
-
-    /// Counts a malformed line, and keeps the reason of the first.
-    pub(super) fn count_malformed(&self, why: &str) {
-        if self.malformed.get() == 0 {
-            why.clone_into(&mut self.first_fault.borrow_mut());
-        }
-        self.malformed.set(self.malformed.get() + 1);
-    }
-
-    /// Accepts an empty script, and one with at least one valid line.
-    ///
-    /// # Errors
-    /// Fails if there were lines and none could be parsed.
-    pub(super) fn verdict(&self) -> Result<()> {
-        let malformed = self.malformed.get();
-        if malformed == 0 || self.understood.get() > 0 {
-            return Ok(());
-        }
-        let (lines, fault) = (if malformed == 1 { "line" } else { "lines" }, &self.first_fault);
-        let what = format!("the script has {malformed} {lines} and none is valid: ");
-        Err(Error::new(what + &fault.borrow())
-            .hint("a script is one JSON object per line, as replay --record writes them"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,17 +90,5 @@ mod tests {
         assert!(line_up_to(&mut endless, 1 << 20).is_err());
         assert_eq!(line_up_to(&mut "".as_bytes(), 6).unwrap(), None);
         assert_eq!(line_up_to(&mut "last".as_bytes(), 6).unwrap().unwrap(), b"last");
-    }
-
-    #[test]
-    fn only_a_script_of_which_nothing_was_understood_is_an_error() {
-        let tally = Tally::default();
-        assert!(tally.verdict().is_ok(), "an empty script asks for nothing");
-        tally.count_malformed("line 1: odd");
-        tally.count_malformed("line 2: odder");
-        let line = tally.verdict().unwrap_err().to_string();
-        assert!(line.contains("2 lines") && line.contains("line 1: odd"), "{line}");
-        tally.count_understood();
-        assert!(tally.verdict().is_ok());
     }
 }

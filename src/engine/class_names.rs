@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_without_effect_in_the_document_is_not_believed() {
+    fn a_class_without_effect_in_the_document_is_ignored() {
         let asked = [
             ("rdt.resources.beta.kubernetes.io/pod", "gold"),
             ("blockio.resources.beta.kubernetes.io/pod", "slow"),

@@ -115,7 +115,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     }
     if !absent.is_empty() {
         let why = found.store_problem.as_deref().unwrap_or("it has no record of them");
-        facts.missing.push(format!("containerd did not say {}: {why}", absent.join(", ")));
+        facts.missing.push(format!("containerd did not provide {}: {why}", absent.join(", ")));
     }
     facts
 }
@@ -137,7 +137,7 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
         claims.add(Field::Role, Source::ContainerdRecord, Some("sandbox".to_owned()));
         call.id.clone_into(&mut pod_id);
     } else if own.is_some() {
-        // A record without the CRI plugin's data: another client created the container.
+        // The record lacks the CRI plugin's data, so another client created the container.
         claims.add(Field::Role, Source::ContainerdRecord, Some("container".to_owned()));
     }
     let sandbox = found.records.get(&pod_id).and_then(|record| record.metadata(SANDBOX));
@@ -152,7 +152,8 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     claims
 }
 
-/// Labels and annotations have layers: those of the CRI request, then those that containerd adds.
+/// Adds labels and annotations in layers: those of the CRI request, then those that containerd
+/// adds.
 fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));

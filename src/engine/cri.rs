@@ -75,7 +75,7 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
     let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
     let namespace = settle(Field::PodNamespace);
     let namespace_by = namespace.as_ref().map(|(_, writer)| {
-        // If annotations contradict the role or the pod, the engine did not write them last.
+        // Contradictory annotations show that the engine did not write them last.
         let is_doubted = is_doubtful && *writer == Writer::EngineLast;
         if is_doubted { Writer::Anybody } else { *writer }
     });

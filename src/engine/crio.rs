@@ -106,7 +106,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     if is_believed {
         of_sandbox(&mut pod, &CrioKeys(&theirs), document, is_sandbox, &mut contradictions);
     } else if bytes.is_some() {
-        missing.push("the document of the pod's sandbox names another pod: not believed".into());
+        missing.push("the document of the pod's sandbox names another pod: ignored".into());
     } else {
         let what = "the document of the pod's sandbox could not be read";
         missing.push(format!("{what}: pod labels, annotations, handler and overhead are absent"));
@@ -151,7 +151,7 @@ struct Identity {
     uid: String,
     container: Option<String>,
     namespace_by: Option<Writer>,
-    /// Whether CRI-O names the pod.
+    /// Whether CRI-O, not an author, names the pod.
     is_proven: bool,
 }
 

@@ -40,7 +40,9 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
         None => {
             facts.unread = Some("containerd's record of the container".to_owned());
             let why = found.store_problem.as_deref().unwrap_or("it has no record of it");
-            facts.missing.push(format!("containerd did not say labels, image and runtime: {why}"));
+            facts
+                .missing
+                .push(format!("containerd did not provide labels, image and runtime: {why}"));
         }
     }
     if is_nerdctl {

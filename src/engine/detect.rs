@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_decide_only_where_nothing_stronger_speaks() {
+    fn annotations_decide_only_without_stronger_evidence() {
         let bundle = "/home/me/bundle";
         let manager = (crio::MANAGER, "cri-o");
         assert_eq!(detected("/bin/sh", bundle, &[(cri::TYPE, "sandbox")]), EngineKind::Kubernetes);

@@ -205,7 +205,7 @@ fn what_is_missing(found: &FetchedFacts) -> String {
     places.sort_unstable();
     places.dedup();
     let places = match places.as_slice() {
-        [] => "and no dockerd was found that tells its data root".to_owned(),
+        [] => "and no dockerd with a known data root was found".to_owned(),
         places => format!("and is not below {}", places.join(", ")),
     };
     format!(
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_another_form_leads_nowhere() {
+    fn a_path_of_another_form_yields_no_data_root() {
         for path in ["", "/", "rootfs", "/a", "/a/b", "a/b/c/d/e"] {
             assert_eq!(candidates(path, &[]), [dockerd::DATA_ROOT], "{path}");
         }

@@ -171,7 +171,7 @@ ranks! {
     }
 }
 
-/// The claims of all sources, until they are settled.
+/// The claims of all sources, before one of them is chosen.
 #[derive(Debug)]
 pub(super) struct Claims {
     kind: EngineKind,
@@ -218,7 +218,7 @@ pub(super) fn contradiction(
     (by, value): (&str, &str),
 ) -> String {
     let (what, value) = (shown(what), shown(value));
-    format!("{}: {value:?} by {by}; {what:?} by {other} is not believed", field.name())
+    format!("{}: {value:?} by {by}; {what:?} by {other} is ignored", field.name())
 }
 
 /// Shortens a tenant's value for a line.
@@ -286,8 +286,9 @@ impl Facts {
         !is_proven
     }
 
-    /// Whether a tenant may have written the namespace or the engine, on which rules depend, or the
-    /// engine has pods and the namespace is missing. A default namespace is not doubtful.
+    /// Whether a tenant may have written the namespace or determined the engine, on which rules
+    /// depend, or the engine has pods and the namespace is missing. A default namespace is not
+    /// doubtful.
     pub fn is_doubtful(&self) -> bool {
         let kind = self.engine.kind;
         if !self.engine.is_proven() && kind != EngineKind::Plain {
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_our_own_never_count_below_kubernetes() {
+    fn nri_runc_keys_never_count_in_pods_of_kubernetes() {
         use EngineKind::{ContainerdCri, Crio, Isulad, Kubernetes};
         for kind in [ContainerdCri, Crio, Isulad, Kubernetes] {
             for field in Field::ALL.iter().copied() {
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn without_claims_nothing_is_settled() {
+    fn without_claims_a_field_has_no_value() {
         let mut claims = Claims::new(EngineKind::Crio);
         claims.add(Field::PodName, Source::Conmon, Some(String::new()));
         claims.add(Field::PodName, Source::DockerFile, Some("not in the table".to_owned()));

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_the_images_in_any_case_and_place() {
+    fn an_image_label_is_recognized_in_any_case_and_place() {
         for document in [
             r#"{"config":{"Labels":{"k":"v"}}}"#,
             r#"{"config":{"labels":{"k":"v"}}}"#,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_for_another_reader_yields_nothing() {
+    fn an_invalid_image_document_yields_nothing() {
         let deep = "[".repeat(5000);
         for document in [&b""[..], b"{", b"\"\xff\"", b"{} {}", br#""\ud800""#, deep.as_bytes()] {
             assert!(ImageWords::read(document).is_none());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_names_two_configurations_names_none() {
+    fn an_ambiguous_manifest_names_no_configuration() {
         let named = |manifest: &str| config_digest(manifest.as_bytes());
         let one = Some("sha256:a".to_owned());
         assert_eq!(named(r#"{"config":{"digest":"sha256:a"},"layers":[]}"#), one);

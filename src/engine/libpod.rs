@@ -134,7 +134,7 @@ mod tests {
             "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
         );
         let with = |state: &str| {
-            // In the place of a state as long as this one.
+            // Replaces a state by one of the same length.
             let old = "{\"state\": 3, \"networkStatus\": {\"podman\"";
             let at = sqlite.windows(old.len()).position(|part| part == old.as_bytes()).unwrap();
             let new = format!("{{{state:<width$}", width = old.len() - 1);

@@ -96,7 +96,7 @@ pub struct Seen<'s> {
 }
 
 impl Document<'_> {
-    /// A present, non-empty annotation.
+    /// Returns an annotation that is not empty.
     fn said(&self, key: &str) -> Option<String> {
         self.annotations.get(key).filter(|value| !value.is_empty()).cloned()
     }
@@ -336,7 +336,7 @@ pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
         facts.container.name.clone_from(&facts.container.id);
     }
     complete_workload(facts, document);
-    let what = "role: annotations alone say sandbox; plugins are asked as about a workload";
+    let what = "role: only annotations name it a sandbox; plugins are asked as for a workload";
     facts.contradictions.push(what.to_owned());
 }
 

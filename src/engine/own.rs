@@ -168,7 +168,7 @@ impl Facts {
             let namespace = shown(&std::mem::take(&mut self.pod.namespace));
             self.namespace_by = None;
             self.contradictions.push(format!(
-                "pod namespace: {namespace:?} is exempt from required plugins, and no key of ours \
+                "pod namespace: {namespace:?} is exempt from required plugins, and no nri-runc key \
                  may name it (exempt_by_annotation)"
             ));
         }
@@ -178,6 +178,6 @@ impl Facts {
     pub fn leave_pod(&mut self, why: &str) {
         let pod = shown(&std::mem::replace(&mut self.pod.id, self.container.id.clone()));
         self.names_pod = false;
-        self.contradictions.push(format!("pod id: {pod:?} named by a key of ours {why}"));
+        self.contradictions.push(format!("pod id: {pod:?} named by an nri-runc key {why}"));
     }
 }

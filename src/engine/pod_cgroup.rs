@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_cgroup_path_has_no_parent_to_invent() {
+    fn an_odd_cgroup_path_has_no_parent() {
         assert_eq!(cgroup_parent(""), "");
         assert_eq!(cgroup_parent("lonely"), "");
     }

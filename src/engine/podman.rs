@@ -224,7 +224,7 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
     let Some((rows, config)) = known else {
         let why = "Podman's database does not show this container";
         facts.unread = Some(why.to_owned());
-        facts.missing.push(format!("{why}: labels, the pod's name and addresses are absent unless annotations nri-runc.dev/… say them"));
+        facts.missing.push(format!("{why}: labels, the pod's name and addresses are absent unless annotations nri-runc.dev/… set them"));
         return;
     };
     facts.container.labels = texts(config.get("labels"));

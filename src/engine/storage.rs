@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_roots_are_looked_at_and_the_bundles_own_first() {
+    fn both_storage_roots_are_searched_the_bundles_first() {
         let bundle = "/run/containers/storage/overlay-containers/c/userdata";
         let call = CallerInfo { id: "c", bundle, parent: &[], grandparent: &[], variables: &[] };
         let told = beside(&call, "ab", "config.json");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_elsewhere_has_no_homes() {
+    fn a_bundle_elsewhere_has_no_storage_folders() {
         let call =
             CallerInfo { id: "c", bundle: "/b", parent: &[], grandparent: &[], variables: &[] };
         assert!(homes(&call).is_empty());

@@ -42,10 +42,11 @@ enum Pages<'b> {
 }
 
 impl<'b> BoltDatabase<'b> {
-    /// Reads the newer valid one of the two descriptions.
+    /// Reads the newer of the two descriptions that is valid.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
-        // The second is one page further, but only the descriptions contain the page size.
+        // The second description is one page further, but only the descriptions contain the page
+        // size.
         let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
         let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
         Some(Self { bytes, page_size, root })
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_description_that_is_whole_counts() {
+    fn the_newer_valid_description_counts() {
         let mut bytes = DATABASE.to_vec();
         let newest = [0, PAGE].into_iter().max_by_key(|at| description(DATABASE, *at)).unwrap();
         bytes[newest + HEADER + 50] ^= 1;

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_and_half_a_message_end_the_reading() {
+    fn an_error_or_a_partial_message_ends_reading() {
         let whole = told(4, 0, 0, &[attribute(ATTRIBUTE_LOCAL, &[192, 0, 2, 7])]);
         let refused = message(ERROR, &[0; 20]);
         assert_eq!(read(&refused), (Vec::new(), false));

@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_kind_of_field_is_stepped_over() {
+    fn fields_of_each_kind_can_be_skipped() {
         // 1: "ab", 2: 300, 3: eight bytes, 4: four bytes, 5: "".
         let message = [
             &[0x0a, 2, b'a', b'b', 0x10, 0xac, 2, 0x19][..],

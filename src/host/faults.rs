@@ -47,7 +47,7 @@ impl Faults {
         }
     }
 
-    /// Triggers the fault set for the point of this name.
+    /// Triggers the fault that is set for this point.
     ///
     /// # Errors
     /// Fails if a failure is set.

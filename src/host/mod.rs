@@ -21,37 +21,37 @@ named! {
     /// A side effect, named in `[debug] fault` so that a fault can be inserted right before it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Point {
-        /// Wrapper: the question is about to be sent to the daemon.
+        /// Wrapper: the request is about to be sent to the daemon.
         WrapperAsk => "wrapper.ask",
-        /// Wrapper: the verdict is here, nothing was put in place.
+        /// Wrapper: the verdict was received, and no document was put in place.
         WrapperVerdict => "wrapper.verdict",
         /// Wrapper: the patched document is in place, `EXEC` was not sent.
         WrapperCommitted => "wrapper.committed",
         /// Wrapper: `EXEC` was sent, the real runtime does not run yet.
         WrapperExec => "wrapper.exec",
-        /// Wrapper: the daemon is away, a note of it is about to be left.
+        /// Wrapper: the daemon is unavailable, and a note is about to be written.
         WrapperBypass => "wrapper.bypass",
-        /// Wrapper: the note is left, the real runtime does not run yet.
+        /// Wrapper: the note is written, and the real runtime does not run yet.
         WrapperBypassed => "wrapper.bypassed",
         /// Daemon: it is independent of its starter, and has opened nothing.
         DaemonStart => "daemon.start",
-        /// Daemon: a request was read, nobody was asked.
+        /// Daemon: a request was read, and no plugin was asked.
         DaemonAsked => "daemon.asked",
         /// Daemon: the record of a pod is about to be written.
         DaemonPod => "daemon.pod",
-        /// Daemon: a pod is on record as running, nobody was told.
+        /// Daemon: a pod is on record as running, and no plugin was notified.
         DaemonAnnounce => "daemon.announce",
         /// Daemon: the state record of an incoming container is about to be written.
         DaemonRecord => "daemon.record",
         /// Daemon: the record is written, the plugins are about to be asked.
         DaemonPlugins => "daemon.plugins",
-        /// Daemon: the plugins agreed, nothing of it is on record.
+        /// Daemon: the plugins agreed, and their changes are not on record.
         DaemonDecided => "daemon.decided",
-        /// Daemon: it is on record, other containers are about to be updated.
+        /// Daemon: the changes are on record, and other containers are about to be updated.
         DaemonOthers => "daemon.others",
         /// Daemon: the engine's document is about to be kept.
         DaemonDocument => "daemon.document",
-        /// Daemon: it is kept, the patched one is about to be written.
+        /// Daemon: the engine's document is kept, and the patched one is about to be written.
         DaemonKept => "daemon.kept",
         /// Daemon: the patched document is written, but not on record.
         DaemonWritten => "daemon.written",
@@ -63,21 +63,21 @@ named! {
         DaemonExec => "daemon.exec",
         /// Daemon: the real runtime ended, its outcome is about to be recorded.
         DaemonSettle => "daemon.settle",
-        /// Daemon: its outcome is on record, the plugins were not told.
+        /// Daemon: the outcome is on record, and plugins were not notified.
         DaemonSettled => "daemon.settled",
         /// Daemon: an update has been carried out, and is about to be recorded.
         DaemonUpdated => "daemon.updated",
         /// Daemon: a pod was resized, its new limits are about to be recorded.
         DaemonResize => "daemon.resize",
-        /// Daemon: they are on record, the plugins were not told.
+        /// Daemon: the new limits are on record, and plugins were not notified.
         DaemonResized => "daemon.resized",
         /// Daemon: the runtime deleted a container that its engine keeps, which is about to be recorded.
         DaemonDeleted => "daemon.deleted",
         /// Daemon: a container's end is about to be recorded.
         DaemonStop => "daemon.stop",
-        /// Daemon: its end is on record, the plugins were not told.
+        /// Daemon: a container's end is on record, and plugins were not notified.
         DaemonStopped => "daemon.stopped",
-        /// Daemon: the engine's document is about to be put back.
+        /// Daemon: the engine's document is about to be restored.
         DaemonRestore => "daemon.restore",
         /// Daemon: a container's record is about to be removed.
         DaemonForget => "daemon.forget",
@@ -87,31 +87,31 @@ named! {
         DaemonPodForget => "daemon.pod-forget",
         /// Daemon: a container's resources are about to be changed for a plugin.
         DaemonCgroup => "daemon.cgroup",
-        /// Daemon: they are changed, but not on record.
+        /// Daemon: a container's resources are changed, but not on record.
         DaemonCgroupDone => "daemon.cgroup-done",
-        /// Daemon: the program that may take its place is about to be asked.
+        /// Daemon: the program that may replace the daemon's is about to be queried.
         DaemonReexecProbe => "daemon.reexec-probe",
-        /// Daemon: nothing is under way, the state for the next program is about to be written.
+        /// Daemon: it is idle, and the state for the next program is about to be written.
         DaemonReexecHeld => "daemon.reexec-held",
-        /// Daemon: the state is written, nothing else was done.
+        /// Daemon: the state for the next program is written.
         DaemonReexecState => "daemon.reexec-state",
         /// Daemon: the next program is about to be executed.
         DaemonReexecExec => "daemon.reexec-exec",
         /// Daemon: it is the next program, and has read nothing but the state.
         DaemonReexecBegun => "daemon.reexec-begun",
-        /// Daemon: it has the plugins and the records, no wrapper was accepted.
+        /// Daemon: it has the plugins and the records, and has accepted no wrapper.
         DaemonReexecTaken => "daemon.reexec-taken",
         /// Daemon: a container is about to be killed for a plugin.
         DaemonEvict => "daemon.evict",
         /// Daemon: a plugin with the identity of a connected one is about to be synchronized.
         DaemonTakeover => "daemon.takeover",
-        /// Daemon: it is synchronized, the events since are about to be sent.
+        /// Daemon: that plugin is synchronized, and the events since are about to be sent.
         DaemonTakeoverEvents => "daemon.takeover-events",
-        /// Daemon: it has caught up, and is about to take the connected one's place.
+        /// Daemon: that plugin has caught up, and is about to replace the connected one.
         DaemonTakeoverPlace => "daemon.takeover-place",
-        /// Daemon: it has the place, the requests of the other one are not answered.
+        /// Daemon: the old plugin is replaced, and its requests are not answered yet.
         DaemonTakeoverDone => "daemon.takeover-done",
-        /// Daemon: they are answered, Shutdown is about to be sent.
+        /// Daemon: the old plugin's requests are answered, and Shutdown is about to be sent.
         DaemonTakeoverShutdown => "daemon.takeover-shutdown",
     }
 }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "faults")]
-    fn a_fault_from_a_file_strikes_once_at_the_passing_it_names() {
+    fn a_fault_from_a_file_triggers_once_at_the_named_pass() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("fault");
         let host = Host::new("", &format!("@{}", file.display()));

@@ -100,7 +100,7 @@ impl Injections {
                 (Fit::No, _) => continue,
                 (Fit::Yes, _) => None,
                 (Fit::Maybe, reason) => {
-                    Some(format!("it is not proven that this container is meant ({reason})"))
+                    Some(format!("it is not proven that this container is selected ({reason})"))
                 }
             };
             if rules.hidden_by(&injection.id, pod).is_none() {

@@ -81,7 +81,7 @@ impl<K: Ord> LineLimit<K> {
         self.0.borrow().len()
     }
 
-    /// The number of lines that were not logged, once it is time: the next one is logged again.
+    /// Takes the number of suppressed lines, once the minute is over; the next line is logged again.
     pub(crate) fn take_held_back(&self, kind: &K) -> Option<u64> {
         let counted = self.0.borrow_mut().remove(kind)?;
         (counted.held_back > 0).then_some(counted.held_back)
@@ -197,7 +197,7 @@ mod tests {
         let firsts = rooms.iter().filter(|room| **room == Room::HeldBack { is_first: true });
         assert_eq!(firsts.count(), 1);
         assert_eq!(lines.room("b", 20, begun), Room::Line, "another kind has lines still");
-        // The task that logs the number may run late: until then no line is logged.
+        // The task that logs the number may run late. Until it has run, no line is logged.
         assert_ne!(lines.room("a", 20, begun + WINDOW * 2), Room::Line);
         assert_eq!(lines.take_held_back(&"a"), Some(981));
         assert_eq!(lines.take_held_back(&"a"), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_a_minute_ago_are_forgotten() {
+    fn line_kinds_are_forgotten_after_a_minute() {
         let (lines, begun) = (LineLimit::default(), Instant::now());
         for number in 0..1000 {
             assert_eq!(lines.room(number, 1, begun), Room::Line);
@@ -234,7 +234,7 @@ mod tests {
             let flood = |plugin: &str| (0..500).for_each(|number| warn!(plugin, "line {number}"));
             flood("10-a");
             assert_eq!(lines().len(), limits::LOG_LINES_OF_PLUGIN);
-            // Names are cheap, so all together are limited too.
+            // Names are cheap to invent, so the number of kinds is limited too.
             (0..100).for_each(|name| flood(&name.to_string()));
             assert_eq!(lines().len(), limits::LOG_LINES - limits::LOG_LINES_OF_PLUGIN);
             (0..500).for_each(|number| tracing::debug!("detail {number}"));

@@ -66,7 +66,7 @@ impl LogTarget {
         Some(Self::Socket { path, socket, is_journal })
     }
 
-    /// Where a person can read it.
+    /// The command or place to read this output.
     pub(super) fn shown_by(&self) -> String {
         match self {
             Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),

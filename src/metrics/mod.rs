@@ -32,7 +32,8 @@ use rows::{AnyRows, Rows};
 /// uses.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A histogram of durations; the client's own does not tell its values. A clone has the same ones.
+/// A histogram of durations whose values can be read, unlike the client library's. A clone shares
+/// the values.
 #[derive(Debug, Clone)]
 struct Seconds(Arc<Mutex<Observations>>);
 
@@ -67,7 +68,7 @@ impl EncodeMetric for Seconds {
     }
 }
 
-/// Adds up what these rows have.
+/// Sums the observations of these rows.
 fn all<L>(rows: Vec<(L, Seconds)>) -> Observations {
     let none = Observations::within(&BUCKETS);
     rows.iter().fold(none, |sum, (_, row)| sum.and(&row.values()))
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn names_made_up_at_random_end_in_one_row() {
+    fn random_plugin_names_share_one_row() {
         let metrics = Metrics::default();
         for number in 0..5000 {
             called(&metrics, &format!("10-made-up-{number}"), None);

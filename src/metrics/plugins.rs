@@ -68,12 +68,12 @@ impl PluginMetrics {
             ),
             (
                 "nri_runc_plugin_queue_seconds",
-                "Time that requests waited until the plugin had answered those before",
+                "Time that requests waited until earlier ones were answered",
                 &self.waits,
             ),
             (
                 "nri_runc_plugin_skips",
-                "Requests that went on without the plugin's answer",
+                "Requests that continued without the plugin's answer",
                 &self.skips,
             ),
             (
@@ -98,7 +98,7 @@ impl PluginMetrics {
             ),
             (
                 "nri_runc_plugin_takeovers",
-                "Connections with the identity of a connected plugin, by what became of them",
+                "Connections with the identity of a connected plugin, by outcome",
                 &self.takeovers,
             ),
         ]
@@ -108,11 +108,11 @@ impl PluginMetrics {
         for (name, help, rows) in self.of_plugins() {
             rows.register(registry, name, help);
         }
-        let help = "What was asked for against the operator's rules, by result";
+        let help = "Requests that the operator's rules do not permit, by result";
         self.rules.register(registry, "nri_runc_rule_hits", help);
-        let help = "Containers that injections were about, by result";
+        let help = "Containers that injections selected, by result";
         self.injections.register(registry, "nri_runc_injections", help);
-        let help = "Containers that promises were about, by result";
+        let help = "Containers to which promises applied, by result";
         self.promises.register(registry, "nri_runc_promises", help);
     }
 

@@ -51,7 +51,7 @@ impl Plugin {
             }
             add_unknown(&mut earlier, answer.special_fields.unknown_fields());
         }
-        Outcome::Refused("there was nothing to say".to_owned())
+        Outcome::Refused("the snapshot is empty".to_owned())
     }
 
     /// CreateContainer.

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_a_files_also_while_that_cannot_be_started() {
+    fn a_file_owns_its_identity_even_if_it_cannot_be_started() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path();
         place(dir, "10-a", 0o755);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_irregular_configuration_file_is_not_waited_for() {
+    fn an_irregular_configuration_file_blocks_nothing() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["10-fifo", "10-large", "10-link"] {
             place(temp.path(), name, 0o755);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_acts_on_a_terminal_or_forges_a_line() {
+    fn plugin_output_cannot_forge_lines_or_control_a_terminal() {
         let mut lines = Lines::default();
         let split = lines.split("\x1b[2J\u{202e}a\tb\u{9b}\rz\0\u{2028}\n".as_bytes());
         assert_eq!(split, ["\\u{1b}[2J\\u{202e}a b\\u{9b}\\rz\\0\\u{2028}"]);

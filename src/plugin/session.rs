@@ -109,13 +109,14 @@ pub(super) struct PluginParts {
 pub struct Plugin {
     pub(super) identity: PluginIdentity,
     events: AtomicI32,
-    /// Whether it named no event, and so receives all of them, known to it or not.
+    /// Whether it named no event, and so receives all events, even those that it does not know.
     takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
     /// In nanoseconds.
     timeout: AtomicU64,
-    /// Likewise, for the whole Synchronize; 0 if each of its requests has the normal time-out.
+    /// In nanoseconds, for the whole Synchronize; 0 if each of its requests has the normal
+    /// time-out.
     sync_timeout: AtomicU64,
     sync_progress: std::sync::Mutex<Option<SyncProgress>>,
     answers: std::sync::Mutex<AnswerTimes>,
@@ -169,7 +170,7 @@ struct GivenUp(Option<Trunk>);
 impl Drop for GivenUp {
     fn drop(&mut self) {
         if let Some(trunk) = &self.0 {
-            trunk.close("its handshake was given up");
+            trunk.close("its handshake was abandoned");
         }
     }
 }

@@ -276,7 +276,7 @@ fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, N
             if meta.is_ok_and(|meta| meta.file_type().is_socket()) {
                 return Ok(before);
             }
-            failed("it is there and no socket")
+            failed("it exists and is not a socket")
         }
         Ok(stream) => Err(NoPlugins::Taken(SocketListener::peer_of(&stream, host))),
         Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Err(NoPlugins::Taken(SocketListener::default())),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_came_between_look_and_rename_stays() {
+    fn a_socket_created_between_check_and_rename_stays() {
         let temp = tempfile::tempdir().unwrap();
         let (path, ours) = (temp.path().join("nri.sock"), temp.path().join("ours"));
         let _ours = UnixListener::bind(&ours).unwrap();

@@ -78,7 +78,7 @@ struct TurnState {
     concurrency: usize,
     in_hand: usize,
     waiting: [VecDeque<WaitingRequest>; RANKS],
-    /// For each rank, the number of requests of this plugin that one request of the rank leads to until its caller is
+    /// For each rank, the number of requests to this plugin that one request of the rank causes until its caller is
     /// done.
     weights: [usize; RANKS],
     arrivals: u64,
@@ -163,7 +163,7 @@ impl Turns {
             state.reject_late();
             granted
         };
-        // A turn granted to an abandoned request ends when the channel is dropped.
+        // The channel is dropped if the request was abandoned or its grant ended.
         let nobody = Busy { ahead: 0, takes: Duration::ZERO };
         granted.await.unwrap_or(Err(nobody))
     }
@@ -425,7 +425,7 @@ mod tests {
             tokio::task::yield_now().await;
             let mut before = 0;
             while log.lock().unwrap().is_empty() {
-                // There is always another request that would go first.
+                // Another request with a higher rank is always waiting.
                 let other = Arc::clone(&turns);
                 let subject = Some(RequestSubject { pod: "q", container: "c" });
                 let next = tokio::spawn(async move {
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// Makes the plugin take this long for each of its first events.
+    /// Makes the plugin take `takes` for each of its first events.
     async fn taught(turns: &Turns, takes: Duration) {
         for _event in 0..ENOUGH {
             let turn =
@@ -472,7 +472,7 @@ mod tests {
                 Ok(turn) => refused = Some(turn.unwrap_err()),
             }
         }
-        // One is running, and each of the others returns twice: 44 whole turns are left.
+        // One request is running, and each of the others leads to two more: 44 whole turns are left.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("queued requests at 200000 ms each"), "{said}");

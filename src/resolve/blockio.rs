@@ -69,7 +69,8 @@ pub(super) fn class(
     Ok(Class::Set(Value::Object(block_io.0)))
 }
 
-/// Keys are case-insensitive, as for the other readers, which convert them to JSON.
+/// Finds a member. Keys are case-insensitive, as for other readers of the file, which convert it to
+/// JSON.
 pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
     let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| gojson::is_field(key, name));

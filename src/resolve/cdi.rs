@@ -103,7 +103,7 @@ impl CdiRegistry {
         }
     }
 
-    /// The one definition of a device in the last folder that has any.
+    /// The only definition of a device in the last folder that defines it.
     fn find(&self, name: &str, spec_dirs: &[PathBuf]) -> Result<&Entry, String> {
         let is_qualified = name.split_once('=').is_some_and(|(kind, device)| {
             !device.is_empty()
@@ -138,8 +138,8 @@ impl CdiRegistry {
     }
 }
 
-/// Reads a spec file. Errors do not quote its text, which may be another file's, because a link can
-/// lead anywhere.
+/// Reads a spec file. Errors do not quote the file, because a link may have led to a file with
+/// secrets.
 fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     let file = files::open_regular(path).map_err(|error| in_our_words(&error))?;
     let size = file.metadata().map_err(|error| in_our_words(&error))?.len();
@@ -200,7 +200,7 @@ fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiD
     Ok(device)
 }
 
-/// A spec that has every part, all of them empty: the crate would fill in its defaults.
+/// A spec with every part present and empty: the crate would fill in defaults for missing parts.
 fn empty_spec() -> Spec {
     let mut process = Process::default();
     process.set_env(Some(Vec::new()));

@@ -398,7 +398,7 @@ fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> b
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)
 }
 
-/// Whether the runtime lacks a feature that `features` may name; if it does not, by [`before`].
+/// Whether the runtime lacks a feature: by its `features` if they name it, else by [`before`].
 fn lacks(
     enabled: Option<bool>,
     runtime: &Features,
@@ -408,7 +408,7 @@ fn lacks(
     enabled.map_or_else(|| before(runtime, runc, crun), |enabled| !enabled)
 }
 
-/// Whether it lacks network devices or memory policies, which every crun that has them names.
+/// Whether it lacks network devices or memory policies. Every crun that has them names them.
 fn lacks_unless_named(enabled: Option<bool>, runtime: &Features) -> bool {
     lacks(enabled, runtime, (1, 4, 0), (u32::MAX, 0, 0))
 }

@@ -137,7 +137,7 @@ struct NewCgroup {
 }
 
 impl NewCgroup {
-    /// The folder of a controller: several that share a hierarchy may form its name.
+    /// The folder of a controller; a shared hierarchy is named after several, such as `cpu,cpuacct`.
     fn controller(&self, name: &str) -> io::Result<Option<PathBuf>> {
         let dir = self.root.join(name);
         if self.layout == Layout::V2 || presence::is_dir(&dir)? {
@@ -169,7 +169,7 @@ fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
 impl CgroupFiles for NewCgroup {
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool> {
         let Some(dir) = self.controller(controller)? else {
-            // A place without any of them shows nothing.
+            // A folder without these files shows nothing about new cgroups.
             for one in ["cpu", "memory", "cpuset"] {
                 if self.controller(one)?.is_some() {
                     return Ok(false);

@@ -138,8 +138,8 @@ pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule with how it fits a pod, for `explain` and `policy test`. Rules after one that is
-/// about every process in the pod are never tried.
+/// Every exec rule, and whether it matches a pod, for `explain` and `policy test`. Rules after one
+/// that matches every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRuleRow> {
     let mut is_settled = false;
     let rows = rules.iter().map(|rule| {
@@ -149,7 +149,7 @@ pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRu
         let is_for_all = terminal.is_none() && users.is_empty() && commands.is_empty();
         is_settled |= fit == Fit::Yes && is_for_all;
         let why = match reason {
-            Reason::Matches(by) if by.is_empty() => "it is about every pod".to_owned(),
+            Reason::Matches(by) if by.is_empty() => "it matches every pod".to_owned(),
             reason @ (Reason::Differs(..) | Reason::Lacks(..) | Reason::Matches(_)) => {
                 reason.to_string()
             }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_compared_cleaned_and_no_star_crosses_a_slash() {
+    fn programs_match_by_clean_path_and_stars_match_no_slash() {
         for (patterns, program, matches) in [
             ("/bin/sh", "/bin/sh", true),
             ("/bin/sh", "//bin/./sh", true),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_ids_names_of_the_document_and_root() {
+    fn users_match_by_id_document_name_or_root() {
         for (users, uid, name, matches) in [
             ("0", "0", None, true),
             ("root", "0", None, true),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_about_pod_and_process_decides() {
+    fn the_first_rule_that_matches_pod_and_process_decides() {
         let rules = [
             section(&[("namespaces", "b"), ("name", "other pod")]),
             section(&[("terminal", "true"), ("name", "other process")]),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether one rule is about a plugin and a pod, and why. Nothing is permitted or refused here.
+//! Whether one rule matches a plugin and a pod, and why. Nothing is permitted or refused here.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use crate::config::{INJECTIONS, PodSelectors, RuleSection, bare_name, excluded};
 use crate::error::quoted;
 use crate::glob;
 
-/// Whether a rule is about a plugin and a pod.
+/// Whether a rule matches a plugin and a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fit {
-    /// It is not.
+    /// It does not match.
     #[default]
     No,
     /// It matches if the pod's unproven identity is true.
@@ -28,7 +28,7 @@ pub(crate) enum Fit {
 pub(crate) enum Reason {
     /// This list does not match this value.
     Differs(&'static str, String),
-    /// No property of the container matches this list or any other; its first entry.
+    /// No property of the container matches any list; this one's first entry.
     Lacks(&'static str, String),
     /// Each of these lists matches, by this entry; empty if the rule matches everything.
     Matches(Vec<(&'static str, String)>),
@@ -43,7 +43,7 @@ impl fmt::Display for Reason {
             Self::Lacks(list, entry) => {
                 write!(f, "it has nothing of {list} (\"{}\")", quoted(entry))
             }
-            Self::Matches(by) if by.is_empty() => f.write_str("it is about every plugin and pod"),
+            Self::Matches(by) if by.is_empty() => f.write_str("it matches every plugin and pod"),
             Self::Matches(by) => {
                 for (index, (list, entry)) in by.iter().enumerate() {
                     let comma = if index > 0 { ", " } else { "" };

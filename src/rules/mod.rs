@@ -37,7 +37,7 @@ pub struct RuledPod {
     pub engine: String,
     /// The runtime handler, empty for the default.
     pub handler: String,
-    /// Whether a tenant may have written the namespace, or made the engine seem another.
+    /// Whether a tenant may have written the namespace, or disguised the engine.
     pub is_doubtful: bool,
 }
 
@@ -82,12 +82,12 @@ pub struct Rules {
     rules: Vec<Rule>,
     /// Whether any of them hides something.
     has_hiding: bool,
-    /// Applies before all of them, in the daemon of a user without privileges.
+    /// A rule before all others, in the daemon of a user without privileges.
     without_root: Option<Arc<Ruling>>,
 }
 
-/// The fields that only root can put into effect. Runtimes that run without root ignore some of them
-/// in silence, or change the host.
+/// The fields that only root can put into effect. Runtimes without root ignore some of them
+/// silently, or change the host.
 const NEEDS_ROOT: [NriField; 9] = [
     NriField::BlockioClass,
     NriField::CPURealtimePeriod,
@@ -164,8 +164,8 @@ impl Rules {
         rulings.into_iter().find(|ruling| ruling.hides).filter(|_| is_hidden)
     }
 
-    /// The fields that a plugin may set in each container that its reply is about: the request's
-    /// own, whose pod is `subject`, and the named ones.
+    /// The fields that a plugin may set in each container of its reply: the request's container,
+    /// whose pod is `subject`, and the containers that it names.
     pub fn rights<'i>(
         &self,
         rights: &Rights,
@@ -192,7 +192,7 @@ impl Rules {
         rights
     }
 
-    /// Every rule with how it fits, for `policy test`.
+    /// Every rule, and whether it matches, for `policy test`.
     fn explain(&self, plugin: &str, pod: &RuledPod) -> Vec<(Arc<Ruling>, Fit, Reason)> {
         let all = self.rules.iter().map(|rule| {
             let (fit, reason) = matching::fit(&rule.section, plugin, pod);

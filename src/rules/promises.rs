@@ -168,7 +168,7 @@ fn is_in(list: &[String], name: &str, value: &str) -> bool {
     has(list, is_it)
 }
 
-/// Every promise with how it fits, for `policy test`.
+/// Every promise, and whether it matches, for `policy test`.
 pub(crate) fn promise_rows(
     sections: &[PromiseSection],
     facts: &PromiseFacts<'_>,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn each_list_finds_its_device_and_no_other() {
+    fn each_list_matches_its_device_and_no_other() {
         for (key, entries, found) in [
             ("claims", "dra.net", Some("dra.net")),
             ("claims", "dra.*", Some("dra.net")),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_alone_select_every_container_of_theirs() {
+    fn a_selector_of_pods_alone_selects_all_their_containers() {
         let mut promise = PromiseSection::default();
         promise.pods.handlers = vec!["kata".to_owned()];
         let kata = RuledPod { handler: "kata".to_owned(), ..RuledPod::default() };
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_its_own_claims_or_its_pods_if_not_listed() {
+    fn an_unlisted_container_has_the_claims_of_its_pod() {
         let promise = section("claims", "dra.net");
         for (name, fit) in [("app", Fit::Yes), ("side", Fit::No), ("debugger", Fit::Yes)] {
             let mut subject = whole();

@@ -59,14 +59,15 @@ pub(crate) fn run_with(
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    // Its pipes are closed, so it is about to exit. It is not reaped, so its PID stays reserved.
+    // The program has closed its pipes, so it is about to exit. It is not reaped, so its PID stays
+    // reserved.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let is_running = || matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive));
     while stdout.is_some() && is_running() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     let has_ended = !is_running();
-    // Ends the processes that it left, or itself.
+    // Ends the children that it left behind, or the program itself.
     let _already_gone = killpg(pid, Signal::SIGKILL);
     let status = child.wait().doing(|| format!("executing {}", program.display()))?;
     match (stdout, stderr) {

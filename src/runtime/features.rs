@@ -75,7 +75,7 @@ pub struct MemoryPolicy {
     pub flags: Option<Vec<String>>,
 }
 
-/// Its support of mounts besides options.
+/// Its support of mounts, apart from options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MountExtensions {
     pub idmap: Option<Enabled>,

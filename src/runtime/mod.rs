@@ -70,11 +70,20 @@ impl RuntimeKind {
     }
 }
 
-/// The runtime's state directory when the command line names none, below /run for root on the host. Without
-/// privileges, runc, crun and youki take the folder that XDG_RUNTIME_DIR names.
-fn default_root(runtime: &Path) -> PathBuf {
-    let above = config::user_runtime_dir().unwrap_or_else(|| PathBuf::from("/run"));
-    above.join(default_root_name(RuntimeKind::of_program(runtime)))
+/// The state directory of `runtime` without `--root`, from the caller's variables. crun takes `XDG_RUNTIME_DIR` from
+/// everybody, runc and youki only without privileges; runc's root of a user namespace is privileged as `USER=root`.
+pub(crate) fn default_root(runtime: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    let kind = RuntimeKind::of_program(runtime);
+    let is_taken = |_: &OsString| match kind {
+        RuntimeKind::Crun => true,
+        _ if !config::is_unprivileged() => false,
+        RuntimeKind::Youki => true,
+        RuntimeKind::Runc | RuntimeKind::Other => {
+            !nix::unistd::geteuid().is_root() || variable("USER").is_none_or(|user| user != "root")
+        }
+    };
+    let above = variable("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).filter(is_taken);
+    above.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join(default_root_name(kind))
 }
 
 fn default_root_name(kind: RuntimeKind) -> &'static str {
@@ -86,16 +95,17 @@ fn default_root_name(kind: RuntimeKind) -> &'static str {
 }
 
 /// The runtime's state directory for a command line, absolute and without `.` and trailing slashes, as spelled in
-/// engines' files; links are not resolved. `flag` is its `--root`.
+/// engines' files; links are not resolved. `flag` is its `--root`, `variable` reads its environment.
 pub(crate) fn root_of(
     flag: Option<&OsStr>,
     runtime: &Path,
     cwd: impl FnOnce() -> PathBuf,
+    variable: impl Fn(&str) -> Option<OsString>,
 ) -> String {
     let root = match flag.map(Path::new) {
         Some(root) if root.is_absolute() => root.to_owned(),
         Some(root) => cwd().join(root),
-        None => default_root(runtime),
+        None => default_root(runtime, variable),
     };
     let root: PathBuf = root.components().collect();
     root.to_string_lossy().into_owned()
@@ -193,7 +203,7 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // The defaults may have been tried, in place of an unreadable file.
+        // The file was unreadable, so the defaults were tried instead.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint(format!("set runtime in {}", config.usual_file())),
     }
@@ -246,7 +256,7 @@ fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
     if config.runtime != Config::default().runtime {
         all.push((vec!["runtime".to_owned()], None));
     }
-    // What a user's daemon has from root's configuration is not that user's mistake.
+    // A user cannot fix the settings that come from root's configuration.
     all.retain(|(path, _)| !loaded.config.is_of_user() || place_of(loaded, path).is_some());
     all.into_iter().find_map(|(path, called_as)| {
         let error = resolve_as_engines(config, called_as.as_ref()).err()?;
@@ -320,8 +330,8 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> 
     let meta = std::fs::metadata(path).if_there().map_err(Unfit::Unknown)?;
     let why = match meta {
         None => "is missing",
-        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is no executable file",
-        Some(meta) if meta.mode() & 0o002 != 0 => "may be written by everybody",
+        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is not an executable file",
+        Some(meta) if meta.mode() & 0o002 != 0 => "is writable by all users",
         Some(meta) if ourselves.is(path, &meta) => "is nri-runc itself",
         Some(_) => return Ok(()),
     };
@@ -433,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_we_are_called_by_selects_an_instance() {
+    fn the_name_in_argv_0_selects_an_instance() {
         let temp = tempfile::tempdir().unwrap();
         let crun = program(temp.path(), "crun", 0o755);
         let mut config = config(&["/bin/sh"]);
@@ -484,16 +494,21 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let open = program(temp.path(), "runc", 0o777);
         let error = resolve(&config(&[&open]), None).unwrap_err().to_string();
-        assert!(error.contains("written by everybody"), "{error}");
+        assert!(error.contains("writable by all users"), "{error}");
     }
 
     #[test]
-    fn default_roots_follow_the_runtime() {
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/crun")), "crun");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/sbin/runc")), "runc");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/opt/crun/runc")), "runc");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/youki")), "youki");
-        assert_eq!(default_root_name(RuntimeKind::of_program("/usr/bin/kata-runtime")), "runc");
+    fn default_roots_follow_the_runtime_and_its_environment() {
+        let root = |program: &str, xdg: &str| {
+            let variable = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| xdg.into());
+            default_root(Path::new(program), variable).display().to_string()
+        };
+        assert_eq!(root("/usr/bin/crun", ""), "/run/crun");
+        assert_eq!(root("/usr/bin/crun", "/run/user/0"), "/run/user/0/crun");
+        assert_eq!(root("/usr/bin/youki", ""), "/run/youki");
+        assert_eq!(root("/usr/bin/kata-runtime", ""), "/run/runc");
+        let above = if config::is_unprivileged() { "/run/user/0" } else { "/run" };
+        assert_eq!(root("/opt/crun/runc", "/run/user/0"), format!("{above}/runc"));
     }
 
     #[test]

@@ -51,8 +51,8 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
     found
 }
 
-/// Those of many processes, one after the other; `found` receives a process's place in the list, and its addresses.
-/// What is not there in a minute stays unknown.
+/// The addresses of many processes, one after the other; `found` receives a process's position in the list and its
+/// addresses. Addresses that are not found within a minute stay unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,
@@ -75,7 +75,7 @@ async fn in_each(
         for (number, namespace) in namespaces.enumerate() {
             let addresses = namespace.and_then(|namespace| look(&namespace)).unwrap_or_default();
             if sender.send((number, shown(addresses))).is_err() {
-                break; // Nobody waits any more.
+                break; // The caller no longer waits.
             }
         }
         drop(place);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_own_namespace_and_no_process_give_nothing() {
+    fn the_hosts_namespace_or_a_missing_process_has_no_addresses() {
         let own = std::process::id();
         assert_eq!(looked(own, None), [""; 0]);
         assert!(foreign_namespace(&Host::default(), own, None).is_none());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_come_in_their_order_and_version_4_first() {
+    fn addresses_are_ordered_by_interface_with_ipv4_first() {
         let one = |interface, address: &str| FoundAddress {
             interface,
             address: address.parse().unwrap(),

@@ -36,7 +36,8 @@ pub(super) fn write_field(block: &mut Vec<u8>, name: &str, value: &str) {
 pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     let (mut rest, mut fields) = (block, Vec::new());
     while let Some(first) = rest.first() {
-        // In order: a field of the table, the size of the table, a field with or without an entry.
+        // In this order: a field of the table, the size of the table, a literal field with or
+        // without an entry in the table.
         let (prefix, is_literal) = match first {
             0x80.. => (7, false),
             0x40.. => (6, true),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_run_directories_are_quick_and_others_not() {
+    fn only_files_of_run_directories_are_read_directly() {
         assert!(is_quick("/run/containers/x") && is_quick("/sys/fs/cgroup/pods/x"));
         assert!(
             !is_quick("/var/lib/x") && !is_quick("/run/user/7/x") && !is_quick("/run/../srv/x")
@@ -316,7 +316,7 @@ mod tests {
         for _container in 0..3 {
             let found = runtime.block_on(sources.fetch(&host, "plain", wanted.clone()));
             assert!(found.store_problem.is_some_and(|why| why.contains("500 ms")));
-            // The test may take longer than the pause.
+            // The pause may be shorter than this test, so the test sets its end.
             let until = sources.rests_until.get().unwrap();
             sources.rests_until.set(Some(until + Duration::from_secs(600)));
         }
@@ -344,7 +344,7 @@ mod tests {
         let (release, hanging) = std::sync::mpsc::channel::<()>();
         let disk = runtime.spawn_blocking(move || hanging.recv());
         let sources = Sources::default();
-        // Each hanging read sets the end of the pause, which this returns.
+        // Each hanging read extends the pause; this returns its end.
         let rest_after = |engine: &'static str| {
             let found = runtime.block_on(sources.fetch(&host, engine, wanted.clone()));
             assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/a"]);
@@ -355,7 +355,7 @@ mod tests {
         assert!(first.is_some() && began.elapsed() >= FETCH_LIMIT);
         assert_eq!([rest_after("podman"), rest_after("podman")], [first; 2]);
         assert!(rest_after("docker") > first, "another engine's files may be elsewhere");
-        // The pause is over, the read is not.
+        // The pause has ended while the read still hangs.
         let over = Instant::now();
         sources.slow.borrow_mut().values_mut().for_each(|(until, _)| *until = over);
         assert_eq!(rest_after("podman"), Some(over));

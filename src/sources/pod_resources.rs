@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_lists_no_claims_has_them_on_record() {
+    fn claims_that_kubelet_does_not_list_come_from_its_records() {
         let pod = pod(&[field(1, b"app")]);
         let state = claims_file(&[claim("u-1", "claim", json!({"dra.net": {}}))]);
         assert_eq!(listed(known(&pod, &state, "{}"))["app"].claims, set(&["dra.net"]));

@@ -85,7 +85,7 @@ pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     all.collect()
 }
 
-/// Their command lines and configuration files by path.
+/// The daemons' command lines and configuration files, by path.
 pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for process in processes(host, &["dockerd"]) {
@@ -100,7 +100,8 @@ pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// A regular file, following links: it is an administrator's, or the kernel's.
+/// Reads a regular file. Links are followed, because the file belongs to an administrator or the
+/// kernel.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let path: PathBuf = std::fs::canonicalize(path).or_absent()?;
     let dir = files::open_dir(path.parent()?).or_absent()?;

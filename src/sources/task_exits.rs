@@ -111,7 +111,7 @@ mod tests {
         assert!(task_exit(&exit("c", "c", 7, 1)[..9]).is_err());
     }
 
-    /// Follows a server that sends this after the request, and closes.
+    /// Follows a server that sends `says` after the request, and then closes.
     fn followed(says: Vec<u8>) -> (Result<()>, Vec<TaskExit>) {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");

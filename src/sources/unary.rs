@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_lies_or_leaves_is_an_error() {
+    fn a_peer_that_sends_garbage_or_disconnects_is_an_error() {
         let huge = [&[0xff, 0xff, 0xff, DATA, 0, 0, 0, 0, 1][..], &[0; 64]].concat();
         let away = frames(&[(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 2])]);
         let padding = frames(&[(DATA, PADDED | END_STREAM, 1, b"\x09a")]);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_repeats_the_engines_record_asks_for_nothing() {
+    fn values_that_repeat_the_engines_record_are_no_request() {
         assert_eq!(delta(&engine(), &engine()), Block::new());
         let outcome = update(json!({"cpu": {"cpus": "2"}}), Value::Object(engine()));
         assert_eq!(outcome.to_runtime["cpu"]["cpus"], "2", "the plugin's cpuset stays");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_zeros_are_not_requests_or_sent_to_the_runtime() {
+    fn nulls_and_zeros_request_nothing_and_are_not_sent() {
         let request = json!({"cpu": {"cpus": "", "shares": 0, "quota": null}, "memory": null,
             "pids": {"limit": null}, "devices": null});
         assert_eq!(
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_that_means_something_is_kept() {
+    fn a_meaningful_zero_is_kept() {
         let request = json!({"cpu": {"burst": 0, "idle": 0}, "memory": {"swappiness": 0}});
         assert_eq!(Value::Object(delta(&map(request.clone()), &engine())), request);
     }

@@ -111,7 +111,7 @@ pub(crate) fn owner<'o>(
     });
     let found = found.or_else(|| {
         let prefix = owned.owners_begin_with?;
-        // They are sorted: the first with this prefix comes right after the prefix itself.
+        // The names are sorted: the first name with this prefix comes right after the prefix itself.
         let (name, owner) = owners.range(prefix.to_owned()..).next()?;
         name.starts_with(prefix).then_some(owner)
     });
@@ -186,7 +186,7 @@ pub(crate) fn name(section: &str, key: &str) -> String {
         return format!("{UNIFIED}{key}]");
     }
     if section == "blockIO" {
-        return BLOCK_IO.to_owned(); // A class gives them all.
+        return BLOCK_IO.to_owned(); // A class sets all members of this section.
     }
     Scalar::of_member(section, key).map(|scalar| scalar.field.to_string()).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON object as its text, for what each of thousands of records has and few requests read: as a map each member
-//! takes a hundred bytes, and is written anew with every record. It never changes in place.
+//! A JSON object stored as its text, for members of thousands of records that few requests read. As a map each
+//! member would take a hundred bytes, and be serialized with every write of the record. It never changes in place.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;

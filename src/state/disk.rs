@@ -321,7 +321,7 @@ fn load_containers(
 /// Removes kept documents that no container needs, because the daemon was killed in between. They
 /// stay while a record is set aside, because its needs are unknown.
 fn sweep(dir: &Path, containers: &[Container]) {
-    // Or while that is unknown.
+    // Unknown records count as set aside.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
@@ -356,13 +356,13 @@ fn load_all<T: DeserializeOwned>(
         let parsed = read
             .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| Error::json(&error)));
         match parsed {
-            // A permanently unreadable file is set aside; a shortage is waited out.
+            // A permanently unreadable file is set aside; if a resource is short, the daemon waits.
             Err(error) if error.is_shortage() => {
                 return Err(error.doing(format!("reading {}", path.display())));
             }
             // Later writes and removals would use only the record's proper name.
             Ok(record) if !path.ends_with(name(&record)) => {
-                set_aside(dir, &path, "it tells of something else than its name", problems);
+                set_aside(dir, &path, "its content and its name differ", problems);
             }
             Ok(record) => found.push((path, record)),
             Err(error) => set_aside(dir, &path, &error.to_string(), problems),
@@ -457,7 +457,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_of_another_boot_mean_nothing() {
+    fn records_of_another_boot_are_ignored() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
@@ -677,7 +677,7 @@ pub(super) mod tests {
         store.keep(&container("b")).unwrap();
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
-        // The runtime never created the next container of that ID.
+        // The runtime never created the next container of this ID.
         store.put(Container { init_pid: None, ..container("b") }).unwrap();
         store.forget(&container("b").key);
         std::fs::remove_dir_all(&dir).unwrap();

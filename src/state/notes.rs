@@ -196,13 +196,13 @@ pub struct InFlight {
 pub struct Updating {
     /// The wrapper's PID, which is the runtime's after exec.
     pub pid: u32,
-    /// The runtime's state file before: inode, seconds and nanoseconds of its time.
+    /// Inode and time (seconds, nanoseconds) of the runtime's state file before the update.
     pub state_before: Option<(u64, i64, i64)>,
-    /// The engine's resources afterwards (E).
+    /// The engine's resources after the update (E).
     pub engine: Map<String, Value>,
-    /// The resources that plugins own afterwards (O).
+    /// The resources that plugins own after the update (O).
     pub overlay: Map<String, Value>,
-    /// The owners afterwards.
+    /// The owners after the update.
     pub owners: BTreeMap<String, String>,
     /// The changes for `explain`.
     pub changes: Vec<Change>,

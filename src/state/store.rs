@@ -79,7 +79,8 @@ impl Store {
         Ok((store, problems))
     }
 
-    /// Whether an earlier daemon of this boot has stamped it; else this boot's records are lost, or none.
+    /// Whether an earlier daemon of this boot has stamped the directory; else this boot's records are lost, or there
+    /// are none.
     pub fn is_stamped(&self) -> bool {
         self.is_stamped
     }
@@ -478,7 +479,7 @@ fn size(record: &impl Serialize) -> usize {
     serde_json::to_string(record).map_or(0, |text| text.len())
 }
 
-/// Drops the data that only a container needs that lives, or may return under its ID: most of a record.
+/// Drops most of a record: the data that is only needed while the container lives or may return under its ID.
 fn drop_unexplained(container: &mut Container) {
     (container.message, container.process_values, container.at_creation) = Default::default();
     (container.engine_resources, container.variables, container.global_flags) = Default::default();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn spoilt_hex_is_an_empty_message() {
+    fn invalid_hex_yields_an_empty_message() {
         assert_eq!(serde_json::from_str::<Wire>("\"zz\"").unwrap(), Wire::default());
         assert_eq!(serde_json::from_str::<Wire>("\"0\"").unwrap(), Wire::default());
     }

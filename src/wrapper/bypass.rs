@@ -33,7 +33,7 @@ impl Invocation<'_> {
         self.bypass_update(why, None)
     }
 
-    /// Does the same for an `update`, with the requested resources.
+    /// Like [`bypass`](Self::bypass), for an `update` with the requested resources.
     pub(super) fn bypass_update(&self, why: &str, asks: Option<Vec<u8>>) -> Result<Infallible> {
         let may_fail = self.call.verb != Verb::Delete;
         if may_fail && self.config.on_daemon_failure == DaemonPolicy::Fail {

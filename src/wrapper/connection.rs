@@ -219,7 +219,7 @@ pub(crate) fn is_silent(config: &Config) -> bool {
         ..WrapperRequest::default()
     };
     if send_whole(&stream, &question.encode(), &[]).is_err() {
-        return false; // It has ended.
+        return false; // The daemon has exited.
     }
     let wait = PollTimeout::try_from(SILENCE).unwrap_or(PollTimeout::MAX);
     poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], wait) == Ok(0)

@@ -37,7 +37,7 @@ const REFUSABLE_STAGE_CAP: Duration = Duration::from_secs(90);
 /// Time limit of a stage that only reports: as long as a delete.
 const REPORTING_STAGE_CAP: Duration = Duration::from_secs(4);
 
-/// Maximum processes of one runtime call to ascend: crun works in a child.
+/// Maximum ancestors with the runtime's command line: crun runs hooks in a child process.
 const GENERATIONS: usize = 4;
 
 /// The state that the runtime writes to standard input.

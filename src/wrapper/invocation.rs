@@ -104,7 +104,7 @@ impl<'a> Invocation<'a> {
     }
 }
 
-/// What the wrapper was doing: the start of its error line.
+/// The start of the wrapper's error line: the operation and the container.
 pub(super) fn doing(call: &CommandLine) -> String {
     let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
     format!("cannot {} {id}", call.verb.name())

@@ -29,8 +29,18 @@ use super::pass_through::acts_on_container;
 use super::request::{DaemonSession, DaemonVerdict};
 use super::{refusal, request};
 
-/// Names of processes between an engine and its runtime, as the kernel truncates them.
-const SHIMS: [&str; 5] = ["containerd-shim", "conmon", "conmonrs", "dockerd", "crio"];
+/// Names of engines and of their processes that call the runtime, as the kernel truncates them. Podman's `exec` is
+/// called by conmon. `tests/tidy.rs` compares them with those by which the daemon finds the engine.
+const SHIMS: [&str; 8] = [
+    "containerd-shim",
+    "conmon",
+    "conmonrs",
+    "crio-conmonrs",
+    "isulad-shim",
+    "dockerd",
+    "crio",
+    "isulad",
+];
 
 /// Time limit for the daemon to decide an `exec`: a probe has little time.
 const EXEC_CAP: Duration = Duration::from_secs(1);
@@ -181,7 +191,7 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
-    // With unknown flags, nothing is known of the process.
+    // An unlisted flag may hide the start of the process's words, so the process is unknown.
     if call.id_may_be_value {
         return LaterProcess::default();
     }
@@ -319,7 +329,7 @@ mod tests {
         for (user, uid) in [("00", Some("0")), ("+0:1", Some("0")), ("root", None), (":1", None)] {
             assert_eq!(by_flags(&format!("runc exec --user {user} c1 sh")).uid.as_deref(), uid);
         }
-        // The word after an unknown flag may be its value, and the shell has a terminal.
+        // `value` may belong to the unknown flag, so `-t` may be a flag or an argument.
         let line = "runc exec --of-tomorrow value -t c1 /bin/sh";
         assert_eq!(by_flags(line), LaterProcess::default());
         let plain = by_flags("runc exec --tty=false c1 sh");
@@ -414,6 +424,14 @@ mod tests {
             files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();
             assert_eq!(callers(&host).0, ["runc x", "conmon"], "{name}");
         }
+        // A name that the kernel keeps whole, and one that it truncates.
+        for name in ["crio-conmonrs", "isulad-shim", "containerd-shim"] {
+            let stat = format!("9 ({name}) S 70002 1 1");
+            files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();
+            assert_eq!(callers(&host).0, ["runc x", name]);
+        }
+        let stat = b"9 (memfd:runc_clone) S 70002 1 1";
+        files::replace(&temp.path().join("proc/70001/stat"), stat).unwrap();
         std::fs::remove_file(temp.path().join("proc/70001/cmdline")).unwrap();
         let unknown = ["runc x", "memfd:runc_clone", "bash"];
         assert_eq!(callers(&host).0, unknown, "the kernel's name, if there is no other");

@@ -126,7 +126,7 @@ fn spawn(
         let pair = [FILE_VARIABLE.as_bytes(), b"=", file.as_bytes()].concat();
         environment.extend(CString::new(pair).ok());
     }
-    // The daemon of a user without privileges finds its folders by them.
+    // The daemon of a user without privileges finds its folders by these variables.
     let is_unprivileged = config::is_unprivileged();
     for name in ["HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"] {
         let value = std::env::var_os(name).filter(|_| is_unprivileged);

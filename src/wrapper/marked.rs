@@ -47,7 +47,7 @@ pub(super) fn mark_of(
     match found {
         // A `kill` never fails because of the mark.
         Err(_unknown) if call.verb == Verb::Kill => Ok(None),
-        // The document has the plugins' values; nothing else is known of the container here.
+        // Without --process, no document needs the plugins' values.
         Err(_unknown) if call.process.is_none() => Ok(None),
         found => Ok(found?.filter(is_for_it)),
     }
@@ -66,5 +66,5 @@ pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) 
 
 fn root_of(call: &CommandLine, runtime: &Path) -> String {
     let cwd = || std::env::current_dir().unwrap_or_default();
-    runtime::root_of(call.root.as_deref(), runtime, cwd)
+    runtime::root_of(call.root.as_deref(), runtime, cwd, |name| std::env::var_os(name))
 }

@@ -69,14 +69,14 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
-/// The settings of the daemon of this process's user, if the user is not the host's root and has one. The
-/// policy of root's daemon comes first.
+/// The settings of the daemon of this process's user, if the user is not the host's root and has one. If
+/// root's policy refuses the container, the user's daemon does not matter.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {
         Ok(Some(own)) => own,
         Err(error) if is_create => return Err(error).doing(|| invocation::doing(call)),
-        // The runtimes of root's configuration are the user's as well, unless the user names others.
+        // Without separate settings, root's runtimes apply to the user too.
         Ok(None) | Err(_) => return Ok(None),
     };
     if is_create {

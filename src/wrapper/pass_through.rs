@@ -44,11 +44,11 @@ pub(super) fn is_switched_off(config: &Config) -> bool {
         || (!config.is_of_user() && config::is_unprivileged())
 }
 
-/// Refuses a container that would pass without plugins because this process is not the host's
-/// root, if the daemon of root wants it so (decision D58).
+/// Refuses a container of an unprivileged user, if the policy of root's daemon says so (decision
+/// D58).
 ///
 /// # Errors
-/// Fails if the marker says so, or exists and cannot be read.
+/// Fails if the policy file says so, or exists and cannot be read.
 pub(super) fn refuse_rootless(config: &Config) -> Result<()> {
     if !config::is_unprivileged() {
         return Ok(());

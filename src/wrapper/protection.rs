@@ -81,7 +81,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     if *is_exempt {
         return true;
     }
-    // The annotation only lets missing plugins pass.
+    // The annotation only exempts from missing plugins, not from other protections.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
     let exemptions = ValidatorExemptions {

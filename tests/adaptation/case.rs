@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads one folder of `fixtures/adaptation`, strictly, and decides it in the pure core. The form
-//! is told in `fixtures/adaptation/README.md`.
+//! Reads one folder of `fixtures/adaptation` strictly, and decides it in the pure core.
+//! `fixtures/adaptation/README.md` describes the format.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) asked: Asked,
-    /// Plugin and answer, in the order of the plugins.
+    /// Plugins with their responses, in the order of the plugins.
     pub(super) answers: Vec<(String, Value)>,
     verdict: PathBuf,
 }
@@ -24,7 +24,7 @@ pub(super) struct Case {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Asked {
-    /// What the case shows, in words.
+    /// The property that the case shows, in words.
     pub(super) claim: String,
     pub(super) call: String,
     pub(super) request: Value,
@@ -44,7 +44,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Reads a message; a field that it does not have is an error.
+/// Reads a message; an unknown field is an error.
 pub(super) fn message<M: MessageFull>(value: &Value) -> M {
     protobuf_json_mapping::parse_from_str(&value.to_string())
         .unwrap_or_else(|why| panic!("{value}: {why}"))
@@ -55,7 +55,7 @@ fn show(message: &impl MessageFull) -> Value {
     serde_json::from_str(&protobuf_json_mapping::print_to_string(message).unwrap()).unwrap()
 }
 
-/// Shows a container without the empty parts that every plugin is shown.
+/// Shows a container without the empty parts that every plugin receives.
 pub(super) fn show_container(container: &api::Container) -> Value {
     let mut shown = show(container);
     for path in [
@@ -70,7 +70,7 @@ pub(super) fn show_container(container: &api::Container) -> Value {
     shown
 }
 
-/// Shows what an update comes to, likewise.
+/// Shows the result of an update likewise.
 pub(super) fn show_resources(resources: &api::LinuxResources) -> Value {
     let mut shown = show(resources);
     drop_empty(&mut shown, &["memory"]);
@@ -109,8 +109,8 @@ impl Case {
         Self { name, asked, answers, verdict: folder.join("verdict.json") }
     }
 
-    /// What is to come out: the file's word; with `UPDATE_GOLDEN`, the pure core's, which the
-    /// file then has too.
+    /// The expected verdict, from the file; with `UPDATE_GOLDEN` the pure core's, which is then
+    /// written to the file.
     pub(super) fn verdict(&self) -> Value {
         if std::env::var_os("UPDATE_GOLDEN").is_none() {
             return read(&self.verdict);
@@ -124,7 +124,7 @@ impl Case {
         verdict
     }
 
-    /// What the pure core makes of it.
+    /// The verdict of the pure core.
     pub(super) fn decide(&self) -> Value {
         match self.asked.call.as_str() {
             "CreateContainer" => self.create(),
@@ -169,7 +169,7 @@ impl Case {
         json!({"reply": show(&reply), "owners": owners.to_flat(&id), "seen": seen})
     }
 
-    /// Everybody is told, whatever one of them says.
+    /// Every plugin receives the stop, whatever one of them answers.
     fn stop(&self) -> Value {
         let mut updates = Updates::for_stop();
         let mut errors = Vec::new();

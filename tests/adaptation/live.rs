@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cases over real sockets: one `replay` of the built binary, and a plugin for every name that
-//! the cases have, each answering as the case at hand says. A plugin that a case does not have
-//! answers nothing; one more comes last and tells what it saw.
+//! The cases over real sockets: one `replay` of the built binary, and a plugin for every name in
+//! the cases, each responding as the current case says. A plugin that a case does not have responds
+//! with nothing; an additional last plugin records the messages.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ use super::case::{Case, message, show_container, show_resources};
 
 const LAST: &str = "99-last";
 
-/// What is being played.
+/// The current case.
 #[derive(Default)]
 struct Scene {
     answers: Vec<(String, Value)>,
-    /// What the last plugin was shown.
+    /// The message that the last plugin received.
     seen: Option<Value>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Starts everybody who has a part in one of the cases.
+    /// Starts every plugin of the cases.
     pub(super) fn start(cases: &[Case]) -> Self {
         let mut replay = Replay::start();
         let names = cases.iter().flat_map(|case| &case.answers).map(|(plugin, _)| plugin.clone());
@@ -48,7 +48,7 @@ impl Live {
         Self { replay, scene }
     }
 
-    /// Plays a case; its verdict.
+    /// Plays a case; returns its verdict.
     pub(super) fn play(&mut self, case: &Case) -> Value {
         *self.scene.lock().unwrap() = Scene { answers: case.answers.clone(), seen: None };
         let (call, request) = (&case.asked.call, &case.asked.request);
@@ -64,7 +64,7 @@ impl Live {
     }
 }
 
-/// Connects everybody, and stays until the runtime goes.
+/// Connects every plugin, and serves until the runtime exits.
 fn act(socket: PathBuf, cast: BTreeSet<String>, scene: Arc<Mutex<Scene>>) {
     on_a_thread(async move || {
         let mut stubs = Vec::new();

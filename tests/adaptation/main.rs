@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The folders of `fixtures/adaptation`: each decided by the pure core and, over real sockets, by
-//! `nri-runc nri replay`, with the same verdict; and no field without its cases.
-//! `UPDATE_GOLDEN=1` writes the verdicts anew; the diff is the review.
+//! The folders of `fixtures/adaptation`: each is decided by the pure core and, over real sockets,
+//! by `nri-runc nri replay`, with the same verdict; and every field has its cases.
+//! `UPDATE_GOLDEN=1` writes the verdicts; review the diff.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod case;
@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use case::{Case, all};
 
-/// What a folder's name may begin with, but for the fields: device rules have no field in NRI.
+/// The beginnings of folder names besides the fields: device rules have no field in NRI.
 const OTHERS: [&str; 4] = ["DeviceRules", "Create", "Update", "Stop"];
-/// What can be taken away from the container or from another plugin.
+/// Fields that can be removed from the container or from another plugin's changes.
 const REMOVABLE: [NriField; 11] = [
     NriField::Annotations,
     NriField::Mounts,
@@ -31,7 +31,7 @@ const REMOVABLE: [NriField; 11] = [
     NriField::RdtEnableMonitoring,
 ];
 
-/// Compares all cases; says which ones came out otherwise, and how.
+/// Compares all cases; prints the different ones.
 fn compare(cases: &[Case], mut play: impl FnMut(&Case) -> Value) {
     let mut wrong = Vec::new();
     for case in cases {
@@ -71,7 +71,7 @@ fn every_field_has_a_case_for_success_conflict_and_removal() {
     let mut missing = Vec::new();
     for field in NriField::ALL {
         let mut kinds = vec!["set", "odd"];
-        // Hooks add up.
+        // Hooks are added.
         kinds.extend((field != NriField::OciHooks).then_some("conflict"));
         kinds.extend(REMOVABLE.contains(&field).then_some("removal"));
         kinds.retain(|kind| !there.contains(&(field.name(), kind)));
@@ -80,7 +80,7 @@ fn every_field_has_a_case_for_success_conflict_and_removal() {
     assert!(missing.is_empty(), "there is no {}", missing.join(", "));
 }
 
-/// A folder that says `conflict` and shows a success would fill a gap that is still there.
+/// A folder named `conflict` that shows a success would hide a missing case.
 #[test]
 fn every_case_matches_its_name() {
     for case in all() {
@@ -111,7 +111,7 @@ fn every_case_matches_its_name() {
     }
 }
 
-/// Whether some plugin asks for a removal.
+/// Whether a plugin requests a removal.
 fn takes_away(case: &Case) -> bool {
     case.answers.iter().any(|(_, answer)| {
         let text = answer.to_string();

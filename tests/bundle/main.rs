@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary on a bundle, with plugins, through a small runtime that writes down what it
-//! was called with: adjustments, events, refusals, silence, deaths.
+//! The built binary on a bundle, with plugins, through a small runtime that records its calls:
+//! adjustments, events, refusals, time-outs, crashes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
@@ -25,7 +25,8 @@ use serde_json::Value;
 use test_support::adjustments::{pins, sets};
 use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
 
-/// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
+/// Checks a refusal: one line on stderr, one entry in the log, exit code 1, and no phrase that
+/// engines interpret.
 #[track_caller]
 fn refused(host: &TestHost, output: &std::process::Output, wanted: &[&str]) {
     assert_eq!(output.status.code(), Some(1));
@@ -64,7 +65,7 @@ fn an_adjustment_reaches_the_runtime_and_changes_nothing_else() {
 }
 
 #[test]
-fn the_events_of_a_life_come_once_and_in_order() {
+fn a_containers_events_are_sent_once_and_in_order() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
@@ -78,7 +79,7 @@ fn the_events_of_a_life_come_once_and_in_order() {
 }
 
 #[test]
-fn explain_finds_a_container_by_its_pods_name_after_the_pod() {
+fn explain_finds_containers_by_the_name_of_a_removed_pod() {
     let host = started("");
     succeeds(&host.create("c1"));
     let pod = host.admin(&["pods"])[0].clone();
@@ -115,7 +116,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
             wait_until("its end is heard", || heard(&told, &format!("StopContainer {id}")));
         }
         succeeds(&host.verb(&["delete", "--force", id]));
-        // The engine removes the folder from here on.
+        // From here on the engine removes the folder.
         let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
         let (before, document) = (changed(), host.read("bundle/config.json"));
         wait_until("its pod is over", || heard(&told, &format!("RemovePodSandbox {id}")));
@@ -125,7 +126,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
 }
 
 #[test]
-fn no_name_leads_past_the_plugins() {
+fn no_container_name_bypasses_the_plugins() {
     let host = started("");
     let refusing = Script { refuses: Some("no"), ..Script::default() };
     let _told = host.plugin("90", "guard", refusing);
@@ -262,7 +263,7 @@ fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
 }
 
 #[test]
-fn a_wrapper_that_dies_after_the_verdict_is_undone() {
+fn the_verdict_of_a_wrapper_that_dies_is_undone() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {

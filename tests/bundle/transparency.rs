@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! With nobody interested, the engine cannot tell us from the real runtime: the whole corpus of
-//! command lines, run directly and through nri-runc, with everything compared that a process
-//! inherits. And nothing is contacted, written or started.
+//! Without plugins the engine cannot distinguish nri-runc from the real runtime: the whole corpus
+//! of command lines, run directly and through nri-runc, comparing everything that a process
+//! inherits. Nothing is contacted, written or started.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -42,7 +42,7 @@ impl Place {
         self.temp.path().join(name)
     }
 
-    /// Runs `program` with the words of a case, under conditions that are odd but legal.
+    /// Runs `program` with the words of a case, under unusual but legal conditions.
     fn run(&self, program: &Path, words: &[OsString]) -> Seen {
         let _stale = std::fs::remove_file(self.path("runtime.record"));
         let input = std::fs::OpenOptions::new()
@@ -149,7 +149,7 @@ fn verbs_without_events_reach_the_runtime_byte_for_byte() {
 }
 
 #[test]
-fn while_switched_off_every_verb_is_the_runtimes() {
+fn while_disabled_every_verb_goes_to_the_runtime() {
     let place = Place::new("disable = true\n");
     let cases = corpus::load();
     let ours = cases.iter().filter(|case| is_ours(&case.argv));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the real runc says of itself, as the daemon reads it: its words are known, nothing that
-//! it honours is refused, and what its version lacks is.
+//! The features that the real runc reports, as the daemon reads them: all names are known, no
+//! supported field is refused, and fields that its version lacks are.
 
 use nri_runc::testing::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use nri_runc::testing::runtime::features::{Features, ask};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runc, directly and through nri-runc, on the same containers: for verbs that are none
-//! of our business every byte that an engine sees must be the same, also when they fail. And
-//! nothing is contacted, written or started.
+//! The real runc, directly and through nri-runc, on the same containers: for verbs that do not
+//! concern nri-runc every byte that an engine sees must be equal, also if they fail. Nothing is
+//! contacted, written or started.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use test_support::Started;
 use test_support::real_runtime::RealRuntime;
 
-/// Calls that succeed. Several in one line run one after the other: the later ones meet what the
-/// earlier ones did. `@` is a private folder; containers: `live` runs, `made` was created, `dead`
-/// has ended. The working directory is `@/scratch`, empty before each line.
+/// Calls that succeed. Several in one line run one after the other, on the results of the earlier
+/// ones. `@` is a private folder; containers: `live` runs, `made` was created, `dead` has ended.
+/// The working directory is `@/scratch`, empty before each line.
 const FINE: &[&[&[&str]]] = &[
     &[&[]],
     &[&["--version"]],
@@ -45,7 +45,7 @@ const FINE: &[&[&[&str]]] = &[
     &[&["pause", "live"], &["state", "live"], &["resume", "live"], &["state", "live"]],
 ];
 
-/// Calls that fail, the last of each line at least.
+/// Calls that fail, at least the last of each line.
 const FAILING: &[&[&[&str]]] = &[
     &[&["no-such-verb"]],
     &[&["--no-such-flag"]],
@@ -93,10 +93,10 @@ const FAILING: &[&[&[&str]]] = &[
     &[&["run", "--detach", "fresh"]],
 ];
 
-/// The ways in which an engine takes the runtime's log.
+/// The ways in which an engine requests the runtime's log.
 const LOGS: [&[&str]; 3] = [&[], &["--log", "@/log"], &["--log", "@/log", "--log-format", "json"]];
 
-/// Everything an engine sees of one call.
+/// Everything that an engine sees of one call.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     call: Vec<String>,
@@ -160,14 +160,14 @@ impl Place {
         }
     }
 
-    /// A call that must succeed, of the real runc.
+    /// Makes a call of the real runc, which must succeed.
     fn direct(&self, words: &[&str]) -> Seen {
         let seen = self.run(self.real.runc(), &[], words);
         assert_eq!(seen.code, Some(0), "{seen:?}");
         seen
     }
 
-    /// Output goes through files: a container may keep a pipe open.
+    /// Output goes through files, because a container may keep a pipe open.
     fn run(&self, program: &Path, log: &[&str], words: &[&str]) -> Seen {
         let _gone = std::fs::remove_file(self.path("log"));
         let mut options = std::fs::OpenOptions::new();
@@ -205,7 +205,7 @@ impl Place {
         calls.iter().map(|words| self.run(program, log, words)).collect()
     }
 
-    /// Whether a process of our own runs beside the containers: a daemon carries our
+    /// Whether an nri-runc process runs beside the containers: a daemon has this test's
     /// configuration in its environment.
     fn has_daemon(&self) -> bool {
         let mark = self.path("config.toml").display().to_string();
@@ -217,8 +217,8 @@ impl Place {
     }
 }
 
-/// What differs between two calls of the very same program: the time of a log entry, and the
-/// counters of a container that lives on between two looks at it.
+/// Removes the differences between two calls of the same program: the time of a log entry, and the
+/// counters of a running container.
 fn normal(call: &[String], text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.split('\n') {
@@ -248,7 +248,7 @@ fn ours() -> &'static Path {
 }
 
 #[test]
-fn an_engine_cannot_distinguish_us_from_runc() {
+fn an_engine_cannot_distinguish_nri_runc_from_runc() {
     let Some(place) = Place::new() else { return };
     let (mut fine, mut failing) = (0, 0);
     for calls in FINE.iter().chain(FAILING) {
@@ -270,7 +270,7 @@ fn an_engine_cannot_distinguish_us_from_runc() {
     assert!(!place.has_daemon(), "a daemon was started");
 }
 
-/// Calls of verbs that we do act on, which the runtime refuses by itself.
+/// Calls of verbs that concern nri-runc, which the runtime itself refuses.
 const REFUSED_BY_RUNC: &[&[&[&str]]] = &[
     &[&["start", "no-such-id"]],
     &[&["start", "live"]],
@@ -299,7 +299,7 @@ fn start_daemon(place: &Place) -> Started {
 }
 
 #[test]
-fn an_available_daemon_gets_no_request() {
+fn commands_without_events_send_the_daemon_no_request() {
     let Some(place) = Place::new() else { return };
     let _daemon = start_daemon(&place);
     assert!(place.has_daemon());
@@ -331,7 +331,7 @@ fn a_refusal_by_runc_has_runcs_message() {
             assert_eq!(direct, through);
         }
     }
-    // And none of it has changed what is there.
+    // None of them has changed a container.
     for (id, status) in [("live", "running"), ("made", "created"), ("dead", "stopped")] {
         assert!(place.direct(&["state", id]).stdout.contains(status), "{id}");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin from outside of this repository, on the template and the crate `nri-plugin`, beside two engines: on the
-//! NRI that each of them has itself, and on nri-runc. It adjusts real containers, and returns under its identity after
-//! each of three restarts. The bundle without an engine is here, the engines are in their folders.
+//! A plugin from outside of this repository, on the template and the crate `nri-plugin`, with two engines: on the
+//! engine's own NRI, and on nri-runc. It adjusts real containers, and reconnects under its identity after each of
+//! three restarts. The bundle without an engine is here, the engines are in their folders.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use test_support::{Started, TestHost, is_synchronized, succeeds, template, wait_
 
 const RESTARTS: usize = 3;
 
-/// An engine, and what serves the plugin beside it: the engine's own NRI or nri-runc.
+/// An engine, and the server of the plugin: the engine's own NRI or nri-runc.
 pub(super) trait Node {
     /// The cgroup of its pods.
     fn cgroup(&self) -> String;
@@ -22,11 +22,11 @@ pub(super) trait Node {
     /// Restarts the engine, and the daemon if that serves the plugin.
     async fn restart(&mut self) -> Cri;
 
-    /// Whether the plugin has been synchronized this often, and is synchronized.
+    /// Whether the plugin has been synchronized this number of times, and is synchronized.
     fn has_synchronized(&self, times: usize) -> bool;
 }
 
-/// How often an engine's own NRI logged that the plugin is synchronized.
+/// The number of times that an engine's own NRI logged that the plugin is synchronized.
 pub(super) fn logged(log: &str) -> usize {
     let is_it =
         |line: &&str| line.contains(template::ID) && line.contains("connected and synchronized");
@@ -64,7 +64,7 @@ async fn end(cri: &mut Cri, greeted: Greeted) {
     cri::end_pod(cri, &greeted.pod).await;
 }
 
-/// The plugin adjusts a container of each of the node's lives, and is one process all along.
+/// The plugin adjusts a container after each restart, and is one process throughout.
 pub(super) async fn adjusts_through_restarts(
     node: &mut impl Node,
     cri: &mut Cri,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of the book for one node of a cluster, followed as a reader follows them: each command runs, in
-//! order, and what a page shows is compared with what is printed. The node is as before at the end.
+//! Pages of the book for one node of a cluster, followed literally: each command is run, in order, and the
+//! output is compared with the page. Afterwards the node is as before.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -21,7 +21,7 @@ const MIGRATION: &str = "docs/howto/migrate.md";
 const SYSTEMCTL: &str = "#!/bin/sh\n[ \"$*\" = 'restart containerd' ] && exec containerd-unit restart\n\
     echo \"systemctl $*: no such unit here\" >&2\nexit 1\n";
 
-/// Without the table of problems, and the default runtime.
+/// Without the table of problems, and without the default runtime.
 pub(super) fn the_quick_start_holds(cluster: &Cluster) -> String {
     let names = ["localhost/busybox:1", "docker.io/library/debian:latest"];
     cluster.machine.run("ctr", &[&["--namespace", "k8s.io", "images", "tag"][..], &names].concat());
@@ -56,7 +56,7 @@ pub(super) fn the_page_on_migration_holds(cluster: &Cluster) -> String {
     )
 }
 
-/// A pod that names no runtime has what the plugin gives.
+/// Checks that a pod without a runtime class has the plugin's values.
 fn is_adjusted(space: &Namespace, name: &str) {
     let mut plain = spec(&[container("app", SHOWS_CARD)]);
     plain.as_object_mut().unwrap().remove("runtimeClassName");
@@ -65,7 +65,7 @@ fn is_adjusted(space: &Namespace, name: &str) {
     assert_eq!(space.logs(name, "app"), "card=one\n", "{name}");
 }
 
-/// Installs nri-runc by its script, and removes it; nothing of the node may differ then.
+/// Installs nri-runc by its script, and removes it; then nothing of the node may differ.
 fn installed_meanwhile(cluster: &Cluster, follows: impl FnOnce() -> usize) -> usize {
     let machine = &cluster.machine;
     write(&format!("{PROGRAMS}/systemctl"), SYSTEMCTL, 0o755);
@@ -85,7 +85,7 @@ fn installed_meanwhile(cluster: &Cluster, follows: impl FnOnce() -> usize) -> us
     commands
 }
 
-/// How many lines of commands the sections have that begin so.
+/// The number of command lines in the sections that begin so.
 fn follow(page: &str, sections: &[&str]) -> usize {
     let mut follow = command("python3");
     follow.env("KUBECONFIG", KUBECONFIG).stdin(Stdio::null());

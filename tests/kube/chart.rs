@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chart on a node on which nothing was installed: its DaemonSet installs nri-runc and has the engine
-//! restarted over D-Bus (a systemd of the test's own, whose unit is the node's containerd), is upgraded
-//! under load, and takes everything back.
+//! The chart on a node without any installation: its DaemonSet installs nri-runc and restarts the engine
+//! over D-Bus (a fake systemd, whose unit is the node's containerd), is upgraded under load, and removes
+//! everything.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,14 +20,14 @@ use super::plugins::{Greeter, Plugin};
 
 const LABEL: &str = "nri-runc.dev/ready";
 const PROGRAM: &str = "/opt/nri-runc/bin/nri-runc";
-/// Folders that kubelet makes because the pod mounts them; it never removes them.
+/// Folders that kubelet creates because the pod mounts them; it never removes them.
 const LEFT_EMPTY: [&str; 4] =
     ["/opt/nri-runc", "/etc/nri-runc", "/var/lib/nri-runc", "/run/nri-runc"];
-/// What the fake systemd does: it has one unit.
+/// The commands of the fake systemd, which has one unit.
 const UNITS: &str =
     "#!/bin/sh\n[ \"$2\" = containerd.service ] && exec containerd-unit \"$1\"\nexit 1\n";
 
-/// What one row leaves for the next.
+/// State that one row leaves for the next.
 #[derive(Default)]
 pub(super) struct Installed {
     before: NodeFiles,
@@ -38,14 +38,14 @@ pub(super) struct Installed {
 
 static INSTALLED: Mutex<Option<Installed>> = Mutex::new(None);
 
-/// The state that the row before has left.
+/// The state that the previous row has left.
 pub(super) fn installed() -> MutexGuard<'static, Option<Installed>> {
     let state = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(state.is_some(), "the chart was not installed: see the row `helm install`");
     state
 }
 
-/// Ends what was started for these rows.
+/// Stops the processes of these rows.
 pub(super) fn stop() {
     *INSTALLED.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
@@ -64,7 +64,7 @@ pub(super) fn import_image(cluster: &Cluster, image: &str) {
     cluster.machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
 }
 
-/// A systemd whose one unit is the node's containerd.
+/// A systemd whose only unit is the node's containerd.
 pub(super) fn start_systemd(cluster: &Cluster) -> Process {
     let program = helm::node_helper("examples/fake_systemd");
     let link = Path::new(PROGRAMS).join("fake-systemd");
@@ -89,7 +89,7 @@ fn label() -> Value {
     Node::state()["metadata"]["labels"][LABEL].clone()
 }
 
-/// What the pod of the DaemonSet says.
+/// The log of the DaemonSet's pod.
 fn pod_log() -> String {
     let of = format!("daemonset/{RELEASE}");
     run(&["--namespace", NAMESPACE, "logs", &of]).unwrap_or_else(|error| error)
@@ -122,7 +122,7 @@ pub(super) fn the_chart_installs_on_a_clean_node(cluster: &Cluster) -> String {
     if let Some(state) = installed().as_mut() {
         (state.first_daemon, state.plugin) = (Some(daemon), Some(plugin));
     }
-    // It stays for the rows that follow.
+    // It stays for the following rows.
     std::mem::forget(space);
     format!(
         "the DaemonSet wrote the node's files, restarted containerd once over D-Bus and labelled the node; a \
@@ -163,7 +163,7 @@ pub(super) fn an_upgrade_misses_no_pod(_: &Cluster) -> String {
     )
 }
 
-/// What is left of the release in the cluster.
+/// The objects of the release that are left in the cluster.
 fn leftovers() -> String {
     let kinds = "daemonsets,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,\
                  runtimeclasses,jobs,pods,validatingadmissionpolicies,validatingadmissionpolicybindings";
@@ -180,14 +180,14 @@ pub(super) fn an_uninstalled_node_is_as_it_was(_: &Cluster) -> String {
     let refused = helm::run(&uninstall).expect_err("it uninstalled what a pod needs");
     assert!(refused.contains("in use by chart/first"), "{refused}");
     assert_eq!(label(), "true", "the node is no longer ready");
-    // A user may change their mind: until then helm calls the release `uninstalling`.
+    // A user may undo the removal: until then helm calls the release `uninstalling`.
     helm::does(&["rollback", RELEASE, "2", "--namespace", NAMESPACE]);
     let status = helm::does(&["status", RELEASE, "--namespace", NAMESPACE]);
     assert!(status.contains("STATUS: deployed"), "{status}");
     let space = Namespace::existing("chart");
     adjusted_pod(&space, "still");
     space.empties();
-    // The plugin's own end is not what is shown here.
+    // The plugin's own exit is not tested here.
     drop(state);
     if let Some(state) = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         state.plugin = None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods for the rows of the chart: one that shows what plugins gave it, and a stream of them.
+//! Pods for the rows of the chart: one that prints its plugins' values, and a stream of pods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,17 +11,17 @@ use super::manifests::{SHOWS_CARD, card, container, pod, spec};
 
 /// The pause between two pods of a stream.
 const PAUSE: Duration = Duration::from_millis(300);
-/// Pods of a stream after what it accompanies is over.
+/// Pods of a stream after the accompanied operation.
 const AFTERWARDS: usize = 2;
 
-/// A pod that runs through nri-runc, and shows that its plugin was asked.
+/// A pod that runs through nri-runc and shows that its plugin was asked.
 #[track_caller]
 pub(super) fn adjusted_pod(space: &Namespace, name: &str) {
     space.apply(pod(name, &card(), &spec(&[container("app", SHOWS_CARD)])));
     is_adjusted(space, name);
 }
 
-/// It runs, and its plugin was asked.
+/// Checks that it runs, and that its plugin was asked.
 #[track_caller]
 fn is_adjusted(space: &Namespace, name: &str) {
     space.waits(name, "condition=Ready", 90);
@@ -55,7 +55,7 @@ impl Stream {
         Self { is_over, thread, space }
     }
 
-    /// Ends it; every pod of it was adjusted. How many there were; they are deleted.
+    /// Ends it; checks that every pod was adjusted and deletes them. Returns their number.
     #[track_caller]
     pub(super) fn end(self) -> usize {
         self.is_over.store(true, Ordering::Relaxed);

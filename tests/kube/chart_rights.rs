@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the pod of the chart's DaemonSet may do on its node, and its token in the cluster: who takes over
-//! the pod gets no more.
+//! The permissions of the chart's DaemonSet pod on its node, and of its token in the cluster: an attacker
+//! who controls the pod gets no more.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,10 +16,10 @@ use super::kubectl::{Namespace, apply, does, run};
 use super::machine::{command, wait_for, write};
 use super::node::NAME;
 
-/// Where a token of the pod's account is kept, as kubelet gives it to the pod.
+/// The file with a token of the pod's account, as kubelet gives it to the pod.
 pub(super) const ACCOUNT: &str = "/var/lib/kubernetes/account";
 
-/// What its account must not do.
+/// Requests that its account must not make.
 const FORBIDDEN: [&[&str]; 11] = [
     &["get", "nodes"],
     &["update", "nodes"],
@@ -34,7 +34,7 @@ const FORBIDDEN: [&[&str]; 11] = [
     &["list", "pods", "--namespace", NAMESPACE],
 ];
 
-/// Patches that RBAC allows and the policy does not, with its reason.
+/// Patches that RBAC permits and the policy does not, with its reason.
 const REFUSED: [(&str, &str); 5] = [
     (r#"{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}"#, "no label but"),
     (r#"{"metadata":{"labels":{"kubernetes.io/hostname":null}}}"#, "no label but"),
@@ -63,7 +63,7 @@ fn may(account: &str, words: &[&str]) -> bool {
     answer.unwrap_or_else(|error| error).trim().starts_with("yes")
 }
 
-/// A token of the pod's account, bound to the pod as kubelet's is.
+/// A token of the pod's account, bound to the pod like kubelet's.
 fn take_token() {
     let space = Namespace::existing(NAMESPACE);
     let pods = space.pods();
@@ -72,7 +72,7 @@ fn take_token() {
     take_token_of(&space, pod["metadata"]["name"].as_str().unwrap());
 }
 
-/// The same for a pod by its name.
+/// Likewise for a pod by its name.
 pub(super) fn take_token_of(space: &Namespace, name: &str) {
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", name];
     let token = space.does(&[&["create", "token", RELEASE], &bound[..]].concat());
@@ -81,12 +81,12 @@ pub(super) fn take_token_of(space: &Namespace, name: &str) {
     write(&format!("{ACCOUNT}/ca.crt"), &authority, 0o600);
 }
 
-/// A patch of a node with that token; the failure's line.
+/// Patches a node with that token; returns the line of a failure.
 fn patch(node: &str, patch: &str) -> Result<(), String> {
     api("PATCH", &format!("nodes/{node}"), patch)
 }
 
-/// A request with that token; the failure's line.
+/// Sends a request with that token; returns the line of a failure.
 pub(super) fn api(method: &str, path: &str, body: &str) -> Result<(), String> {
     let mut helper = command(&node_helper("nri-runc-node-helper").display().to_string());
     helper.args(["api", method, &format!("/api/v1/{path}")]);
@@ -121,7 +121,7 @@ pub(super) fn its_pod_may_do_what_it_needs_alone(_: &Cluster) -> String {
     }
     take_token();
     for (wrong, why) in REFUSED {
-        // A policy is in force a moment after it was made.
+        // A policy is in force a moment after its creation.
         let said = wait_for("the policy refuses it", || patch(NAME, wrong).err());
         assert!(said.contains(why), "{wrong}: {said}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A promise (`[[require]]`) by claims, with kubelet's own word on them and a DRA driver: pods with the claim need
-//! the plugin, others do not; what kubelet does not say counts as a match.
+//! A promise (`[[require]]`) by claims, with kubelet's data and a DRA driver: pods with the claim need the plugin,
+//! others do not; unknown data counts as a match.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::plugins::Plugin;
 const FILE: &str = "/etc/nri-runc/config.d/claims.toml";
 /// The driver that the promise names: its devices are CDI devices.
 const GPU: &str = "gpu.example.org";
-/// One that gives containers no device.
+/// A driver that gives containers no device.
 const NIC: &str = "nic.example.org";
 /// The extended resource of its device plugin.
 const UNIT: &str = "gpu.example.org/unit";
@@ -60,8 +60,8 @@ impl Drop for Promised<'_> {
     }
 }
 
-/// Applies a pod whose containers want these: a claim, by driver, or an extended resource. `init` is for an ordinary
-/// init container.
+/// Applies a pod whose containers request these: a claim, by driver, or an extended resource. `init` is for an
+/// ordinary init container.
 fn put(space: &Namespace, name: &str, init: Option<&str>, app: Option<&str>) {
     let with = |name: &str, script: &str, wanted: Option<&str>| {
         let mut one = container(name, script);
@@ -92,7 +92,7 @@ fn short(driver: &str) -> &str {
     driver.split('.').next().unwrap()
 }
 
-/// Waits for the event with the refusal of a pod; the reason goes on as `why` does.
+/// Waits for the event with the refusal of a pod; the reason ends with `why`.
 #[track_caller]
 fn refused(space: &Namespace, pod: &str, why: &str) {
     let line = format!("the promise \"gpu driver\" refuses pod claims/{pod} ({why}");
@@ -118,7 +118,7 @@ fn is_kubelet_readable() -> bool {
     rows.find(|row| row["check"] == "kubelet").unwrap()["ok"] == true
 }
 
-/// Without the plugin: what has the claim does not start, what has not does.
+/// Without the plugin: pods with the claim do not start, others do.
 fn needs_the_plugin(cluster: &Cluster, space: &Namespace) {
     put(space, "plain", None, None);
     put(space, "nic", None, Some(NIC));
@@ -140,7 +140,7 @@ fn needs_the_plugin(cluster: &Cluster, space: &Namespace) {
     refused(space, "late", CLAIM);
 }
 
-/// kubelet's retries start the pods once the plugin is there; without it what runs lives on.
+/// kubelet's retries start the pods once the plugin is connected; without it running pods continue.
 fn starts_with_the_plugin(space: &Namespace) {
     let plugin = connect();
     for pod in ["user", "init", "unit", "late"] {
@@ -149,7 +149,7 @@ fn starts_with_the_plugin(space: &Namespace) {
     for (pod, container) in [("user", "app"), ("init", "init")] {
         assert_eq!(space.logs(pod, container), "claim=gpu.example.org\n", "{pod}");
     }
-    // A kubelet that is started anew forgets the device plugin.
+    // A restarted kubelet forgets the device plugin.
     space.does(&["delete", "pod", "unit"]);
     let first = running("claims", "user", "app").id;
     let promise = admin(&["explain", &first])["promises"][0].clone();
@@ -160,12 +160,12 @@ fn starts_with_the_plugin(space: &Namespace) {
     assert_eq!(running("claims", "user", "app").id, first);
 }
 
-/// A kubelet that lists no claims has them on record.
+/// For a kubelet that lists no claims, its records have them.
 fn reads_the_record(cluster: &Cluster, space: &Namespace) {
     cluster.node.restart_kubelet(&cluster.machine, &[HIDDEN], || {
         for (pod, driver) in [("hidden", GPU), ("hidden-nic", NIC)] {
             put(space, pod, None, Some(driver));
-            // A kubelet that starts deletes the devices of its node, and a driver publishes them half a minute later.
+            // A starting kubelet deletes the devices of its node, and a driver publishes them half a minute later.
             space.waits(pod, "condition=PodScheduled", 60);
         }
     });
@@ -173,7 +173,7 @@ fn reads_the_record(cluster: &Cluster, space: &Namespace) {
     space.waits("hidden-nic", "condition=Ready", 60);
 }
 
-/// A socket that is absent, or another program's: any pod may have the claim.
+/// A socket that is absent or belongs to another program: any pod may have the claim.
 fn doubts_without_kubelet(space: &Namespace, promised: &Promised<'_>) {
     assert!(is_kubelet_readable());
     for (pod, socket) in

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control plane: etcd, the API server, the controllers and the scheduler, on loopback and
-//! the bridge of the pods.
+//! The control plane: etcd, the API server, the controllers and the scheduler, on loopback and the
+//! bridge of the pods.
 
 use serde_json::json;
 
@@ -9,14 +9,14 @@ use super::machine::{Machine, Process, wait_for, write};
 const STORE: &str = "http://127.0.0.1:2379";
 const SERVER: &str = "https://127.0.0.1:6443";
 pub(super) const SERVER_PORT: &str = "6443";
-/// Nobody outside of the machine reaches the server.
+/// The server can only be reached from this machine.
 const TOKEN: &str = "the-only-user-of-this-cluster";
 pub(super) const KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// The address of the node on the bridge of its pods.
 pub(super) const NODE_ADDRESS: &str = "10.88.0.1";
 pub(super) const CERTIFICATES: &str = "/var/lib/kubernetes";
 
-/// Starts it; it answers when this returns.
+/// Starts it; it responds when this returns.
 pub(super) fn start(machine: &Machine) -> Vec<Process> {
     write_access();
     let store = etcd(machine);
@@ -48,7 +48,7 @@ fn write_access() {
     write(KUBECONFIG, &config.to_string(), 0o600);
 }
 
-/// It lives as long as the test: nothing has to reach a disk.
+/// It lives as long as the test, so nothing has to be written to a disk.
 fn etcd(machine: &Machine) -> Process {
     let words = [
         "--data-dir=/var/lib/etcd",
@@ -65,7 +65,7 @@ fn api_server(machine: &Machine) -> Process {
     let key = format!("{CERTIFICATES}/apiserver.key");
     let words = [
         &format!("--etcd-servers={STORE}"),
-        // Pods ask it too, on the bridge.
+        // Pods contact it too, on the bridge.
         "--bind-address=0.0.0.0",
         &format!("--secure-port={SERVER_PORT}"),
         &format!("--advertise-address={NODE_ADDRESS}"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The handler that `install` made is one of the node, and a Deployment uses it.
+//! The handler of `install` becomes one of the node, and a Deployment uses it.
 
 use super::Cluster;
 use super::heard::whole_lives;
@@ -22,7 +22,7 @@ pub(super) fn three_replicas_have_what_plugins_give(_: &Cluster) -> String {
     let space = Namespace::new("deployment");
     let wants = spec(&[container("app", SHOWS_CARD)]);
     space.apply(deployment("web", 3, &card(), &wants));
-    // The same pod through containerd's own handler is not ours.
+    // The same pod through containerd's own handler does not use nri-runc.
     let mut plain = wants;
     plain.as_object_mut().unwrap().remove("runtimeClassName");
     space.apply(pod("plain", &card(), &plain));

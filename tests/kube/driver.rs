@@ -13,7 +13,7 @@ use super::node::NAME;
 
 const PROGRAM: &str = "kube-driver";
 
-/// One that runs, until it is dropped.
+/// A running driver, until it is dropped.
 pub(super) struct Driver {
     name: &'static str,
     process: Process,
@@ -43,7 +43,7 @@ impl Driver {
         started
     }
 
-    /// A template of claims to one of its devices; it has the driver's name.
+    /// A template of claims for one of its devices, with the driver's name.
     pub(super) fn offer(&self, space: &Namespace) {
         let request = json!({"name": "one", "exactly": {"deviceClassName": self.name}});
         space.apply(json!({

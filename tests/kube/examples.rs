@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sample plugin as a DaemonSet, as `contrib/kubernetes/examples` has it: it connects from its pod, and is
+//! A sample plugin as a DaemonSet, as in `contrib/kubernetes/examples`: it connects from its pod, and is
 //! replaced by its next pod while containers are created.
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use super::manifests::{container, pod, spec};
 
 const PLUGIN: &str = "ulimit-adjuster";
 const DAEMONSET: &str = "daemonset/nri-plugin-ulimit-adjuster";
-/// Pods that are created while it is replaced.
+/// Pods that are created during the replacement.
 const PODS: usize = 12;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
 

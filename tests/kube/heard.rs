@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the event logger wrote down: a plugin that hears everything, over all daemons of the test.
+//! The events in the file of the event logger, a plugin that subscribes to everything, over all
+//! daemons of the test.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::machine::wait_for;
 use super::node::EVENTS;
 
-/// A container that lived to its end.
+/// The events of a container from start to end.
 pub(super) const LIFE: [&str; 6] = [
     "CreateContainer",
     "PostCreateContainer",
@@ -22,7 +23,7 @@ pub(super) const POD_LIFE: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "Remo
 /// The events of one pod or container, in order.
 type Events = Vec<String>;
 
-/// What it heard about a namespace, updates left out: kubelet makes those at any time.
+/// The events of a namespace, without updates, which kubelet may send at any time.
 pub(super) struct Heard(Vec<Value>);
 
 impl Heard {
@@ -47,12 +48,12 @@ impl Heard {
             .collect()
     }
 
-    /// By the id of the container: one that is restarted is another one.
+    /// By the ID of the container: a restarted one has another ID.
     pub(super) fn containers(&self) -> BTreeMap<String, Events> {
         self.by("container")
     }
 
-    /// By the id of the pod.
+    /// By the ID of the pod.
     pub(super) fn pods(&self) -> BTreeMap<String, Events> {
         let mut pods = self.by("pod");
         for events in pods.values_mut() {
@@ -73,7 +74,8 @@ impl Heard {
     }
 }
 
-/// Waits until every pod and container of the namespace has ended; each was told once. How many.
+/// Waits until every pod and container of the namespace has ended, and checks that each was sent
+/// once. Returns their numbers.
 #[track_caller]
 pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
     let is_whole = |heard: &Heard| {
@@ -96,9 +98,9 @@ pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
     (pods.len(), containers.len())
 }
 
-/// The same over a daemon that was replaced: its plugins are launched anew and told of what runs,
-/// in place of an event that was due meanwhile. No event comes twice or out of order, and whoever
-/// was started has ended.
+/// Likewise with a daemon that was replaced: its plugins are launched again and synchronized with
+/// running containers, instead of an event that was due meanwhile. No event comes twice or out of
+/// order, and every started container has ended.
 #[track_caller]
 pub(super) fn lives_in_order(namespace: &str) -> (usize, usize) {
     let heard = Heard::of(namespace);

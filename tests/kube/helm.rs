@@ -12,7 +12,7 @@ use super::node::CONFIGURATION;
 /// The namespace and the name of the release.
 pub(super) const NAMESPACE: &str = "kube-system";
 pub(super) const RELEASE: &str = "nri-runc";
-/// What the release gives the nodes as their configuration.
+/// The configuration that the release gives the nodes.
 const CONFIG_FILE: &str = "/var/lib/kubernetes/node.toml";
 
 /// The folder of the chart, or one beside it.
@@ -28,13 +28,13 @@ fn program() -> PathBuf {
     std::env::var_os("NRI_RUNC_HELM").map(PathBuf::from).expect("scripts/kube.sh names helm")
 }
 
-/// A program of the node helper's crate, as `scripts/kube.sh` has built it.
+/// A program of the node helper's crate, built by `scripts/kube.sh`.
 pub(super) fn node_helper(name: &str) -> PathBuf {
     let folder = std::env::var_os("NRI_RUNC_NODE_HELPER").map(PathBuf::from);
     folder.expect("scripts/kube.sh names the folder of the node helper").join(name)
 }
 
-/// What helm prints, or what it says instead.
+/// Runs helm; returns its output, or its error.
 pub(super) fn run(words: &[&str]) -> Result<String, String> {
     let mut helm = command(&program().display().to_string());
     helm.arg("--kubeconfig").arg(KUBECONFIG).args(words).stdin(Stdio::null());
@@ -51,7 +51,7 @@ pub(super) fn does(words: &[&str]) -> String {
     run(words).unwrap_or_else(|error| panic!("helm {}: {error}", words.join(" ")))
 }
 
-/// `install` or `upgrade` with the values of this node; `comment` makes another configuration.
+/// `install` or `upgrade` with the values of this node; `comment` changes the configuration.
 pub(super) fn release(verb: &str, tag: &str, comment: &str) -> Result<String, String> {
     write(CONFIG_FILE, &format!("# {comment}\n{CONFIGURATION}"), 0o644);
     let said = run(&[

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is really in force: the records of the daemon, and the files of the kernel.
+//! The values in force: the records of the daemon, and the files of the kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub(super) fn admin(words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-/// The pid of the daemon that is there.
+/// The PID of the current daemon.
 pub(super) fn daemon() -> Option<i32> {
     admin(&["status"])["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
 }
@@ -69,7 +69,7 @@ impl Running {
         text.split_whitespace().next().unwrap_or_default().to_owned()
     }
 
-    /// Its cgroup in the hierarchy of a controller; of none for version 2.
+    /// Its cgroup in the hierarchy of a controller; without a controller, that of version 2.
     fn cgroup(&self, controller: &str) -> Option<PathBuf> {
         let lines =
             std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that a user of the cluster does goes through kubectl; each row of the table has a
-//! Kubernetes namespace of its own, which ends with it.
+//! All operations of a cluster's user go through kubectl; each row of the table has a separate
+//! Kubernetes namespace, which is deleted at its end.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::control::KUBECONFIG;
 use super::machine::{command, wait_for};
 
-/// What kubectl prints, or why it fails.
+/// Runs kubectl; returns its output, or its error.
 pub(super) fn run(words: &[&str]) -> Result<String, String> {
     run_with(words, "")
 }
@@ -39,7 +39,7 @@ pub(super) fn apply(manifest: &Value) {
     run_with(&["apply", "-f", "-"], &manifest.to_string()).unwrap();
 }
 
-/// A namespace of Kubernetes; everything in it is deleted with it, unless it was there before.
+/// A namespace of Kubernetes; it is deleted with its content, unless it existed before.
 pub(super) struct Namespace(&'static str, bool);
 
 impl Namespace {
@@ -48,7 +48,7 @@ impl Namespace {
         Self(name, true)
     }
 
-    /// One that is not this row's to delete.
+    /// A namespace that this row must not delete.
     pub(super) fn existing(name: &'static str) -> Self {
         Self(name, false)
     }
@@ -85,7 +85,7 @@ impl Namespace {
         pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).cloned().collect()
     }
 
-    /// Waits for a pod's condition; what the pod looks like where it never comes.
+    /// Waits for a pod's condition; prints the pod if it never comes.
     #[track_caller]
     pub(super) fn waits(&self, pod: &str, condition: &str, seconds: u32) {
         let (pod, until) = (format!("pod/{pod}"), format!("--for={condition}"));
@@ -95,7 +95,7 @@ impl Namespace {
         }
     }
 
-    /// What Kubernetes complains about here.
+    /// The warnings of Kubernetes here.
     pub(super) fn warnings(&self) -> String {
         let words = ["get", "events", "--field-selector=type=Warning", "-o", "json"];
         let list: Value = serde_json::from_str(&self.run(&words).unwrap_or_default())
@@ -109,10 +109,10 @@ impl Namespace {
         self.run(&["logs", pod, "-c", container]).unwrap_or_default()
     }
 
-    /// Deletes everything of it, and waits until no pod is left.
+    /// Deletes its whole content, and waits until no pod is left.
     #[track_caller]
     pub(super) fn empties(&self) {
-        // First those that would replace a pod that is deleted.
+        // First the objects that would replace a deleted pod.
         self.does(&["delete", "deployments", "--all", "--cascade=foreground", "--timeout=120s"]);
         self.does(&["delete", "pods", "--all", "--wait=false"]);
         wait_for("all pods are gone", || {

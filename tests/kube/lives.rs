@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that end: again and again, one after the other, and because a plugin wants it.
+//! Containers that end: repeatedly, one after the other, and by a plugin's request.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, pod, spec};
 use super::plugins::Plugin;
 
-/// How often the crash loop turns.
+/// Number of turns of the crash loop.
 const TURNS: u64 = 3;
 
 fn status(space: &Namespace, pod: &str) -> Value {
@@ -77,7 +77,7 @@ pub(super) fn a_plugin_evicts_and_kubelet_starts_anew(_: &Cluster) -> String {
     space.waits("victim", "condition=Ready", 60);
     let first = running("evictions", "victim", "app").id;
 
-    // One that may not changes nothing, and the operator sees why.
+    // A plugin without permission changes nothing, and the operator sees the reason.
     let silent = || Arc::new(RespondingPlugin::always(Response::Answer));
     let powerless = Plugin::connect("40-powerless", silent());
     powerless.evict(&first, "I want it").unwrap();

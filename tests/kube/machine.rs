@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine that `scripts/kube.sh` makes out of namespaces, and the programs on it. Without it
-//! nothing here runs: everything is at its usual place, `/etc/containerd`, `/run`, `/var/lib`.
+//! The machine that `scripts/kube.sh` builds from namespaces, and its programs. Without it nothing
+//! here runs, because every file is at its usual path: `/etc/containerd`, `/run`, `/var/lib`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,14 +10,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use test_support::{skip, tools};
 
-/// How long anything may take on a machine that does other things too. kubelet removes dead
-/// containers and pods about once a minute, and their end is told then.
+/// Time limit of every wait on a busy machine. kubelet removes dead containers and pods about once
+/// a minute, and their end is sent then.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long a program may take to end by itself.
+/// Time for a program to exit by itself.
 const END_WAIT: Duration = Duration::from_secs(10);
-/// Where a node's own programs are.
+/// The folder of a node's own programs.
 pub(super) const PROGRAMS: &str = "/usr/local/bin";
-/// Where the DaemonSet of the chart puts nri-runc.
+/// The folder in which the DaemonSet of the chart puts nri-runc.
 const FROM_IMAGE: &str = "/opt/nri-runc/bin";
 
 pub(super) struct Machine {
@@ -25,7 +25,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// This process's own; `None` after saying why the test is skipped.
+    /// The machine of this process; `None` after printing why the test is skipped.
     pub(super) fn own() -> Option<Self> {
         let Some(work) = std::env::var_os("NRI_RUNC_KUBE").map(PathBuf::from) else {
             skip::machine_lacks("a Kubernetes of one node (make kube builds and runs it)");
@@ -61,7 +61,7 @@ impl Machine {
         Some(())
     }
 
-    /// The cgroup of everything that kubelet starts.
+    /// The cgroup of all processes that kubelet starts.
     pub(super) fn cgroup(&self) -> String {
         self.work.file_name().unwrap().to_string_lossy().into_owned()
     }
@@ -102,7 +102,7 @@ fn succeeded(program: &str, words: &[&str], output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A program of this machine, by name or path, with nothing of the environment of the tests.
+/// A program of this machine, by name or path, without the environment of the tests.
 pub(super) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("HOME", "/var/lib/kubernetes"); // kubectl keeps a cache there
@@ -139,12 +139,12 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Ends it in order; by force where it does not end.
+    /// Stops it by SIGTERM, and by SIGKILL if it does not exit.
     pub(super) fn stop(&mut self) {
         self.stop_within(END_WAIT);
     }
 
-    /// The same for one that has more to do.
+    /// Likewise for a program that takes longer.
     pub(super) fn stop_within(&mut self, wait: Duration) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         let _gone = kill(pid, Signal::SIGTERM);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make kube`: a Kubernetes of one node, with nothing in it that knows of us but a RuntimeClass.
-//! What a user does with kubectl is done here, while plugins change what runs. It prints a table.
+//! `make kube`: a Kubernetes of one node, in which only a RuntimeClass names nri-runc. The rows act
+//! as a user of kubectl, while plugins change the pods. It prints a table.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 
@@ -18,6 +18,7 @@ mod helm;
 mod inside;
 mod kubectl;
 mod lives;
+mod load;
 mod machine;
 mod manifests;
 mod node;
@@ -35,10 +36,10 @@ use machine::{Machine, Process};
 use node::Node;
 use table::Table;
 
-/// Shows something; it returns its evidence, or panics.
+/// Tests something; returns its evidence, or panics.
 type Scenario = fn(&Cluster) -> String;
 
-/// What is shown, in this order, and the word that selects it alone (`KUBE=word,word`).
+/// The tested properties, in this order, and the word that selects each (`KUBE=word,word`).
 const ROWS: &[(&str, &str, Scenario)] = &[
     ("manifests", "chart, kustomizations, examples", rendered::every_manifest_is_valid),
     ("manifests", "kustomizations are the chart", rendered::each_kustomization_is_the_chart),
@@ -85,15 +86,16 @@ const ROWS: &[(&str, &str, Scenario)] = &[
         upheaval::a_daemon_is_restarted_in_the_middle_of_a_rollout,
     ),
     ("drain", "the node is drained", upheaval::a_node_is_drained_and_used_again),
+    ("load", "a node under load", load::a_node_under_load_loses_nothing),
 ];
 
-/// Rows for a node on which nothing was installed by hand.
+/// Rows for a node without a manual installation.
 const CLEAN: &[&str] = &["manifests", "chart", "reports", "book", "examples"];
 
-/// Rows that run only where they are named: building what they need takes minutes more.
+/// Rows that run only if they are named: their builds take minutes more.
 const NAMED: &[&str] = &["examples"];
 
-/// A cluster that runs.
+/// A running cluster.
 struct Cluster {
     machine: Machine,
     node: Node,
@@ -107,7 +109,7 @@ impl Cluster {
         Self { machine, node, _control: control }
     }
 
-    /// What the programs said last.
+    /// The ends of the programs' logs.
     fn log_tails(&self) -> String {
         let names = ["kubelet", "containerd", "kube-apiserver", "kube-controller-manager"];
         let tails = names.iter().map(|name| self.machine.log_tail(name));
@@ -147,7 +149,7 @@ fn users_of_kubernetes_can_work_while_plugins_adjust() {
                 }
                 scenario(&cluster)
             });
-            // It takes minutes: whoever waits sees where it is.
+            // It takes minutes, so progress is shown.
             eprint!("{}", table.last());
         }
     }

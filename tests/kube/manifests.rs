@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods as their authors write them, on the image that the node has.
+//! Pods as their authors write them, on the image of the node.
 
 use serde_json::{Value, json};
 
-/// The annotations of a pod that wants the card (a CDI device with a variable, `CARD=one`).
+/// The annotations of a pod that requests the card (a CDI device with a variable, `CARD=one`).
 pub(super) fn card() -> Value {
     json!({"cdi-devices.noderesource.dev": r#"["example.org/card=one"]"#})
 }
 
-/// What a program prints that was given the card, then it sleeps.
+/// Prints the card's variable, and then sleeps.
 pub(super) const SHOWS_CARD: &str = "echo card=$CARD; exec sleep 100000";
 
 /// A container that runs a script.

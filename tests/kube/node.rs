@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node: a containerd with its default configuration, kubelet, sample plugins that the daemon
-//! launches, and, once it is registered, nri-runc as its packages install it. No daemon is started here: the
-//! first container does that.
+//! The node: a containerd with its default configuration, kubelet, sample plugins that the daemon launches,
+//! and, once it is registered, nri-runc as its packages install it. The first container starts the daemon.
 
 use std::cell::{OnceCell, RefCell};
 
@@ -13,13 +12,13 @@ use super::kubectl::{self, apply};
 use super::machine::{Machine, PROGRAMS, Process, wait_for, write};
 
 pub(super) const NAME: &str = "node";
-/// Where plugins connect that the daemon does not launch.
+/// The socket for plugins that the daemon does not launch.
 pub(super) const PLUGINS: &str = "/var/run/nri/nri.sock";
-/// What the event logger wrote down.
+/// The file of the event logger.
 pub(super) const EVENTS: &str = "/var/log/nri-events.json";
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
-/// A protected node: without the injector nothing runs, and an eviction is quick.
+/// A protected node: without the injector no pod runs, and an eviction is quick.
 pub(super) const CONFIGURATION: &str = r#"[log]
 target = "file"
 level = "debug"
@@ -33,12 +32,12 @@ evict = "deny"
 
 pub(super) struct Node {
     kubelet: RefCell<Process>,
-    /// What `install` said.
+    /// The output of `install`.
     installed: OnceCell<String>,
 }
 
 impl Node {
-    /// Starts it without nri-runc, and waits until Kubernetes calls it ready.
+    /// Starts it without nri-runc, and waits until Kubernetes reports it ready.
     pub(super) fn start(machine: &Machine) -> Self {
         configure_containerd(machine);
         write("/etc/cni/net.d/10-pods.conflist", &network(), 0o644);
@@ -59,7 +58,7 @@ impl Node {
         Self { kubelet, installed: OnceCell::new() }
     }
 
-    /// Has it registered by hand, once; what `install` said.
+    /// Registers it manually, once; returns the output of `install`.
     pub(super) fn registered(&self, machine: &Machine) -> &str {
         self.installed.get_or_init(|| {
             let installed = install(machine);
@@ -78,7 +77,17 @@ impl Node {
         })
     }
 
-    /// The node as Kubernetes has it.
+    /// Removes it, so that the engine serves plugins itself; no row may need it after that.
+    pub(super) fn removed(&self, machine: &Machine) {
+        wait_for("no container needs it", || {
+            super::inside::admin(&["pods"]).as_array().is_some_and(Vec::is_empty).then_some(())
+        });
+        let script = test_support::program::project().join("install.sh").display().to_string();
+        machine.run("sh", &[&script, "--uninstall"]);
+        machine.run("containerd-unit", &["restart"]);
+    }
+
+    /// The node as Kubernetes shows it.
     pub(super) fn state() -> Value {
         let node = kubectl::run(&["get", "node", NAME, "-o", "json"]);
         node.ok().and_then(|node| serde_json::from_str(&node).ok()).unwrap_or_default()
@@ -92,7 +101,7 @@ impl Node {
         names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Replaces kubelet by one without these features. The containers run on.
+    /// Restarts kubelet without these features. The containers keep running.
     pub(super) fn restart_kubelet(
         &self,
         machine: &Machine,
@@ -105,21 +114,21 @@ impl Node {
         *kubelet = run_kubelet(machine, disabled);
     }
 
-    /// Ends kubelet, which would start pods anew, before the engine.
+    /// Stops kubelet, which would restart pods, before the engine.
     pub(super) fn stop(&mut self, machine: &Machine) {
         self.kubelet.get_mut().stop();
         machine.run("containerd-unit", &["stop"]);
     }
 }
 
-/// What systemd would do for the engine: no service manager runs here.
+/// Replaces systemd for the engine: no service manager runs here.
 fn write_unit(machine: &Machine) {
     let log = machine.log("containerd").display().to_string();
     let unit = include_str!("containerd-unit.sh").replace("@LOG@", &log);
     write(&format!("{PROGRAMS}/containerd-unit"), &unit, 0o755);
 }
 
-/// Its default configuration; what is particular to this machine goes into a file beside it.
+/// Its default configuration; a file beside it has this machine's own settings.
 fn configure_containerd(machine: &Machine) {
     let text = machine.run("containerd", &["config", "default"]);
     let version = text.lines().find(|line| line.starts_with("version")).unwrap().to_owned();
@@ -137,7 +146,7 @@ fn network() -> String {
     json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "pods"}]}).to_string()
 }
 
-/// A device of CDI, as a vendor's software leaves it on a node: a device node and a variable.
+/// A CDI device, as a vendor's software installs it on a node: a device node and a variable.
 fn write_device() {
     let edits = json!({
         "env": ["CARD=one"],
@@ -162,7 +171,7 @@ fn import_image(machine: &Machine) {
     machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
 }
 
-/// Pre-installed plugins: the daemon launches them, and launches them anew when it was killed.
+/// Pre-installed plugins: the daemon launches them, again after it was killed.
 fn put_plugins(machine: &Machine) {
     for (name, program) in [
         ("10-device-injector", "device_injector"),
@@ -176,7 +185,7 @@ fn put_plugins(machine: &Machine) {
     write("/etc/nri/conf.d/99-event-logger.conf", &format!("file = {EVENTS}\n"), 0o644);
 }
 
-/// As an administrator does it.
+/// Installs as an administrator does.
 fn install(machine: &Machine) -> String {
     let project = test_support::program::project();
     let script = project.join("install.sh").display().to_string();
@@ -205,7 +214,7 @@ fn run_kubelet(machine: &Machine, disabled: &[&str]) -> Process {
         "localStorageCapacityIsolation": false,
         "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%"},
         "resolvConf": "",
-        // Of two CPUs one is exclusive.
+        // One of two CPUs is exclusive.
         "cpuManagerPolicy": "static",
         "cpuManagerReconcilePeriod": "1s",
         "reservedSystemCPUs": "0",
@@ -228,7 +237,7 @@ fn run_kubelet(machine: &Machine, disabled: &[&str]) -> Process {
     machine.start("kubelet", &words)
 }
 
-/// kubelet wants its root to be there, in every hierarchy.
+/// kubelet requires its root cgroup to exist, in every hierarchy.
 fn make_cgroup(cgroup: &str) {
     let top = std::path::Path::new("/sys/fs/cgroup");
     let name = cgroup.trim_start_matches('/');
@@ -239,7 +248,7 @@ fn make_cgroup(cgroup: &str) {
     for hierarchy in std::fs::read_dir(top).unwrap().flatten() {
         let dir = hierarchy.path().join(name);
         std::fs::create_dir_all(&dir).unwrap();
-        // A new one has no CPUs, and nothing runs in it.
+        // A new cgroup has no CPUs, and no process can run in it.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if let Ok(values) = std::fs::read(hierarchy.path().join(file)) {
                 let mut options = std::fs::OpenOptions::new();

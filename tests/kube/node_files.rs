@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's files, so that two moments can be compared: each with its mode and a sum of its bytes.
+//! The node's files at one moment, for comparison: each with its mode and a checksum.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where an installation may leave something.
+/// Folders in which an installation may leave something.
 const FOLDERS: [&str; 5] = ["/etc", "/opt", "/usr/local/bin", "/var/lib/nri-runc", "/run/nri-runc"];
 
-/// Of a larger file size and time are compared: it is none of a configuration.
+/// Larger files are compared by size and time, because they are no configuration.
 const LARGE: u64 = 1 << 20;
 
-/// Mode and sum of each file, or the target of a link.
+/// Mode and checksum of each file, or the target of a link.
 pub(super) type NodeFiles = BTreeMap<PathBuf, (u32, String)>;
 
 pub(super) fn all() -> NodeFiles {

@@ -10,7 +10,7 @@ use super::machine::wait_for;
 use super::manifests::{container, pod, spec};
 use super::node::Node;
 
-/// The reconcile period of the CPU manager is 1 s: it has come by more than once.
+/// The reconcile period of the CPU manager is 1 s, so it has run more than once.
 const RECONCILED: std::time::Duration = std::time::Duration::from_secs(4);
 
 pub(super) fn the_static_cpu_manager_and_a_plugin_both_pin(_: &Cluster) -> String {

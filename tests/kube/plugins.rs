@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins in the test's own process: they connect to the plugin socket as a DaemonSet's would,
-//! and leave when they are dropped.
+//! Plugins in the test's own process: they connect to the plugin socket like a DaemonSet's, and
+//! disconnect on drop.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,11 +24,7 @@ impl Plugin {
     /// Connects it as `id` (`NN-name`); it is synchronized when this returns.
     #[track_caller]
     pub(super) fn connect(id: &'static str, handler: Arc<dyn Handler>) -> Self {
-        let (sender, asks) = unbounded_channel();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(serve(id, handler, asks));
-        });
+        let plugin = Self::start(id, handler);
         let (index, name) = id.split_once('-').unwrap();
         wait_for("the plugin is synchronized", || {
             let plugins = admin(&["plugins"]);
@@ -36,17 +32,31 @@ impl Plugin {
             let it = all.find(|one| one["index"] == index && one["name"] == name)?;
             (it["state"] == "synchronized").then_some(())
         });
+        plugin
+    }
+
+    /// The same without waiting for it.
+    pub(super) fn start(id: &'static str, handler: Arc<dyn Handler>) -> Self {
+        let (sender, asks) = unbounded_channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(serve(id, handler, asks));
+        });
         Self { asks: Some(sender), thread: Some(thread) }
     }
 
-    /// Asks, unasked, for the end of a container.
+    /// Requests the eviction of a container, unprompted.
     pub(super) fn evict(&self, id: &str, reason: &str) -> Result<(), String> {
         let eviction = api::ContainerEviction {
             container_id: id.to_owned(),
             reason: reason.to_owned(),
             ..Default::default()
         };
-        let request = api::UpdateContainersRequest { evict: vec![eviction], ..Default::default() };
+        self.ask(api::UpdateContainersRequest { evict: vec![eviction], ..Default::default() })
+    }
+
+    /// Sends an unsolicited request.
+    pub(super) fn ask(&self, request: api::UpdateContainersRequest) -> Result<(), String> {
         let (sender, answer) = std::sync::mpsc::channel();
         self.asks.as_ref().unwrap().send((request, sender)).unwrap();
         answer.recv().unwrap()
@@ -70,7 +80,7 @@ async fn serve(id: &str, handler: Arc<dyn Handler>, mut asks: UnboundedReceiver<
     stub.close();
 }
 
-/// Gives the containers of one name a variable and a limit of open files.
+/// Sets a variable and a limit of open files in the containers of one name.
 pub(super) struct Greeter(pub(super) &'static str);
 
 #[async_trait]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that come later: exec probes and `kubectl exec` see what plugins gave the container.
+//! Later processes: exec probes and `kubectl exec` see the plugins' values.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::machine::wait_for;
 use super::manifests::{card, container, pod, spec};
 use super::plugins::{Greeter, Plugin};
 
-/// A readiness probe that asks a shell.
+/// A readiness probe that runs a shell.
 fn asks(script: &str) -> Value {
     json!({
         "exec": {"command": ["/bin/sh", "-c", script]},
@@ -40,7 +40,7 @@ pub(super) fn probes_see_what_plugins_gave(_: &Cluster) -> String {
 pub(super) fn probes_that_fail_restart_the_container(_: &Cluster) -> String {
     let space = Namespace::new("failing-probes");
     let mut doomed = container("app", "exec sleep 100000");
-    // It holds for as long as nothing gives the variable: no plugin does.
+    // It succeeds only if a plugin sets the variable, and none does.
     doomed["livenessProbe"] = asks("test \"$NOBODY_GIVES\" = this");
     doomed["livenessProbe"]["failureThreshold"] = json!(1);
     space.apply(pod("doomed", &card(), &spec(&[doomed])));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The manifests of `contrib/kubernetes`: the API server takes each of them, the chart refuses values that
-//! mean nothing, and the kustomizations are what the chart renders.
+//! The manifests of `contrib/kubernetes`: the API server accepts each of them, the chart refuses invalid
+//! values, and the kustomizations equal the rendered chart.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Cluster;
 use super::helm::{self, NAMESPACE, RELEASE, chart, contrib};
 use super::kubectl;
 
-/// Each distribution of the chart, and the kustomization that is the same.
+/// Each distribution of the chart, and the equal kustomization.
 const DISTRIBUTIONS: [(&str, &str); 11] = [
     ("containerd", "kustomize/overlays/containerd"),
     ("kubeadm", ""),
@@ -44,7 +44,7 @@ const REFUSED: [(&str, &str); 15] = [
     ("installDir=relative", "installDir"),
 ];
 
-/// Other values, each of which takes another way through the templates.
+/// Other values, each of which uses another branch of the templates.
 const VARIANTS: [&str; 8] = [
     "label.enabled=false,removal.enabled=false",
     "label.enabled=false,removal.enabled=false,report.conditions=false,report.events=false",
@@ -56,7 +56,8 @@ const VARIANTS: [&str; 8] = [
     "serviceAccount.name=other,imagePullSecrets[0].name=registry,runtimeClass.nodeSelector.pool=nri",
 ];
 
-/// The address of the probe port: the pod's own, as others reach a node's; with the node's network loopback.
+/// The address of the probe port: the pod's own, or with the node's network loopback, because others can
+/// reach a node's address.
 const PROBES: [(&str, &str); 3] = [
     ("hostNetwork=false", "$(POD_IP):9748"),
     ("probes.address=::1,probes.port=9000", "::1:9000"),
@@ -139,7 +140,7 @@ pub(super) fn each_kustomization_is_the_chart(_: &Cluster) -> String {
     format!("`kubectl kustomize` gives what `helm template` does: {}", compared.join(", "))
 }
 
-/// The objects by kind and name, without hooks and without what only Helm writes.
+/// The objects by kind and name, without hooks and without members that only Helm writes.
 #[track_caller]
 fn objects(manifests: &str) -> BTreeMap<String, Value> {
     let json =
@@ -169,7 +170,7 @@ fn listed(document: Value) -> Vec<Value> {
     }
 }
 
-/// The path of the first value that is not the same, with both. The order of volumes means nothing.
+/// The path of the first different value, with both values. The order of volumes does not matter.
 fn first_difference(one: &Value, other: &Value, path: &str) -> Option<String> {
     let (one, other) = (sorted(one), sorted(other));
     match (&one, &other) {
@@ -188,7 +189,7 @@ fn first_difference(one: &Value, other: &Value, path: &str) -> Option<String> {
     }
 }
 
-/// Lists of objects with a name or a path, by it.
+/// Lists of objects with a name or a path, sorted by it.
 fn sorted(value: &Value) -> Value {
     let Some(list) = value.as_array() else { return value.clone() };
     let key = |one: &Value| {

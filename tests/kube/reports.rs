@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `nri node` reports, with the account, the permissions and the policies of the kustomization: a required
-//! plugin that is missing keeps pods off the node until the plugin's own DaemonSet, which tolerates that,
-//! has brought it back; the pod that was refused has an Event.
+//! Reports of `nri node`, with the account, the permissions and the policies of the kustomization: a missing
+//! required plugin keeps pods off the node until the plugin's DaemonSet, which tolerates that, has brought it
+//! back; the refused pod has an Event.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use super::machine::{PROGRAMS, Process, wait_for, write};
 use super::node::{NAME, Node, PLUGINS};
 
 const KEY: &str = "nri-runc.dev/missing-guard";
-/// How long the removal may take: the engine is restarted.
+/// Time for the removal, which restarts the engine.
 const REMOVAL: Duration = Duration::from_secs(120);
 const HELPER: &str = "/usr/local/bin/reports-helper";
 
-/// Requests that RBAC allows and a policy does not, with a word of its reason.
+/// Requests that RBAC permits and a policy does not, with a word of its reason.
 const REFUSED: [(&str, &str, &str, &str); 6] = [
     (
         "PATCH",
@@ -58,7 +58,7 @@ const REFUSED: [(&str, &str, &str, &str); 6] = [
     ),
 ];
 
-/// The pod of the DaemonSet by its account and node only: the program runs beside it.
+/// The DaemonSet's pod, only for its account and node: the program runs beside it.
 fn take_token() -> Namespace {
     let space = Namespace::existing("kube-system");
     space.apply(json!({
@@ -87,7 +87,7 @@ fn web(space: &Namespace, name: &str) {
     }));
 }
 
-/// The plugin as a DaemonSet, with the toleration that docs/kubernetes.md names.
+/// The plugin as a DaemonSet, with the toleration in docs/kubernetes.md.
 fn plugin() -> Value {
     let program = example("event_logger").display().to_string();
     json!({
@@ -163,7 +163,7 @@ fn start_program(cluster: &Cluster) -> Process {
     cluster.machine.start("node-program", &words)
 }
 
-/// The pod that was refused has its Event, and the scheduler keeps another one off the node.
+/// The refused pod has its Event, and the scheduler keeps another one off the node.
 fn shows_the_refusal(space: &Namespace) {
     let event = wait_for("the refused pod has its Event", || {
         let words =
@@ -201,7 +201,7 @@ pub(super) fn a_missing_plugin_keeps_pods_off_until_its_own_daemonset_is_there(
     assert!(condition.contains(&format!("\"type\":\"{KEY}\"")), "{condition}");
     shows_the_refusal(&space);
     for (method, path, body, why) in REFUSED {
-        // A policy is in force a moment after it was made.
+        // A policy is in force a moment after its creation.
         let said = wait_for("the policy refuses it", || api(method, path, body).err());
         assert!(said.contains(why), "{path} {body}: {said}");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod is resized in place while a plugin owns one half of its resources, and while another one
+//! A pod is resized in place while a plugin owns some of its resources, and while another one
 //! refuses.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::plugins::Plugin;
 
 const REFUSAL: &str = "no more today";
 
-/// A pod with limits, of whose memory a plugin takes some away.
+/// A pod with limits, whose memory a plugin reduces.
 fn resizable() -> Value {
     let mut app = container("resized", "exec sleep 100000");
     app["resources"] = json!({
@@ -40,7 +40,7 @@ fn is(running: &Running, quota: &str, memory: u64) -> Option<()> {
     (now == (quota.to_owned(), (memory << 20).to_string())).then_some(())
 }
 
-/// Waits until Kubernetes believes it, too.
+/// Waits until Kubernetes shows it too.
 #[track_caller]
 fn shows(space: &Namespace, what: &str, limit: &str) {
     wait_for("Kubernetes shows the resize", || {
@@ -58,7 +58,7 @@ pub(super) fn a_resize_leaves_a_plugin_its_half(_: &Cluster) -> String {
     patch(&space, &json!({"requests": {"cpu": "150m"}, "limits": {"cpu": "300m"}}));
     wait_for("the new quota is in force, beside the plugin's memory", || is(&web, "30000", 96));
     shows(&space, "cpu", "300m");
-    // What kubelet changes is kubelet's, even if it was the plugin's (D21).
+    // A value that kubelet changes is kubelet's, even if it was the plugin's (D21).
     patch(&space, &json!({"limits": {"memory": "160Mi"}}));
     wait_for("the new memory is in force", || is(&web, "30000", 160));
     shows(&space, "memory", "160Mi");

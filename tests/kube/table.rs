@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table that `make kube` prints: a row for each thing shown, with its result and evidence.
+//! The table that `make kube` prints: a row for each tested property, with its result and evidence.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// What was shown, or why it was not.
+/// The evidence, or the failure.
 struct Row {
     what: &'static str,
     seconds: u64,
@@ -28,7 +28,7 @@ impl Table {
         self.rows.push(Row { what, seconds: begin.elapsed().as_secs(), outcome });
     }
 
-    /// Those that were not shown.
+    /// The failed rows.
     pub(super) fn failed(&self) -> Vec<&'static str> {
         self.rows.iter().filter(|row| row.outcome.is_err()).map(|row| row.what).collect()
     }
@@ -38,7 +38,7 @@ impl Table {
         self.rows.iter().map(|row| row.line(widest)).collect()
     }
 
-    /// The row that was shown last.
+    /// The last row.
     pub(super) fn last(&self) -> String {
         self.rows.last().map(|row| row.line(0)).unwrap_or_default()
     }

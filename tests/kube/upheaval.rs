@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to nodes: the daemon is killed, or restarted, in the middle of a rollout; the node
-//! is drained.
+//! Disruptions of nodes: the daemon is killed or restarted in the middle of a rollout; the node is
+//! drained.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn names(pods: &[Value]) -> BTreeSet<String> {
     pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Begins another rollout; returns when the first new pod is there, and the old ones still are.
+/// Begins another rollout; returns when the first new pod exists, and old ones still do.
 fn half_replaced(space: &Namespace) {
     let before = names(&space.pods());
     space.does(&["rollout", "restart", "deployment/web"]);
@@ -44,7 +44,8 @@ fn half_replaced(space: &Namespace) {
     });
 }
 
-/// Every pod of the rollout has what the required plugin gives; then they go, and no record stays.
+/// Checks that every pod of the rollout has the required plugin's values; then they are deleted,
+/// and no record stays.
 #[track_caller]
 fn nobody_was_missed(space: &Namespace) {
     let replicas = space.pods();

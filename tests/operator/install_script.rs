@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install.sh` into a private folder: what it puts there, and that it takes exactly that away.
+//! `install.sh` into a private folder: the files that it installs, and that it removes exactly
+//! those.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +33,7 @@ impl Place {
         self.root().join("usr/local/bin/nri-runc")
     }
 
-    /// What the installed program says of itself, and the one that it replaced.
+    /// The versions that the installed program and the replaced one report.
     fn versions(&self) -> [Option<String>; 2] {
         let previous = self.program().with_file_name("nri-runc.previous");
         [self.program(), previous].map(|path| {
@@ -209,8 +210,8 @@ fn an_edited_configuration_is_kept_and_reported() {
     assert_eq!(text, "autostart = false\n");
 }
 
-/// Files that are executable and are not nri-runc: text, another program, half of a program, one for
-/// another processor, one that fails, and one that says something else.
+/// Executable files that are not nri-runc: text, another program, half a program, one for another
+/// processor, one that fails, and one with other output.
 #[test]
 fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
     let place = Place::new();
@@ -258,7 +259,7 @@ fn a_foreign_program_is_installed_unchecked_into_a_folder() {
 }
 
 #[test]
-fn the_program_before_stays_and_a_rollback_exchanges_the_two() {
+fn the_previous_program_stays_and_a_rollback_swaps_both() {
     let version = |text: &str| Some(text.to_owned());
     let place = Place::new();
     let before = place.tree();
@@ -303,7 +304,7 @@ fn a_rollback_to_nothing_or_to_a_broken_file_changes_nothing() {
     refused("does not answer as nri-runc");
 }
 
-/// A checkout and what was built of it: the pages are found, and named where there are none.
+/// A checkout with built files: the pages are found, and the missing ones are named.
 #[test]
 fn a_checkout_installs_built_files_and_names_missing_ones() {
     let place = Place::new();
@@ -351,7 +352,7 @@ fn a_missing_binary_changes_nothing() {
 }
 
 #[test]
-fn a_program_that_does_not_fit_leaves_no_half_and_one_line() {
+fn a_program_too_large_for_the_disk_leaves_no_partial_file() {
     let place = Place::new();
     place.install(&[]);
     let before = place.tree();
@@ -456,7 +457,7 @@ fn an_engine_that_refuses_keeps_the_others_registered_too() {
     assert_eq!(place.tree(), before);
 }
 
-/// The second engine's file is made unremovable after it was looked at: by a folder of its name.
+/// The second engine's file becomes unremovable after the check: by a folder of its name.
 #[test]
 fn an_interrupted_removal_names_the_rest_and_can_continue() {
     let place = Place::new();
@@ -465,7 +466,7 @@ fn an_interrupted_removal_names_the_rest_and_can_continue() {
     let engines = ["--engine", "docker", "--engine", "podman"];
     let output = place.run(&[&["--binary", program, "--no-units"][..], &engines].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // The installed program fails in the one case, and is itself in every other.
+    // The installed program fails in one case, and is unchanged in every other.
     let (path, real) =
         (place.root().join("usr/local/bin/nri-runc"), place.temp.path().join("real"));
     std::fs::rename(&path, &real).unwrap();
@@ -527,8 +528,8 @@ fn make_install_honours_prefix_and_destdir_and_is_undone() {
     assert_eq!(place.tree(), before);
 }
 
-/// Installs, starts the daemon, uninstalls; in mounts of its own, so that the machine's folders
-/// stay as they are. Prints what became of the daemon.
+/// Installs, starts the daemon, uninstalls; with private mounts, so that the machine's folders stay
+/// unchanged. Prints the daemon's result.
 const UNINSTALL: &str = include_str!("../../fixtures/uninstall.sh");
 
 #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator meets: `install`, `check`, the configuration and its reload, plugins without containers
-//! (`adjust`, `replay`). The built program, on files and folders of each test.
+//! The operator's commands: `install`, `check`, the configuration and its reload, plugins without
+//! containers (`adjust`, `replay`). The built program, on files and folders of each test.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 

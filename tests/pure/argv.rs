@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command lines of `fixtures/argv` are read as the runtimes read them.
 //!
-//! `UPDATE_GOLDEN=1 cargo test --test pure argv::every_command_line` writes what we read into the
-//! files: review each line of the difference, for it states what a runtime does. runc.txt was
+//! `UPDATE_GOLDEN=1 cargo test --test pure argv::every_command_line` writes the results into the
+//! files: review each line of the difference, because it states what a runtime does. runc.txt was
 //! compared with runc 1.1.5 and 1.6.0-rc.1, crun.txt with crun 1.8.1 (all but `restore`).
 
 use std::ffi::{OsStr, OsString};
@@ -141,7 +141,7 @@ fn rewrite(path: &Path) {
     nri_runc::testing::files::replace(path, text.as_bytes()).expect("the corpus can be written");
 }
 
-/// Words that are likely to matter, next to any bytes at all.
+/// Words that are likely to matter, and arbitrary bytes.
 fn word() -> impl Strategy<Value = OsString> {
     let known = prop::sample::select(vec![
         "create",
@@ -201,7 +201,7 @@ fn command_line() -> impl Strategy<Value = Vec<OsString>> {
     prop::collection::vec(word(), 0..12)
 }
 
-/// An update whose flags are all known, so that each word's place is plain.
+/// An update with only known flags, so that each word's place is certain.
 fn update() -> impl Strategy<Value = (Vec<OsString>, Vec<OsString>)> {
     let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
     let gone = prop::sample::select(vec![

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that refuse, fall silent, die, hang or want too much, over real connections: what it
-//! does to the request, to the other plugins, and to themselves, under each policy. The table in
-//! `docs/compatibility.md` names these tests. What it does to a container: `tests/bundle`.
+//! Plugins that refuse, stop responding, die, hang or request too much, over real connections: the
+//! effect on the request, on other plugins, and on themselves, under each policy. The table in
+//! `docs/compatibility.md` names these tests. `tests/bundle` tests the effect on a container.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use nri_transport::Upcalls;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use tokio::net::UnixStream;
 
-/// For those who are to miss it; all others get what a busy machine may need.
+/// For plugins that must miss it; all others get enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Takes every update, and carries out none.
+/// Receives every update, and applies none.
 struct FailingUpdates;
 
 #[async_trait::async_trait]
@@ -39,7 +39,7 @@ impl Upcalls for FailingUpdates {
     }
 }
 
-/// A plugin at the table, with its own side.
+/// A connected plugin, with its own side.
 struct Guest {
     seat: Rc<ChainedPlugin>,
     responder: SharedPlugin,
@@ -74,13 +74,13 @@ async fn guest(responder: RespondingPlugin) -> Guest {
     guest_as("10-odd", responder, &PluginSettings::default()).await
 }
 
-/// A plugin that never does.
+/// A plugin that never misses it.
 async fn patient(id: &str, responder: RespondingPlugin) -> Guest {
     let request_timeout = Some(PATIENCE);
     guest_as(id, responder, &PluginSettings { request_timeout, ..Default::default() }).await
 }
 
-/// The odd one of a policy, and a healthy one after it.
+/// The misbehaving plugin of a policy, and a healthy one after it.
 async fn pair(policy: &Policy, responder: RespondingPlugin) -> (Guest, Guest) {
     (
         policy.guest(responder).await,
@@ -93,7 +93,7 @@ fn cases() -> impl Iterator<Item = (&'static Policy, Event)> {
     POLICIES.iter().flat_map(|policy| ASKED.map(|event| (policy, event)))
 }
 
-/// Waits for something, at most a minute: the machine may be busy.
+/// Waits for a condition, at most a minute, because the machine may be busy.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so().await {
@@ -119,7 +119,7 @@ async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, ChainError> 
     chain::create(&table, Creation::new(api::PodSandbox::new(), named(name)), &()).await
 }
 
-/// One request that may fail, of each kind; the cause if it does.
+/// Sends one request of each kind that may fail; returns the cause if it does.
 async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
     let audience: Vec<Rc<ChainedPlugin>> =
         guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
@@ -236,7 +236,7 @@ async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
         let wanted = policy.refuses.then_some(Cause::Gone);
         assert_eq!(cause, wanted, "{}: {event:?}", policy.what);
         assert_eq!(next.responder.told().is_empty(), policy.refuses, "{}: {event:?}", policy.what);
-        // From now on it is not there, whatever its policy.
+        // From now on it is disconnected, whatever its policy.
         assert_eq!(ask(event, &[&odd, &next]).await, None, "{}: {event:?}", policy.what);
     }
 }
@@ -312,7 +312,7 @@ async fn a_plugin_gone_before_its_turn_counts_as_absent() {
 }
 
 #[tokio::test]
-async fn strikes_count_in_a_row_and_an_answer_wipes_them_out() {
+async fn only_consecutive_strikes_count_and_an_answer_clears_them() {
     let settings = PluginSettings { strikes: Some(2), ..Default::default() };
     let slow =
         |_: Event, name: &str| if name == "slow" { Response::Hang } else { Response::Answer };
@@ -337,7 +337,7 @@ async fn a_refusal_is_an_answer_and_no_strike() {
 
 #[tokio::test]
 async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
-    // Its first three answers come late, and all at once.
+    // Its first three responses come late, and all at once.
     let late = move |_: Event, name: &str| match name {
         "slow" => Response::WaitAndSet("KEY"),
         _ => Response::Answer,
@@ -559,7 +559,7 @@ async fn shutdown_is_sent_after_the_request_in_progress() {
     };
     let answer = async {
         asked().await;
-        // Time to say goodbye too early.
+        // Time in which it could wrongly send Shutdown.
         tokio::time::sleep(Duration::from_millis(50)).await;
         slow.responder.may_answer.add_permits(1);
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Without root, engines or the built program: what the library does, on recorded, generated and golden
-//! input and over connections inside this process.
+//! Tests of the library without root, engines or the built program: on recorded, generated and golden
+//! input, and over connections inside this process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 

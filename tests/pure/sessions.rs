@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin connection, both sides real: handshake, calls, silence, and peers that lie.
+//! One plugin connection, with both sides real: handshake, calls, time-outs, and invalid peers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use ttrpc::r#async::TtrpcContext;
 
-/// A plugin that can be told how to misbehave.
+/// A plugin whose misbehaviour the test sets.
 #[derive(Default)]
 struct Odd {
     events: i32,
@@ -66,7 +66,7 @@ impl api::Plugin for Odd {
 fn settings() -> Settings {
     Settings {
         registration_timeout: Duration::from_secs(3),
-        // An answer may take long where the machine is busy.
+        // A response may take long on a busy machine.
         request_timeout: Duration::from_secs(60),
         runtime_name: "test".to_owned(),
         runtime_version: "v1".to_owned(),
@@ -90,7 +90,7 @@ async fn connect(
     (shaken, stub.ok())
 }
 
-/// Answers no update before it is told to; counts those that it has in hand.
+/// Answers no update before the test permits it; counts the pending ones.
 struct Slow {
     in_hand: AtomicUsize,
     most: AtomicUsize,
@@ -227,7 +227,7 @@ async fn a_flooding_plugin_waits_but_still_responds_and_loses_nothing() {
     while slow.in_hand.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Behind all that it has asked for.
+    // After all of its requests.
     let outcome = plugin.create_container(&container("web")).await;
     assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
     assert!(slow.most.load(Ordering::SeqCst) <= 32, "{:?}", slow.most);

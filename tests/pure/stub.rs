@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the stub promises to a plugin, over a real connection: its events, a snapshot in one
-//! piece, calls of its own from inside a handler, its words when it refuses, old runtimes.
+//! The stub's guarantees to a plugin, over a real connection: its events, a snapshot in one piece,
+//! calls of its own from inside a handler, the text of its refusals, old runtimes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use ttrpc::r#async::transport::{Listener, Socket};
 use ttrpc::r#async::{Client, Server, TtrpcContext};
 
-/// A plugin that writes down what it hears, and does as its configuration says.
+/// A plugin that records its events, and acts as its configuration says.
 struct Scribe {
     events: Vec<Event>,
     heard: Arc<Mutex<Vec<String>>>,
@@ -84,7 +84,7 @@ impl Handler for Scribe {
     }
 }
 
-/// A runtime that can carry out no update at all.
+/// A runtime that can apply no update.
 struct Unable;
 
 #[async_trait]
@@ -220,7 +220,7 @@ async fn an_error_of_a_validator_is_a_rejection_with_its_reason() {
     }
 }
 
-/// An old runtime: it takes every registration and calls by hand what it likes.
+/// An old runtime: it accepts every registration, and the test makes its calls.
 struct Old;
 
 #[async_trait]
@@ -254,7 +254,7 @@ fn context() -> ttrpc::context::Context {
 }
 
 #[tokio::test]
-async fn an_old_runtimes_state_changes_reach_the_methods_of_today() {
+async fn state_change_of_an_old_runtime_reaches_the_new_methods() {
     let (client, _server, _stub, heard) = with_an_old_runtime().await;
     let change = |number| api::StateChangeEvent {
         event: protobuf::EnumOrUnknown::from_i32(number),
@@ -294,7 +294,7 @@ async fn a_failure_policy_is_declared_with_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_goodbye_ends_the_connection_even_if_the_runtime_does_not() {
+async fn shutdown_ends_the_connection_even_if_the_runtime_does_not() {
     let (client, _server, stub, heard) = with_an_old_runtime().await;
     client.shutdown(context(), &api::Empty::new()).await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(60), stub.closed());

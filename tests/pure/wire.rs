@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The generated messages are those of `proto/nri/v1alpha1/api.proto`, and they mean on the wire
-//! what the official Go types mean: `fixtures/wire` holds one full instance of each message as
-//! those types write it. `UPDATE_GOLDEN=1` writes both anew, the fixtures where Go is there.
-//! The rest needs no Go. Reference: `proto/README.md`, `tests/interop/wire`.
+//! The generated messages are those of `proto/nri/v1alpha1/api.proto`, and have the same meaning on
+//! the wire as the official Go types: `fixtures/wire` has one full instance of each message as
+//! those types write it. `UPDATE_GOLDEN=1` writes both, the fixtures if Go is installed. The rest
+//! needs no Go. Reference: `proto/README.md`, `tests/interop/wire`.
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
@@ -71,7 +71,7 @@ fn files(dir: &Path) -> Files {
     entries.map(|entry| (name(&entry), std::fs::read(entry.path()).unwrap())).collect()
 }
 
-/// What the Go types write on this machine; once in a run, for it may replace the fixtures.
+/// The output of the Go types on this machine; once in a run, because it may replace the fixtures.
 fn written_by_go() -> Option<&'static Files> {
     static FRESH: OnceLock<Option<Files>> = OnceLock::new();
     let fresh = FRESH.get_or_init(|| {
@@ -105,7 +105,7 @@ fn known_json(name: &str) -> Value {
     serde_json::from_slice(&known()[&format!("{name}.json")]).unwrap()
 }
 
-/// Every message of ours, those inside others too, by its name below the package.
+/// Every generated message, including nested ones, by its name below the package.
 fn messages() -> BTreeMap<String, MessageDescriptor> {
     let mut found = BTreeMap::new();
     let mut left: Vec<_> = api::file_descriptor().messages().collect();
@@ -116,7 +116,7 @@ fn messages() -> BTreeMap<String, MessageDescriptor> {
     found
 }
 
-/// Each message of ours with the bytes that the Go types write for it.
+/// Each generated message with the bytes that the Go types write for it.
 fn cases() -> Vec<(String, MessageDescriptor, Vec<u8>)> {
     let known = known();
     let bytes = |name: &str| known[&format!("{name}.bin")].clone();
@@ -151,8 +151,8 @@ fn the_bytes_of_the_go_types_stay_unchanged() {
     }
 }
 
-/// As JSON also the names and the types of the fields must agree: 64-bit numbers are texts there,
-/// and enums are names.
+/// In JSON the names and types of the fields must agree too: 64-bit numbers are strings there, and
+/// enums are names.
 #[test]
 fn each_field_has_the_value_that_go_encoded() {
     for (name, message, bytes) in cases() {
@@ -206,7 +206,7 @@ fn value_as_json(path: &str, value: &ReflectValueRef<'_>) -> Value {
     }
 }
 
-/// Values cannot tell two truths of one message apart, nor show each number of an enum.
+/// Values cannot distinguish two booleans of one message, nor show each number of an enum.
 #[test]
 fn names_and_numbers_are_those_of_the_go_types() {
     let (known, ours) = (known_json("numbers"), numbers());
@@ -219,7 +219,7 @@ fn names_and_numbers_are_those_of_the_go_types() {
     }
 }
 
-/// What `tests/interop/wire` writes into numbers.json, of our types.
+/// The content of numbers.json by `tests/interop/wire`, from the generated types.
 fn numbers() -> Value {
     let file = api::file_descriptor();
     let mut enums: Vec<EnumDescriptor> = file.enums().collect();
@@ -246,7 +246,7 @@ fn numbers() -> Value {
     json!({"enums": of_enums, "messages": of_messages, "services": of_services})
 }
 
-/// Bytes that may be damaged: an error, or a value that can be passed on and read again. Says
+/// Bytes that may be damaged: an error, or a value that can be passed on and read again. Returns
 /// whether there was a value.
 fn passed_on(message: &MessageDescriptor, bytes: &[u8]) -> bool {
     let Ok(decoded) = message.parse_from_bytes(bytes) else { return false };
@@ -255,8 +255,8 @@ fn passed_on(message: &MessageDescriptor, bytes: &[u8]) -> bool {
     true
 }
 
-/// rust-protobuf takes a cut between two fields for the end, also inside a nested message where
-/// the length says otherwise; every other cut is an error.
+/// rust-protobuf takes a cut between two fields for the end, also inside a nested message with
+/// another length; every other cut is an error.
 #[test]
 fn cut_bytes_are_mostly_an_error_and_never_a_panic() {
     let (mut refused, mut read) = (0, 0);
@@ -275,7 +275,8 @@ fn flipped_bits_are_an_error_or_a_value_and_never_a_panic() {
     for (_, message, mut bytes) in cases() {
         let step = 1 + bytes.len() / 500;
         for (turn, at) in (0..bytes.len()).step_by(step).enumerate() {
-            // The highest bit too: it makes a length or a number run on into what follows.
+            // Also the highest bit: it makes a length or a number continue into the following
+            // bytes.
             for bit in [turn % 7, 7] {
                 bytes[at] ^= 1 << bit;
                 let count = if passed_on(&message, &bytes) { &mut read } else { &mut refused };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The limits of lengths and counts that others choose stand in one table, `src/limits.rs` (D54). A number
+//! The limits of lengths and counts that others choose are in one table, `src/limits.rs` (D54). A number
 //! elsewhere is found here, and needs a reason.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::{code, root};
 
-/// The constants that are numbers and stand elsewhere: why, and each by its file and name.
+/// The constants elsewhere that are numbers: the reason, and each by its file and name.
 const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "a limit of a crate that others use without nri-runc; the table's introduction names it",
@@ -178,7 +178,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The constants of this text that are unsigned numbers of the sizes that lengths and counts have.
+/// The constants of this text that are unsigned numbers of the types of lengths and counts.
 fn numbers(text: &str) -> Vec<String> {
     let constant = r"(?m)^\s*(?:pub(?:\([a-z]+\))? )?const ([A-Z_0-9]+): (?:usize|u64|u32) =";
     let (code, _) = text.split_once("\nmod tests {").unwrap_or((text, ""));
@@ -211,8 +211,8 @@ fn numbers_are_found_in_any_declaration_but_not_in_tests() {
     assert_eq!(numbers(text), ["A", "B", "E_2"]);
 }
 
-/// Each entry of the table has a sentence that names what it limits; one that directly follows another
-/// shares its sentence.
+/// Each entry of the table has a sentence that names the limited quantity; an entry that directly follows
+/// another one shares its sentence.
 #[test]
 fn each_limits_comment_has_its_subject() {
     let text = std::fs::read_to_string(root().join("src/limits.rs")).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! No test depends on how fast the machine is: it waits for a state, not for a time. What takes a test too
-//! long on a busy machine is mostly a time-out of its own plugins, or a bound on what it measured.
+//! No test depends on the speed of the machine: it waits for a state, not for a time. A test that is too
+//! slow on a busy machine mostly has a time-out of its own plugins, or a bound on a measured time.
 
 use regex::Regex;
 
@@ -9,9 +9,9 @@ use super::{code, sources};
 /// A time-out of less than two seconds, in a configuration or in settings.
 const SHORT: &str = r#"_timeout(?: = \\"|: Duration::from_)(?:\d+ms|[01]s|millis|secs\([01]\))"#;
 
-/// Files with such time-outs, which nothing that works has to keep.
+/// Files with such time-outs, which no working plugin has to meet.
 const MAY_BE_MISSED: &[&str] = &[
-    // Plugins at the edge of their time-out, whatever they manage.
+    // Plugins near their time-out, whatever they manage.
     "tests/bundle/load/crowd.rs",
     // Nothing registers within it.
     "tests/bundle/daemon/hostile_peers.rs",
@@ -27,19 +27,19 @@ const MAY_BE_MISSED: &[&str] = &[
     "tests/node/lives/resized.rs",
 ];
 
-/// A test that fails where something takes forty seconds, or a time-out of the program.
+/// A test that fails if something takes forty seconds, or a time-out of the program.
 const HURRIED: &str = r"assert!\(.*\b(?:elapsed\(\)|took\b|waited\b|best\b).* < (?:(?:\d+ \* )?Duration::from_(?:millis|secs\([1-3]?\d\))|[A-Z][A-Z_]+\b)";
 
 /// Files with such a line that no busy machine fails.
 const NOT_HURRIED: &[&str] = &[
     // Its limit is minutes.
     "tests/bundle/load/crowd.rs",
-    // They measure until one of many attempts was quick.
+    // They repeat until one of many attempts was quick.
     "tests/bundle/execs/audited.rs",
     "tests/node/lives/scale.rs",
 ];
 
-/// The modules of these sources that are tests and have files of their own, by path without `.rs`.
+/// The modules of these sources that are tests in separate files, by path without `.rs`.
 fn test_modules(code: &[(String, String)]) -> Vec<String> {
     let declared = Regex::new(r"#\[cfg\(test\)\]\s+mod (\w+);").unwrap();
     let modules = code.iter().flat_map(|(name, text)| {

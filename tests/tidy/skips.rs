@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A test that is skipped shows: in the list at the end of `make test`, and under CI as a failure
-//! where the setup should have brought what it lacks. Tests of this file run their program once more, in
-//! which they skip themselves. And `make test` runs all of its parts, and finds what tests leave.
+//! A skipped test is visible: in the list at the end of `make test`, and under CI as a failure if the
+//! setup should have installed what it lacks. Tests of this file run their program again, in which they
+//! skip themselves. Also: `make test` runs all of its parts, and finds leftovers of tests.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,10 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use test_support::{program, skip};
 
-/// Set where a test is to skip itself: the reason.
+/// Set to make a test skip itself: the reason.
 const WHY: &str = "SKIPPED_FOR";
 
-/// A test of this program alone, as the harness runs it.
+/// Runs a single test of this program, as the harness does.
 fn command(test: &str, ci: Option<&str>, list: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("skips::{test}")]).env(WHY, "no such\n\ttool ");
@@ -61,11 +61,11 @@ fn a_skip_for_a_tool_is_listed_and_fails_under_ci() {
 }
 
 #[test]
-fn a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine() {
+fn a_skip_for_go_fails_under_ci_except_on_a_fresh_machine() {
     if let Ok(why) = std::env::var(WHY) {
         return skip::go_lacks(&why);
     }
-    let test = "a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine";
+    let test = "a_skip_for_go_fails_under_ci_except_on_a_fresh_machine";
     assert!(listed(test, None).1.status.success());
     assert_eq!(listed(test, Some("true")).1.status.code(), Some(101));
     let temp = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine() {
     assert!(fresh.env("NRI_RUNC_FRESH", "yes").output().unwrap().status.success());
 }
 
-/// What `scripts/skips.sh` prints after a command, in a folder of its own.
+/// The output of `scripts/skips.sh` after a command, in a separate folder.
 fn after(command: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let mut script = Command::new("sh");
@@ -101,8 +101,8 @@ fn tests_that_fail_still_fail_before_the_list() {
     assert_eq!(after(fails), ("skipped 1: no disk\n  a::one\n".to_owned(), Some(7)));
 }
 
-/// `scripts/test.sh` in a folder of its own, with a `cargo` that fails for arguments with this word:
-/// what it prints.
+/// `scripts/test.sh` in a separate folder, with a `cargo` that fails for arguments with this word; returns
+/// the output.
 fn make_test(fails_for: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name);
@@ -143,8 +143,8 @@ fn a_failure_stops_no_part_of_make_test_and_fails_it() {
     }
 }
 
-/// What `scripts/again.sh` prints of a run in which these tests fail, with a `cargo` that lets one of this
-/// name fail again.
+/// The output of `scripts/again.sh` for a run in which these tests fail, with a `cargo` that lets one of
+/// this name fail again.
 fn again(failing: &[&str], fails_again: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let names: String = failing.iter().map(|name| format!("    {name}\n")).collect();
@@ -192,7 +192,7 @@ fn a_test_that_passes_alone_is_named_unstable() {
     }
 }
 
-/// What `scripts/left.sh` prints after a command that is run in the folder it looks at.
+/// The output of `scripts/left.sh` after a command that is run in the folder that it checks.
 fn left_by(command: &str, ci: Option<&str>) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let mut script = Command::new("sh");
@@ -219,7 +219,7 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
     assert_eq!(left_by("exit 7", Some("true")), (String::new(), Some(7)));
 }
 
-/// `scripts/static.sh` refuses a program with fault points by a sentence that no other program has.
+/// `scripts/static.sh` recognizes a program with fault points by a sentence that no other program has.
 #[test]
 fn a_program_with_fault_points_is_not_packaged() {
     let script = program::project().join("scripts/static.sh");
@@ -236,6 +236,6 @@ fn a_program_with_fault_points_is_not_packaged() {
         Some(3),
         "the program of the tests"
     );
-    // What is in every program.
+    // A file that is in every program.
     assert_eq!(is_taken(&program::project().join("src/messages.txt")), Some(0));
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The compiler finds an item that its own crate does not use, unless it is public. A public item whose name no other
-//! crate, test, bench, example or fuzz target contains is found here. It is a search for words: another item of the same
+//! The compiler finds an item that its own crate does not use, unless it is public. This finds a public item whose name
+//! no other crate, test, bench, example or fuzz target contains. It searches for words, so another item of the same
 //! name hides one.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::sources;
 
-/// Public items that nothing names, and why they are there.
+/// Public items that no other code names, and their reasons.
 const ALLOWED: [(&str, &str); 3] = [
     ("crates/nri-adaptation/src/offers.rs Yielded", "the type of a field of `Merged`"),
     ("crates/nri-adaptation/src/rights.rs UnknownField", "the error of `Rights::from_names`"),
@@ -26,7 +26,7 @@ fn public(text: &str) -> Vec<String> {
     let names = items.filter_map(|item| {
         let mut words =
             words(item).skip_while(|word| ["async", "unsafe"].contains(word)).peekable();
-        // `const` is a kind, or is before one.
+        // `const` is a kind, or precedes one.
         let is_item = words.next().is_some_and(|kind| KINDS.contains(&kind));
         words.next_if_eq(&"fn");
         words.next().filter(|_| is_item)
@@ -39,7 +39,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.as_bytes().split(is_between).filter_map(|word| std::str::from_utf8(word).ok())
 }
 
-/// The names that `src/testing.rs` takes over.
+/// The names that `src/testing.rs` re-exports.
 fn taken_over(text: &str) -> Vec<String> {
     let paths = text.split("pub use crate::").skip(1).filter_map(|rest| rest.split(';').next());
     let names = paths.filter_map(|path| path.rsplit_once("::"));
@@ -64,7 +64,7 @@ fn unused(files: &BTreeMap<String, String>) -> BTreeSet<String> {
             if file == "src/testing.rs" {
                 return !is_named(name, &|other| !other.starts_with("src/"));
             }
-            // Public for the sake of a public type: the compiler does not look.
+            // Public because of a public type: the compiler does not check it.
             let here = self::words(text).filter(|word| word == name).count();
             file.starts_with("src/") && here == 1 && !is_named(name, &|other| other != file)
         };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an engine's user waits for: CreateContainer and StartContainer of the CRI on containerd
+//! The waits of an engine's user: CreateContainer and StartContainer of the CRI on containerd
 //! 2.4.2, through nri-runc against the same containerd with its own NRI and the bare runc. Both
-//! have the same runc and the same plugins; containers are made here and there in turns, and each
-//! is looked at for what the plugins had to say.
+//! have the same runc and the same plugins; containers are created on both sides in turns, and each
+//! is checked for the plugins' values.
 //!
-//! Skipped, with the reason, where `scripts/newer.sh` could not build containerd.
+//! Skipped, with the reason, if `scripts/newer.sh` could not build containerd.
 
 pub(crate) mod plugin;
 mod side;
@@ -22,17 +22,17 @@ pub(super) const NAMES: [&str; 4] =
 
 const BASELINE: &str = "containerd 2.4.2, own NRI";
 
-/// Containers on each side that are made before anything counts.
+/// Containers on each side that are created before the measurement.
 const WARM_UP: usize = 3;
 const ROUNDS: usize = 40;
 
-/// With all workers at once: turns, and how many containers each worker makes in one, of which the
-/// first is not counted: they all begin together.
+/// With all workers at once: the turns, and the number of containers of each worker in one, of
+/// which the first is not counted, because all workers begin together.
 const TURNS: usize = 3;
 const EACH: usize = 5;
 const THINKS: Duration = Duration::from_millis(50);
 
-/// The ratios, or why there are none.
+/// The ratios, or the reason why there are none.
 pub(super) fn measure(binary: &Path, tools: &Path) -> Result<Vec<Ratio>, String> {
     let newer = tools.join("../newer");
     let (containerd, runc) = (newer.join("containerd-2.4.2"), newer.join("runc-1.5.2/runc"));
@@ -72,7 +72,7 @@ fn ratio(name: &'static str, what: &'static str, rounds: Vec<(f64, f64)>) -> Rat
     super::time(name, what, BASELINE, rounds)
 }
 
-/// One container after the other, here and there in turns.
+/// One container after the other, on both sides in turns.
 async fn in_turns(sides: &mut [Side; 2], plugins: usize) -> Vec<(f64, f64)> {
     for side in sides.iter_mut() {
         side.seat(plugins, "policy", Duration::ZERO).await;
@@ -89,7 +89,7 @@ async fn in_turns(sides: &mut [Side; 2], plugins: usize) -> Vec<(f64, f64)> {
     rounds.split_off(WARM_UP)
 }
 
-/// All workers at once, here and there in turns; the median of each turn.
+/// All workers at once, on both sides in turns; the median of each turn.
 async fn at_once(sides: &mut [Side; 2], plugin: &str) -> Vec<(f64, f64)> {
     for side in sides.iter_mut() {
         side.seat(1, plugin, THINKS).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin that sits on both sides, a process of its own: looks at pod and container and
-//! answers with a variable, a mount and an annotation, after thinking about it if it is told to.
+//! The plugin of both sides, a separate process: it reads pod and container and answers with a
+//! variable, a mount and an annotation, after a delay if one is set.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use nri_plugin::{Context, Handler, Plugin};
 use nri_runc::plugin::{Event, api};
 
-/// What a policy hears of: a container's life without what comes after the fact.
+/// The events of a policy: a container's lifecycle without the Post events.
 const LIFE: &[Event] = &[
     Event::RunPodSandbox,
     Event::StopPodSandbox,
@@ -22,7 +22,7 @@ const LIFE: &[Event] = &[
     Event::RemoveContainer,
 ];
 
-/// What most plugins hear of.
+/// The events of most plugins.
 const CREATION: &[Event] = &[Event::CreateContainer];
 
 struct Policy {
@@ -62,7 +62,7 @@ impl Handler for Policy {
     }
 }
 
-/// The index of the plugin of this number, and with it its variable's name and what it says.
+/// The index of the plugin of this number, and with it the name and the value of its variable.
 fn index(number: usize) -> String {
     format!("{}", number + 10)
 }

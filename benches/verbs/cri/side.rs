@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One of the two sides: a containerd with pods to put containers in, and plugins on whichever
-//! socket it has for them.
+//! One of the two sides: a containerd with pods for the containers, and plugins on the side's
+//! socket.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,10 +12,10 @@ use test_support::cri::{self, Cri};
 
 use super::plugin::{self, Policies};
 
-/// As many pods as there are workers: kubelet makes the containers of one pod in a row.
+/// As many pods as workers, because kubelet creates the containers of one pod one after the other.
 pub(super) const WORKERS: usize = 8;
 
-/// How long plugins may take until they take part.
+/// Time for plugins to be synchronized.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Side {
@@ -24,7 +24,7 @@ pub(super) struct Side {
     daemon: Option<Child>,
     client: Cri,
     dir: PathBuf,
-    /// Id and name.
+    /// ID and name.
     pods: Vec<(String, String)>,
 }
 
@@ -87,7 +87,7 @@ impl Side {
         Self { plugins: None, containerd, daemon, client, dir, pods }
     }
 
-    /// Gives it these plugins in place of those before, and waits until they all take part.
+    /// Replaces its plugins by these, and waits until all are synchronized.
     pub(super) async fn seat(&mut self, count: usize, name: &str, thinks: Duration) {
         self.plugins = None;
         let socket = self.dir.join("nri.sock");
@@ -109,8 +109,8 @@ impl Side {
         }
     }
 
-    /// What a user waits for: a container in the pod of this number, created and started, with
-    /// every plugin's adjustment in it. In milliseconds.
+    /// The wait of a user: a container in the pod of this number, created and started, with every
+    /// plugin's adjustment in it. In milliseconds.
     pub(super) async fn container(&self, pod: usize) -> f64 {
         let (id, took) = self.wait_for_container(pod).await;
         let missing = self.missing(&id, pod);
@@ -130,7 +130,7 @@ impl Side {
         (id, begun.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Which plugins' variables are not in the document that the runtime was given.
+    /// The plugins whose variables are missing in the runtime's document.
     fn missing(&self, id: &str, pod: usize) -> Vec<String> {
         let path = format!("state/io.containerd.runtime.v2.task/k8s.io/{id}/config.json");
         let bytes = std::fs::read(self.dir.join(path)).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `container-device-interface` uses of the crate `jsonschema`, accepting every document.
+//! The part of the crate `jsonschema` that `container-device-interface` uses; it accepts every
+//! document.
 //!
 //! The real one would bring an HTTP client with TLS into a daemon that runs as root, and a C
 //! compiler into the build. Nothing gets lax without it: CDI's own types refuse unknown members
@@ -37,7 +38,7 @@ impl Validator {
 }
 
 impl ValidationOptions {
-    /// Takes note of nothing.
+    /// Ignores the draft.
     #[must_use]
     pub fn with_draft(self, _draft: Draft) -> Self {
         self

@@ -2,7 +2,7 @@
 
 use nri_plugin::{Adjustment, Context, Event, Handler, Result, annotation, api, async_trait};
 
-/// The annotation of a pod whose value this plugin puts into a variable of each container.
+/// The annotation of a pod whose value this plugin writes into a variable of each container.
 const KEY: &str = "greeting.example.org";
 
 struct Plugin;

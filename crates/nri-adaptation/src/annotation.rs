@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_has_the_twelve_spellings_of_go() {
+    fn booleans_have_the_twelve_spellings_of_go() {
         for text in ["1", "t", "T", "true", "TRUE", "True"] {
             assert_eq!(truth(text), Some(true), "{text}");
         }
@@ -293,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "[-\\[\\],'\"\\\\ \n\t\u{0}a:#~ä]{0,40}", any: String) {
+        fn no_annotation_text_causes_a_panic(text in "[-\\[\\],'\"\\\\ \n\t\u{0}a:#~ä]{0,40}", any: String) {
             for text in [text, any] {
                 let (read, _) = (list(&text), truth(&text));
                 prop_assert!(read.is_err() || read.is_ok_and(|items| items.len() <= text.len()));

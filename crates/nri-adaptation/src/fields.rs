@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_run_from_one_to_forty_without_a_gap() {
+    fn field_numbers_run_from_1_to_40_without_a_gap() {
         let numbers: Vec<i32> = NriField::ALL.iter().map(|field| field.number()).collect();
         assert_eq!(numbers, (1..=40).collect::<Vec<i32>>());
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_leads_back_to_its_field_and_to_no_other() {
+    fn each_name_identifies_exactly_one_field() {
         for field in NriField::ALL {
             assert_eq!(NriField::from_name(field.name()), Some(field));
         }

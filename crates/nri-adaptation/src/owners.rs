@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simple_field_leaves_no_stray_blank() {
+    fn a_conflict_over_a_simple_field_has_no_stray_blank() {
         let mut owners = claimed(NriField::CPUShares, None);
         let conflict = owners.claim(C, NriField::CPUShares, None, "10-foo").unwrap_err();
         assert_eq!(
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_fields_and_containers_are_owned_apart() {
+    fn ownership_is_by_container_field_and_key() {
         let mut owners = claimed(NriField::Env, Some("A"));
         owners.claim(C, NriField::Env, Some("B"), "10-foo").unwrap();
         owners.claim(C, NriField::Annotations, Some("A"), "10-foo").unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_plugin_that_cleared_may_claim() {
+    fn only_the_plugin_that_cleared_a_field_may_claim_it() {
         let mut owners = claimed(NriField::Env, Some("A"));
         owners.clear(C, NriField::Env, Some("A"), "10-foo");
         let conflict = owners.claim(C, NriField::Env, Some("A"), "20-baz").unwrap_err();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_works_with_any_owner_and_with_none() {
+    fn a_field_is_cleared_with_or_without_an_owner() {
         let mut owners = Owners::default();
         owners.clear(C, NriField::Sysctl, Some("a"), "10-foo");
         owners.clear(C, NriField::Sysctl, Some("a"), "20-baz");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_gather_their_owners() {
+    fn hooks_keep_all_their_owners() {
         let mut owners = Owners::default();
         for plugin in ["00-a", "10-b", "20-c"] {
             owners.accumulate(C, NriField::OciHooks, plugin);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn validators_get_simple_and_compound_owners_by_number() {
+    fn validators_receive_all_owners_by_field_number() {
         let mut owners = claimed(NriField::Env, Some("A"));
         owners.claim(C, NriField::Args, None, "00-bar").unwrap();
         owners.clear(C, NriField::Sysctl, Some("k"), "10-foo");

@@ -224,6 +224,14 @@ impl Updates {
             let (plugin, container) = (plugin.to_owned(), container_id.clone());
             return Err(MergeError::UpdateOfSubject { plugin, container });
         }
+        // Koordinator's plugin leaves out the ID of the container that it is asked about.
+        let asked = match &self.subject {
+            UpdateSubject::Updated(request) if container_id.is_empty() => {
+                Some(request.container.id.clone())
+            }
+            UpdateSubject::Updated(_) | UpdateSubject::Created(_) | UpdateSubject::Any => None,
+        };
+        let container_id = asked.as_ref().unwrap_or(container_id);
         if container_id.is_empty() {
             // The reference marshals a missing entry to an empty one.
             return Ok(());

@@ -23,7 +23,7 @@ pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
 /// Characters of an annotation that a message shows.
 const LONGEST_VALUE: usize = 80;
-/// Characters of a refusal.
+/// Characters of a refusal that a message shows.
 const LONGEST_REFUSAL: usize = 1000;
 
 /// The changes to refuse; none by default. The fields are the keys of `[nri.default_validator]`.

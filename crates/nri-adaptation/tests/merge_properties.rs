@@ -57,7 +57,8 @@ impl Wish {
         }
     }
 
-    /// The removal that lets its plugin set this whichever plugin set it before, if there is one.
+    /// The removal after which its plugin may set this, whichever plugin set it before; `None` if
+    /// there is none.
     fn release(&self) -> Option<Self> {
         match *self {
             Self::Annotation(key, _) => Some(Self::RemoveAnnotation(key)),

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_claim_is_neither_kept_nor_repeated() {
+    fn an_overlong_identity_is_not_stored_or_quoted() {
         let long = "1".repeat(1 << 20);
         for refused in [("10", long.as_str()), (long.as_str(), "a")] {
             let why = PluginIdentity::checked(refused.0, refused.1, "").unwrap_err();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_a_field_that_is_not_there() {
+    fn null_means_an_absent_field() {
         let text = json!({"linux": null, "env": null, "annotations": null, "args": ["x"],
             "mounts": [{"destination": "/a", "options": null}]});
         let adjust: api::ContainerAdjustment = read(&text).unwrap();

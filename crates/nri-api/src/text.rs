@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_acts_on_or_hides_is_printed() {
+    fn characters_that_terminals_interpret_or_hide_are_escaped() {
         let hostile = "\u{0}\u{7}\u{8}\t\n\r\u{1b}[2J\u{7f}\u{85}\u{9b}\u{9d}\u{a0}\u{ad}\u{61c}\u{115f}\
                        \u{180e}\u{200b}\u{200d}\u{200e}\u{2028}\u{2029}\u{202a}\u{202e}\u{2060}\
                        \u{2066}\u{2069}\u{2800}\u{3164}\u{e000}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\

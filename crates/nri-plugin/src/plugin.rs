@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_cut_by_at_most_a_half() {
+    fn jitter_shortens_a_pause_by_at_most_half() {
         let cut: Vec<_> = (0..100).map(|_| with_jitter(LONGEST_PAUSE)).collect();
         assert!(cut.iter().all(|pause| (LONGEST_PAUSE / 2..=LONGEST_PAUSE).contains(pause)));
         assert!(cut.iter().any(|pause| *pause != cut[0]), "all are {:?}", cut[0]);

@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     /// Whether the plugin must end.
     pub(crate) ending: watch::Sender<bool>,
     deadlines: Mutex<Deadlines>,
-    /// Whether the runtime was asked for events that it may not know, and has sent nothing since.
+    /// Whether the runtime may not know the subscribed events: it has sent nothing since the subscription.
     pub(crate) in_doubt: AtomicBool,
 }
 

@@ -116,7 +116,7 @@ async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_plugin_returns_after_each_restart_and_knows_all() {
+async fn a_plugin_reconnects_after_each_restart_and_is_synchronized() {
     let mut runtime = with_a_pod().await;
     let plugin = quick("1");
     runtime.add("10-setter", Arc::clone(&plugin)).await.unwrap();
@@ -134,7 +134,7 @@ async fn a_plugin_returns_after_each_restart_and_knows_all() {
 }
 
 #[tokio::test]
-async fn two_plugins_that_set_one_field_are_a_conflict() {
+async fn two_plugins_that_set_one_field_conflict() {
     let mut runtime = with_a_pod().await;
     runtime.add("20-second", quick("2")).await.unwrap();
     runtime.add("10-first", quick("1")).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_refusal_is_the_error_of_the_request() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_late_is_disconnected_and_returns() {
+async fn a_late_plugin_is_disconnected_and_reconnects() {
     let mut runtime = with_a_pod().await;
     let plugin = held("1");
     runtime.add("10-slow", Arc::clone(&plugin)).await.unwrap();
@@ -170,7 +170,7 @@ async fn a_plugin_that_is_late_is_disconnected_and_returns() {
 }
 
 #[tokio::test]
-async fn unasked_updates_return_those_that_failed() {
+async fn unprompted_updates_return_the_failed_ones() {
     let mut runtime = with_a_pod().await;
     let plugin = Plugin::new("10-setter", quick("1")).unwrap();
     let handle = plugin.handle();
@@ -215,7 +215,7 @@ async fn readiness_follows_connection_and_overdue_requests() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_ends_answers_first_and_stays_away() {
+async fn an_ending_plugin_answers_first_and_does_not_reconnect() {
     let mut runtime = with_a_pod().await;
     let plugin = held("1");
     let running = Plugin::new("10-setter", Arc::clone(&plugin)).unwrap().socket(runtime.socket());
@@ -348,7 +348,7 @@ async fn a_descriptor_that_is_not_a_socket_is_refused() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_given_is_served_until_it_ends() {
+async fn a_given_stream_is_served_until_it_ends() {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let plugin = Plugin::new("10-setter", quick("1")).unwrap();
     drop(ours);
@@ -357,7 +357,7 @@ async fn a_stream_that_is_given_is_served_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_bundle_is_the_container_of_a_test() {
+async fn a_test_container_can_be_read_from_a_bundle() {
     let temp = tempfile::tempdir().unwrap();
     let config = r#"{"process": {"args": ["sleep", "9"], "env": ["A=1"]}, "annotations": {"k": "v"},
         "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
@@ -375,7 +375,7 @@ async fn a_bundle_is_the_container_of_a_test() {
 }
 
 #[tokio::test]
-async fn a_recording_of_a_node_is_a_test_case() {
+async fn a_recording_is_replayed_as_a_test_case() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("recording.jsonl");
     let recording = r#"{"state": {"pods": [{"id": "p"}], "containers": []}}

@@ -81,7 +81,7 @@ fn public(sources: &[(String, String)]) -> String {
 }
 
 #[test]
-fn the_public_items_are_those_of_the_list() {
+fn the_public_items_match_the_list() {
     let (path, now) = (Path::new(&folder()).join("public.txt"), public(&sources()));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &now).unwrap();
@@ -95,7 +95,7 @@ fn the_public_items_are_those_of_the_list() {
 
 /// Breaking changes for plugin authors: each changes the list.
 #[test]
-fn a_break_of_the_public_items_is_found() {
+fn a_breaking_change_of_a_public_item_is_found() {
     let sources = sources();
     let before = public(&sources);
     for (file, old, new) in [

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_in_hand_wait_for_their_own_answers() {
+    fn large_open_requests_delay_further_ones_until_answered() {
         let mut hand = InHand::new(IN_HAND);
         let large = |number: u8| [0, 0x20, 0, 0, 0, 0, 0, number, REQUEST, 0];
         let mut number = 0;

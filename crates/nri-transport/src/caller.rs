@@ -441,7 +441,7 @@ impl Answers {
             bytes.extend_from_slice(&payload);
         }
         let taken = self.take_messages(&mut bytes);
-        // Once for all of them: a frame may contain very many small ones.
+        // Once for all messages, because a frame may contain very many small ones.
         self.bytes = if taken > 0 { bytes.split_off(taken) } else { bytes };
     }
 
@@ -474,7 +474,7 @@ impl Answers {
                 self.surplus = length;
                 self.refuse(number, "it is not a response".to_owned());
             } else if length == bytes.len() {
-                // Usually it is all there is, and need not be copied.
+                // Usually the message is all that was received, and need not be copied.
                 self.waiting.answer(number, Ok(std::mem::take(bytes)));
                 return 0;
             } else {
@@ -657,7 +657,7 @@ mod tests {
         theirs.read_to_end(&mut stream).await.unwrap();
         let mut rest = &stream[..];
         while !rest.is_empty() {
-            // The position of a message's number.
+            // The offset of a message's number.
             let length = FRAME_HEADER + usize::try_from(message_number(rest)).unwrap();
             messages.extend_from_slice(&rest[FRAME_HEADER..length]);
             rest = &rest[length..];
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unread_connection_fills_no_memory_and_its_end_ends_calls() {
+    async fn an_unread_connection_has_bounded_memory_and_ends_its_calls() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         let config = "c".repeat(TTRPC_LIMIT - 1000);

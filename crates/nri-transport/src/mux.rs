@@ -91,7 +91,7 @@ fn start_to_call(
     let reading = Reading { unread: Unread::new(unread.0), ..Reading::default() };
     runtime.requests = Some(reading.requests.clone());
     if !beginning.0.is_empty() {
-        // The previous program has read it, and kept none that is too long.
+        // The previous program accepted these bytes, and kept no message that is too long.
         let _short = reading.requests.came(&beginning.0);
         to_runtime.put_back(beginning.0);
     }
@@ -286,7 +286,7 @@ async fn read_frames(
             }
             let mut taken = Ok(());
             match id {
-                // Valid, and without effect.
+                // An empty frame is valid, and has no effect.
                 _ if length == 0 => drop(unread.take_frame(length)),
                 PLUGIN_CONNECTION => {
                     trunk.count_answer();
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_frame_refuses_once_the_head_of_its_answer_came() {
+    async fn a_long_frame_refuses_once_its_response_header_arrived() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_too_long_ends_the_connection_at_its_head() {
+    async fn an_overlong_request_ends_the_connection_at_its_header() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         trunk.note_registered();
@@ -622,7 +622,7 @@ mod tests {
             // It stays open until the other side has read everything.
             std::future::pending::<()>().await;
         });
-        // The socket's buffer is full long before.
+        // Long before, the socket's buffer is full.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let (_, first) = frame(&mut theirs).await;
         let (_, rest) = frame(&mut theirs).await;

@@ -69,7 +69,7 @@ impl AsyncRead for PluginStream {
             let Ok(read) = read else { continue };
             let length = read?;
             buffer.advance(length);
-            // All that was available: another read would only return EAGAIN.
+            // A short read took everything: another read would only return EAGAIN.
             if 0 < length && length < room {
                 guard.clear_ready();
             }

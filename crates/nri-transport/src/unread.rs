@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_message_that_is_too_long_is_kept() {
+    fn an_overlong_message_is_dropped_completely() {
         let requests = OpenRequests::default();
         let header = |length: usize| {
             [&u32::try_from(length).unwrap().to_be_bytes()[..], &[0, 0, 0, 1, REQUEST, 0]].concat()
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_long_message_is_given_back() {
+    fn the_memory_of_a_long_message_is_freed() {
         let (unread, requests) = (Unread::default(), OpenRequests::default());
         let long = vec![7; 4 << 20];
         unread.put(&frame(1, &long));

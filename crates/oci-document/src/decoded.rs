@@ -189,7 +189,7 @@ fn fill(value: &mut Value, name: &str, of: &str) {
 /// The value that Go reads for `null` in a list of this name.
 fn zero(name: &str, of: &str) -> Value {
     match name {
-        // Conditions of a system call, which are objects.
+        // The conditions of a system call, which are objects.
         "args" if of == "syscalls" => Value::Object(Map::new()),
         name if STRING_LISTS.contains(&name) => Value::from(""),
         "additionalGids" => Value::from(0),

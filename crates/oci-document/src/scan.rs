@@ -224,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn depth_needs_no_stack() {
+    fn deep_nesting_needs_no_stack() {
         let mut text = b"[".repeat(2_000_000);
         text.extend(b"]".repeat(2_000_000));
         assert_eq!(elements(&text, 0).unwrap(), vec![1..3_999_999]);
     }
 
     #[test]
-    fn text_that_is_not_json_gives_nothing_and_no_panic() {
+    fn text_that_is_not_json_yields_none_without_a_panic() {
         for text in
             [&b""[..], b"{", b"{\"a", b"{\"a\"", b"{\"a\":", b"{\"a\":1", b"{\"a\" 1}", b"{1:2}"]
         {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_read_as_the_engines_language_reads_them() {
+    fn strings_are_decoded_as_go_decodes_them() {
         for (literal, says) in [
             (r#""plain""#, "plain"),
             (r#""pro\u0063ess""#, "process"),

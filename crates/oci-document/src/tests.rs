@@ -174,7 +174,7 @@ fn nesting_has_no_limit() {
 }
 
 #[test]
-fn a_replaced_member_can_be_edited_and_a_removed_one_stays_away() {
+fn a_replaced_member_can_be_edited_a_removed_one_stays_removed() {
     let text = r#"{"a":{"old":1.0},"b":{"old":1.0},"c":{"old":1.0},"d":3}"#;
     let result = edited(text, |root| {
         root.set("a", &json!({"x": 1, "y": 2}))?;
@@ -195,7 +195,7 @@ fn a_replaced_member_can_be_edited_and_a_removed_one_stays_away() {
 }
 
 #[test]
-fn a_value_is_the_current_one_whether_opened_or_not() {
+fn a_value_is_current_whether_its_member_is_opened_or_not() {
     let result = edited(r#"{"a":{"x":1},"b":null,"c":[1],"d":{}}"#, |root| {
         root.object("a")?.set("y", &json!(2))?;
         root.array("c")?.items().clear();

@@ -91,7 +91,7 @@ fn widened(config: &Config) -> Vec<Finding> {
         let detail = format!("nri.socket_gid gives the socket to group {group}");
         rows.push(warning(SOCKET, detail, "remove nri.socket_gid, unless its members may be root"));
     }
-    // The user of a user's daemon has no more rights as a plugin than without.
+    // The owner of a rootless daemon gains no rights by connecting as a plugin.
     let own = nix::unistd::geteuid().as_raw();
     let users = config
         .allowed_uids

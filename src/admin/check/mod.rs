@@ -48,7 +48,7 @@ pub(super) struct Finding {
     pub(super) engines: Vec<&'static str>,
 }
 
-/// A result, with the fix where it is not ok.
+/// A result; a failed one has the fix.
 pub(super) fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Finding {
     let hint = if ok { "" } else { hint };
     Finding { ok, ..told(check, detail.into(), hint) }
@@ -75,7 +75,7 @@ impl Answer for Vec<Finding> {
             };
             let row = [mark.to_owned(), printable(&finding.check), printable(&finding.detail)];
             lines.push(row.to_vec());
-            // Below its row: as a column it would make every line longer than a terminal.
+            // On a separate line: as a column it would make every line longer than a terminal.
             if !finding.hint.is_empty() {
                 let fix = format!("fix: {}", printable(&finding.hint));
                 lines.push(vec![String::new(), String::new(), fix]);
@@ -97,7 +97,7 @@ struct Daemon {
     unseen: Unseen,
     /// The reason why it did not respond although it listens.
     problem: Option<String>,
-    /// What it did not say.
+    /// One row for each answer that the daemon did not give.
     unknown: Vec<Finding>,
 }
 
@@ -121,7 +121,8 @@ impl Daemon {
         daemon
     }
 
-    /// Its answer, or none and a row that says so: an earlier version does not know the request.
+    /// Asks a running daemon; without an answer adds a row, because an earlier version does not
+    /// know the request.
     fn ask_for<T: DeserializeOwned + Default>(
         &mut self,
         config: &Config,
@@ -266,7 +267,8 @@ fn without_daemon(config: &Config) -> Finding {
     finding("daemon away", true, detail, "")
 }
 
-/// Reports what users without privileges get, and whether wrappers know it.
+/// Reports how wrappers treat unprivileged users, and whether the policy file for them is up to
+/// date.
 fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     if config.is_of_user() {
         let marker = config.rootless_marker();

@@ -98,7 +98,7 @@ pub(super) fn log(running: &Daemon) -> Option<Finding> {
     (status.log_lines_lost > 0).then(|| finding("log", true, format!("{place}: {lost}"), ""))
 }
 
-/// The row about them.
+/// The name of the row about containers that plugins do not see.
 pub(super) const WHOLE_NODE: &str = "whole node";
 
 /// Reports the containers of this node that plugins do not see.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_never_set_is_named_and_another_is_not() {
+    fn only_a_clock_that_was_never_set_is_reported() {
         let row = clock(7_000_000_000).unwrap();
         assert_eq!((row.ok, row.hint.as_str()), (false, "set the clock"));
         assert_eq!(clock(crate::clock::now()), None);

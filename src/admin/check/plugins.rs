@@ -249,7 +249,7 @@ mod tests {
     use crate::answers::AnswerRow;
 
     #[test]
-    fn a_plugin_above_half_its_limit_is_named_after_an_hour() {
+    fn a_plugin_above_half_its_limit_is_reported_after_an_hour() {
         let row = |busy_for_an_hour: bool| PluginRow {
             index: "10".to_owned(),
             name: "a".to_owned(),

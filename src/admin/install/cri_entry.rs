@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A handler's entry in the section of containerd's CRI plugin: the settings that it copies, its
-//! text, and the comparison with an existing one; with the default runtime, the whole addition.
-//! Pure.
+//! A handler's entry in the section of containerd's CRI plugin: which settings it copies, how it is
+//! rendered, and whether an existing entry is equal. The entry and the default runtime together are
+//! an [`Addition`]. Pure.
 
 use toml_edit::{Item, TableLike};
 

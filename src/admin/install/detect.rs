@@ -186,7 +186,7 @@ pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<St
     })
 }
 
-/// Lists the distributions of this host with their main files.
+/// Lists the distributions on this host, each with its main file.
 pub(super) fn here(root: &Root) -> Vec<(Distribution, String)> {
     let all = DISTRIBUTIONS.into_iter().filter_map(|distribution| {
         let main = main_of(distribution, root);

@@ -30,7 +30,7 @@ const MICROK8S_MAIN: &str = "/var/snap/microk8s/current/args/containerd.toml";
 const MICROK8S_TEMPLATE: &str = "/var/snap/microk8s/current/args/containerd-template.toml";
 
 named! {
-    /// A distribution that `install` can be told to use.
+    /// A distribution that `install` knows by name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
     pub(super) enum Distribution {
         /// k3s, also in k3d
@@ -105,7 +105,7 @@ impl Distribution {
         }
     }
 
-    /// The programs whose presence identifies it.
+    /// The programs whose presence shows that the distribution is installed.
     pub(super) fn programs(self) -> &'static [&'static str] {
         match self {
             Self::K3s => &["/usr/local/bin/k3s", "/usr/bin/k3s", "/bin/k3s", "/opt/bin/k3s"],
@@ -201,13 +201,13 @@ pub(super) fn template(main: &str, version: i64) -> Option<String> {
     Some(format!("{folder}/{name}"))
 }
 
-/// The folder that the distribution reads although its file may not name it.
+/// The folder that the distribution reads even if its file does not name it.
 pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
     let is_k0s = main == K0S_MAIN && is_rendered(main, text);
     is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
 }
 
-/// Files that are read in addition to containerd's: they are not part of its configuration.
+/// Further files that are read but are not part of containerd's configuration.
 pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
     let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_the_distributions_that_writes_it() {
+    fn a_file_identifies_the_distribution_that_writes_it() {
         for (path, wanted) in [
             ("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
             ("/srv/k3s/agent/etc/containerd/config.toml", Some(Distribution::K3s)),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_that_of_the_rendered_version() {
+    fn the_template_has_the_version_of_the_rendered_file() {
         let main = Distribution::Rke2.main();
         let folder = "/var/lib/rancher/rke2/agent/etc/containerd";
         assert_eq!(template(main, 2), Some(format!("{folder}/config.toml.tmpl")));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_k0s_file_without_its_first_line_is_its_owners() {
+    fn a_k0s_file_without_its_first_line_is_the_operators() {
         assert!(is_rendered(K0S_MAIN, "# k0s_managed=true\nversion = 2\n"));
         assert!(!is_rendered(K0S_MAIN, "# k0s_managed=false\nversion = 2\n"));
         assert!(!is_rendered(K0S_MAIN, "version = 2\n# k0s_managed=true\n"));

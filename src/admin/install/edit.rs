@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_only_its_children_name_is_written_at_the_end() {
+    fn an_implicit_table_is_added_at_the_end() {
         let new = set("f", "[a.b.c]\nx = 1", &["a", "b"], "n", "2").unwrap();
         assert_eq!(new, "[a.b.c]\nx = 1\n\n[a.b]\nn = 2\n");
     }

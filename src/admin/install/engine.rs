@@ -9,7 +9,7 @@ use super::distribution::Distribution;
 use crate::named::named;
 
 named! {
-    /// An engine that nri-runc can be registered with, with its name on the command line and in records.
+    /// An engine with which nri-runc can be registered, with its name on the command line and in records.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
     pub(super) enum Engine {
         /// containerd (CRI)
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// The first version with NRI on by default, or only the engine's name if there is none.
+    /// The first version with NRI on by default; only the engine's name if there is none.
     pub(super) fn first_with_nri(self) -> &'static str {
         match self {
             Self::Containerd => "containerd 2.0",

@@ -57,15 +57,15 @@ impl LedgerFile {
     }
 }
 
-/// An engine's texts without our values.
+/// An engine's files without nri-runc's values.
 #[derive(Debug, Default)]
 pub(super) struct Undone {
-    /// The texts by path, without the files that would not exist.
+    /// The texts by path; a file that would not exist is left out.
     pub(super) texts: Texts,
-    /// Our values that were edited since, each with its file.
+    /// The values of nri-runc that were edited since, each with its file.
     pub(super) edited: Vec<(String, EditedValue)>,
-    /// The error of each file that does not parse in its original format, and the values that
-    /// `install` set there. `texts` has its current text.
+    /// For each file that no longer parses: the error, and the values that `install` set there.
+    /// `texts` then has the file's current text.
     pub(super) unclear: Vec<(Error, Vec<String>)>,
 }
 
@@ -76,11 +76,11 @@ pub(super) struct Ledger {
     pub(super) name: String,
     pub(super) binary: String,
     pub(super) default: bool,
-    /// The engine's main file, where it is not the usual one.
+    /// The engine's main file, unless it is the usual one.
     pub(super) main: Option<String>,
     pub(super) files: Vec<LedgerFile>,
     pub(super) folders: Vec<String>,
-    /// The decision about the engine's own NRI.
+    /// The decision about the engine's NRI.
     #[serde(default)]
     pub(super) nri: NriDecision,
     /// Other engines whose NRI was switched off, by name.

@@ -101,7 +101,7 @@ pub(super) struct Uninstall {
     pub(super) common: Common,
 }
 
-/// Which engine is meant.
+/// The engine to configure.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EngineNamed {
     /// Container engine.
@@ -121,7 +121,7 @@ impl EngineNamed {
         common.root.is_none() && !self.user
     }
 
-    /// A distribution alone means its containerd.
+    /// The engine; a distribution without an engine means containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
             (Some(engine), Some(_)) if engine != Engine::Containerd => {

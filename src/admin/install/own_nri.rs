@@ -41,7 +41,7 @@ pub(super) struct NriCandidate {
 }
 
 impl NriCandidate {
-    /// Whether it serves plugins on `socket` when it runs with these files.
+    /// Whether the engine, run with these files, serves plugins on `socket`.
     pub(super) fn serves(&self, socket: &str, texts: &Texts) -> Result<bool> {
         let Some(setting) = self.setting(texts)? else { return Ok(false) };
         let by_program = || self.is_on_by_default.unwrap_or(setting.is_on_by_form);
@@ -49,7 +49,7 @@ impl NriCandidate {
         Ok(is_on && is_same_place(&setting.socket, socket))
     }
 
-    /// Whether neither its files nor a program show if it serves plugins on `socket`.
+    /// Whether the engine may serve plugins on `socket`, but neither its files nor its program show it.
     fn is_unknown(&self, socket: &str, texts: &Texts) -> bool {
         let says_nothing = |setting: NriSetting| {
             setting.is_on.is_none()
@@ -152,7 +152,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    // An occurrence at any offset covers one of the sampled positions.
+    // Samples one byte in each `wanted.len()` bytes: every occurrence covers a sampled position.
     let mut places = (0..bytes.len()).step_by(wanted.len());
     places.any(|at| {
         let here = wanted.iter().enumerate().filter(|(_, byte)| bytes.get(at) == Some(byte));
@@ -203,10 +203,10 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// The part of a path by which drop-ins with the scope are recognized.
+/// The part of a path that identifies the drop-ins that set `nri.scope`.
 const SCOPE: &str = "/40-scope-";
 
-/// Whether this is a drop-in with the scope.
+/// Whether this is a drop-in that sets `nri.scope`.
 pub(super) fn is_scope(path: &str) -> bool {
     path.contains(SCOPE)
 }
@@ -239,7 +239,7 @@ fn sets_scope(path: &str, text: &str) -> Result<bool> {
     Ok(edit::at(edit::parse(path, text)?.as_table(), &["nri", "scope"]).is_some())
 }
 
-/// Whether a drop-in with the scope would be read, and the operator has not set the scope.
+/// Whether `install` may add a drop-in that sets `nri.scope`: one that is read, without a setting by the operator.
 pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> {
     if install.common.root.is_some() {
         return Ok(true);
@@ -253,7 +253,7 @@ pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> 
     Ok(loaded.only.is_none())
 }
 
-/// Plans the drop-in of nri-runc with another socket and another plugin directory.
+/// Plans the drop-in that sets another socket and plugin directory for nri-runc.
 fn plan_beside(
     engine: Engine,
     socket: &str,
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn both_names_of_a_sockets_folder_are_equal() {
+    fn var_run_and_run_are_the_same_socket_folder() {
         assert!(is_same_place("/run/nri/nri.sock", "/var/run/nri/nri.sock"));
         assert!(is_same_place("/srv/nri.sock", "/srv/nri.sock"));
         assert!(!is_same_place("/run/nri/nri.sock", "/run/nri/other.sock"));

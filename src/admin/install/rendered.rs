@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_addition_is_found_and_its_surroundings_stay() {
+    fn an_addition_is_removed_and_its_surroundings_stay() {
         let text = format!("a\n\n{BEGIN}[x]\n{END}b\n");
         assert_eq!(without_addition(&text), "a\nb\n");
         for text in ["", "a\n", "# nri-runc: end\n", BEGIN, "a\n\nb"] {

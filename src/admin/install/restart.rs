@@ -21,7 +21,7 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// The command for an engine whose main file is `main`; `removes` if an entry was removed.
+/// The command for the engine with the main file `main`. `removes`: an entry was removed from that file.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes).to_owned(),
@@ -48,7 +48,7 @@ pub(super) fn commands(
     all.chain([command(engine, main, removes_entry, root)]).collect()
 }
 
-/// Returns the command for an engine that should have reloaded its configuration but has not.
+/// Returns the command for an engine that has not loaded its changed configuration.
 pub(super) fn again(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         Some(Distribution::K0s) => service(Distribution::K0s, main, "restart", root),

@@ -27,10 +27,10 @@ use crate::sources::registered::FOLDER;
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
 
-/// Why `--user` cannot be meant.
+/// The error if `--user` does not apply.
 pub(super) const NOT_A_USERS: &str = "--user is for the Podman of an unprivileged user";
 
-/// The directory below which everything happens.
+/// The root for all paths of `install`.
 #[derive(Debug)]
 pub(super) struct Root {
     host: Host,
@@ -106,7 +106,7 @@ impl Root {
         self.host.path(path)
     }
 
-    /// Returns the path relative to the root, also if it already includes the root.
+    /// Returns the path relative to the root; the path may already begin with the root.
     fn relative(&self, path: &str) -> PathBuf {
         let path = self.host.path(path);
         let below = path.strip_prefix(self.host.path("/")).unwrap_or(&path);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_program_is_noted_with_the_line_that_keeps_it() {
+    fn a_different_runtime_is_noted_with_the_setting_that_keeps_it() {
         let found = |path: &str| Some(Ok(PathBuf::from(path)));
         for (theirs, ours) in [
             ("/opt/own/runc", found("/usr/bin/runc")),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_runtime_is_found_nothing_is_registered() {
+    fn without_a_runtime_nothing_is_registered() {
         let nothing = Some(Err(Error::new("no real runtime was found").hint("another hint")));
         let refusal =
             compare("/opt/own/runc", nothing, true, &Config::default()).unwrap_err().to_string();

@@ -84,7 +84,7 @@ impl EngineOnHost {
     }
 }
 
-/// Where the registrations of this configuration's daemon are.
+/// The root of the files that hold the registrations of this configuration's daemon.
 fn root_of(config: &Config) -> Root {
     let of_user = config.is_of_user().then(|| Root::of_user(config.host()).ok()).flatten();
     of_user.unwrap_or_else(|| Root::of_host(config.host()))
@@ -143,7 +143,7 @@ pub(super) fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
     WantedHandler { name, binary, default: ledger.default }
 }
 
-/// Returns the main file that a registration is for, if its engine has one that can be named.
+/// Returns the main file of a registration, if its engine may have several.
 fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
     let usual = match engine {
         Engine::Containerd => super::containerd::MAIN,
@@ -365,7 +365,7 @@ fn is_unchanged(
         main: ledger.main.clone(),
         socket: config.socket_path.display().to_string(),
         nri: ledger.nri.clone(),
-        shows_node: false, // The operator may have removed that.
+        shows_node: false, // The operator may have removed the drop-in.
     };
     let now = own_nri::read_all(root, &here.nri)?;
     let plan = own_nri::plan(here.engine, &registration, &here.nri, &now)?;

@@ -96,8 +96,9 @@ fn is_given_up(root: &Root, ledger: &Ledger, record: &Value) -> bool {
     has_ended(root, record) && root.has(&home) && root.is_absent(&format!("{home}/{id}"))
 }
 
-/// Whether a record's container is gone: no engine calls nri-runc without its bundle, and its
-/// process is gone or the runtime does not know it. An unmounted directory proves nothing.
+/// Whether a record's container is gone: its bundle is missing, so that no engine can call nri-runc for it,
+/// and either its process has ended or the runtime does not know it. A bundle on an unmounted file system is
+/// not missing.
 fn is_lost(root: &Root, record: &Value) -> bool {
     let (Some(bundle), Some(of_runtime), Some(id)) =
         (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())
@@ -156,7 +157,7 @@ fn isulad(root: &Root, ledger: &Ledger) -> Vec<String> {
     containers.iter().map(|container| last_part(container).to_owned()).collect()
 }
 
-/// Returns the command lines of all processes, of a user's engine those of the user.
+/// Returns the command lines of all processes; for a user's engine, only of the user's processes.
 pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
     let own = nix::unistd::geteuid().as_raw();
     let is_own = |path: &str| {
@@ -219,7 +220,7 @@ fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Forty containers that name `nri-runc`, of which one was removed.
+    /// Forty containers with the runtime `nri-runc`, one of which was removed.
     const DATABASE: &[u8] = include_bytes!("../../../fixtures/engines/bolt_state.db");
 
     fn named(runtime: &str, binary: &str, settings: &str, database: &str) -> usize {

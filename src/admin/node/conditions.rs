@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The conditions and taints of a node for required plugins that are missing: which are due, and the
-//! patches between what the node has and what it should have. No object is read but by the answer to a
-//! patch, which needs no permission to read.
+//! The conditions and taints of a node for required plugins that are missing: decides which are due, and
+//! patches the node. Objects are read only from the response to a patch, so that no permission to read is
+//! needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,11 +17,11 @@ use crate::files;
 use crate::limits;
 use crate::text::{printable, rfc3339};
 
-/// The type of each condition and the key of each taint begin with this.
+/// Prefix of each condition's type and each taint's key.
 const PREFIX: &str = "nri-runc.dev/missing-";
-/// How long a daemon that does not answer may still know what it said: a restart takes less.
+/// Time for which the last answer of a silent daemon counts: a restart takes less.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(30);
-/// Interval at which the node is compared, so that conditions which others removed come back.
+/// Interval of comparisons with the node, which restore conditions that others removed.
 const RECHECK: Duration = Duration::from_secs(300);
 
 /// Keys, each with the name of its plugin.
@@ -30,14 +30,14 @@ type Keys = BTreeMap<String, String>;
 /// The required plugins of a node as its conditions show them.
 #[derive(Debug)]
 pub(super) struct NodeConditions {
-    /// The effect of the taints; none are set without.
+    /// The effect of the taints; `None`: no taints are set.
     effect: Option<String>,
     after: Duration,
-    /// Missing plugins, and since when.
+    /// Missing plugins, each with the time since when.
     missing: BTreeMap<String, Instant>,
-    /// When the daemon last answered.
+    /// Time of the daemon's last answer.
     heard: Option<Instant>,
-    /// What the node has, and when that was compared; unknown at first.
+    /// The keys that the node has, and the time of the last comparison; unknown at first.
     shown: Option<(Keys, Instant)>,
     failures: Failures,
 }
@@ -48,8 +48,8 @@ impl NodeConditions {
         Self { effect, after, missing, heard: None, shown: None, failures }
     }
 
-    /// Notes which plugins are missing by the daemon's status. Without a daemon nothing is known: the next
-    /// container starts it, so its node must get pods.
+    /// Notes the missing plugins of the daemon's status. Without a daemon none counts as missing for long:
+    /// the next container starts the daemon, so pods must still be scheduled here.
     pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {
@@ -79,7 +79,7 @@ impl NodeConditions {
         self.missing.values().filter_map(left).min()
     }
 
-    /// Patches the node, if it is due. A failure is logged and tried again later.
+    /// Patches the node if that is due. A failure is logged, and the patch is repeated later.
     pub(super) fn report(&mut self, api: &NodeApi) {
         let wanted = self.wanted();
         let is_shown = self
@@ -106,7 +106,7 @@ impl NodeConditions {
         }
     }
 
-    /// Logs what changed on the node.
+    /// Logs the changes of the node.
     fn note(&mut self, now: Keys) {
         self.failures.clear();
         let was = self.shown.take().map(|(shown, _)| shown).unwrap_or_default();
@@ -120,8 +120,8 @@ impl NodeConditions {
     }
 }
 
-/// The type of a plugin's condition and the key of its taint: names that Kubernetes does not take get
-/// other letters and a fingerprint.
+/// The type of a plugin's condition and the key of its taint: in names that Kubernetes does not accept,
+/// characters are replaced and a fingerprint is added.
 fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let fits = name.len() <= limits::CONDITION_NAME
@@ -137,8 +137,8 @@ fn key(name: &str) -> String {
     format!("{PREFIX}{plain}-{}", print.get(..8).unwrap_or_default())
 }
 
-/// Makes the node have exactly these conditions and taints of ours; others stay. The taints are a list
-/// that is replaced as a whole: if somebody changes the node meanwhile, it is read again.
+/// Gives the node exactly these conditions and taints with our prefix; others stay. The list of taints is
+/// replaced as a whole, so if the node changes meanwhile, it is read again.
 fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), Error> {
     let mut tries = 1;
     loop {
@@ -153,7 +153,7 @@ fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), E
     }
 }
 
-/// One attempt; the failed request, and the line about it.
+/// Makes one attempt. An error has the failed request and a line about it.
 fn reconcile_once(
     api: &NodeApi,
     wanted: &Keys,
@@ -161,7 +161,7 @@ fn reconcile_once(
 ) -> Result<(), (ApiError, Error)> {
     let (node, path) = (&api.node, format!("/api/v1/nodes/{}", api.node));
     let status = format!("{path}/status");
-    // The answer to an empty patch is the node.
+    // The response to an empty patch is the node.
     let patched = api.send("STRATEGIC", &status, &json!({})).and_then(|node| {
         let changes = condition_changes(&node, wanted);
         if changes.is_empty() {
@@ -184,7 +184,7 @@ fn reconcile_once(
     })
 }
 
-/// The changes of conditions, for a patch that merges them by their type.
+/// The changes of conditions, as a patch that is merged by type.
 fn condition_changes(node: &Value, wanted: &Keys) -> Vec<Value> {
     let there = node["status"]["conditions"].as_array().into_iter().flatten();
     let there = there.filter_map(|one| Some((one["type"].as_str()?, one)));
@@ -208,8 +208,8 @@ fn condition_changes(node: &Value, wanted: &Keys) -> Vec<Value> {
     set.chain(gone.map(|key| json!({"$patch": "delete", "type": key}))).collect()
 }
 
-/// The patch that makes the taints of ours these, if they are others; refused if the node has changed
-/// since it was read.
+/// The patch that replaces our taints by these, if they differ. The API server refuses it if the node has
+/// changed since it was read.
 fn taint_change(node: &Value, wanted: &Keys, effect: Option<&str>) -> Option<Value> {
     let there = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
     let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_due_after_a_while_and_not_without_a_daemon() {
+    fn a_condition_is_due_after_a_delay_and_only_with_a_daemon() {
         let mut conditions = NodeConditions::new(None, Duration::from_secs(3600));
         conditions.observe(Some(&status(&[("a", false)])));
         assert!(conditions.wanted().is_empty(), "it may be starting");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_of_others_stay_and_the_version_guards_them() {
+    fn foreign_taints_stay_and_the_version_guards_them() {
         let others =
             json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "x"});
         let node = |taints: Value| json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": taints}});
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_that_kubernetes_takes() {
+    fn condition_keys_are_valid_in_kubernetes() {
         assert_eq!(key("10-policy"), "nri-runc.dev/missing-10-policy");
         let odd = ["a b", "ä", "a.", "", "a/b", &"x".repeat(300)].map(key);
         for one in &odd {

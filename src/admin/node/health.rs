@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_the_node_and_healthy_is_the_process() {
+    fn readyz_reports_the_node_and_healthz_the_process() {
         let health = Health::serve(None).unwrap();
         let status = |path| respond(path, &health.unready).status().as_u16();
         assert_eq!((status("/healthz"), status("/readyz"), status("/")), (200, 503, 404));

@@ -130,7 +130,7 @@ impl PodEvents {
             let line = needing(line, &error, "create of events");
             match error.problem {
                 ApiProblem::Failed => self.failures.add(&line.to_string()),
-                // It was sent by an earlier pod or attempt; or the namespace is gone or being deleted.
+                // An earlier pod or attempt sent it, or the namespace is gone or being deleted.
                 ApiProblem::Conflict | ApiProblem::NotFound => drop(self.queue.pop_front()),
                 ApiProblem::Forbidden if error.why.contains("being terminated") => {
                     drop(self.queue.pop_front());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_of_its_pod_and_has_a_name_that_does_not_change() {
+    fn an_event_belongs_to_its_pod_and_has_a_stable_name() {
         let event = event_of(&line("evicted", "", "noisy", "web"), "one").unwrap();
         assert_eq!(event["metadata"], json!({"namespace": "shop", "name": "web.18b2-41"}));
         assert_eq!(event["involvedObject"]["uid"], "u");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_not_of_kubernetes_has_none() {
+    fn a_pod_outside_of_kubernetes_has_no_events() {
         for (member, value) in [
             ("engine", "podman"),
             ("engine", "docker"),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_limited_for_a_pod_and_for_the_node_and_counted() {
+    fn event_storms_are_limited_by_pod_and_node_and_counted() {
         let mut events = PodEvents::default();
         for _ in 0..100 {
             events.take(&line("refused", "exec", "no", "noisy"), "one");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_event_of_a_pod_has_the_number_of_those_before() {
+    fn the_next_event_of_a_pod_counts_the_omitted_ones() {
         let mut events = PodEvents::default();
         for _ in 0..limits::POD_EVENTS + 3 {
             events.take(&line("refused", "exec", "no", "web"), "one");

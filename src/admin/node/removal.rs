@@ -19,22 +19,21 @@ use crate::error::{Context, Error, Result};
 use crate::text::counted;
 use crate::wrapper;
 
-/// Interval at which it is checked whether containers still need nri-runc.
+/// Interval of checks whether containers still need nri-runc.
 const USERS_POLL: Duration = Duration::from_secs(2);
 
 /// Time limit for the daemon's exit: it finishes requests in flight first.
 const DAEMON_WAIT: Duration = Duration::from_secs(100);
 
-/// Interval at which it is checked whether the daemon has exited.
+/// Interval of checks whether the daemon has exited.
 const DAEMON_POLL: Duration = Duration::from_millis(100);
 
-/// Undoes everything. After the unregistration no signal interrupts that: kubelet repeats SIGTERM
-/// when the engine, through which it is sent, was restarted.
+/// Undoes everything. After the unregistration no signal interrupts this, because kubelet repeats
+/// SIGTERM after a restart of the engine.
 ///
 /// # Errors
-/// Fails when containers need nri-runc for longer than `within`, or a second signal arrives
-/// meanwhile: then everything stays. Fails also when the engine cannot be restarted: then the
-/// program stays.
+/// Fails, and changes nothing, when containers need nri-runc for longer than `within` or a second
+/// signal arrives meanwhile. If the engine cannot be restarted, only the program stays.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on.folder())?.config;
     setup.set_label(false);
@@ -95,7 +94,7 @@ fn unregister(
     }
 }
 
-/// Stops the node's daemon; whether none runs afterwards.
+/// Stops the node's daemon; returns whether none runs afterwards.
 fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);

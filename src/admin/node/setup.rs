@@ -74,8 +74,8 @@ impl NodeSetup {
         let changed = outcome.changed || was_pending;
         if changed || registration.is_loaded() == Some(false) {
             let restarted = self.restart(&outcome);
-            // The engine may have been restarted manually: if it had the handler before, that does
-            // not show.
+            // With --no-restart a loaded handler counts as a restart by the operator, although it may
+            // have been loaded before.
             if !(self.no_restart && registration.is_loaded() == Some(true)) {
                 restarted?;
             }
@@ -104,7 +104,7 @@ impl NodeSetup {
         let printed = Some(&outcome.next).filter(|_| outcome.changed);
         let command = printed.cloned().unwrap_or_else(|| self.on.restart_command());
         if command.is_empty() {
-            return Ok(()); // It sees the change by itself.
+            return Ok(()); // The engine detects the change by itself.
         }
         let manually = || format!("on this node: {command}");
         if self.no_restart {
@@ -148,8 +148,8 @@ impl NodeSetup {
         }
     }
 
-    /// Returns the reason why a ready node lost the handler. An engine that does not respond proves
-    /// nothing: it may be restarting.
+    /// Returns the reason why a ready node lost the handler. An engine that does not respond may be
+    /// restarting, and gives no reason.
     pub(super) fn lost(&self) -> Option<String> {
         let registration = match self.on.registration() {
             Ok(Some(registration)) => registration,
@@ -174,7 +174,7 @@ impl NodeSetup {
     }
 }
 
-/// Waits for `within`; whether a signal ended the wait.
+/// Waits for `within`; returns whether a signal ended the wait.
 fn pause(signals: Option<&EndSignals>, within: Duration) -> bool {
     match signals {
         Some(signals) => signals.wait(within),

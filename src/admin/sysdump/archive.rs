@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_its_owners_alone_and_replaces_nothing() {
+    fn only_its_owner_can_read_an_archive_that_replaces_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let parts = [("a.json", b"{}".to_vec()), ("b.txt", Vec::new())];
         let path = temp.path().join("x.tar.gz");

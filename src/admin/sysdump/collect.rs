@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collects the files of a `sysdump`, each within a bound and without secrets. What cannot be had is a line of
-//! `errors.txt`, and its file is empty.
+//! Collects the files of a `sysdump`, each within a bound and without secrets. Data that cannot be read is
+//! named in `errors.txt`, and its file is empty.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -30,7 +30,7 @@ const JOURNAL_WAIT: Duration = Duration::from_secs(10);
 /// Everything that goes into the archive.
 pub(super) struct Parts {
     pub(super) files: Vec<Part>,
-    /// What could not be had, one line each.
+    /// Data that could not be read, one line each.
     pub(super) missing: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Parts {
         self.missing.push(redact::text(&format!("{name}: {why}")));
     }
 
-    /// Adds a document, redacted; of a list that is too long the first rows.
+    /// Adds a document, redacted; of a long list only the first rows.
     fn add_json(&mut self, name: &'static str, document: Result<impl Serialize>) {
         let mut document = document.map(|document| json!(document)).unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
@@ -99,7 +99,7 @@ impl Parts {
     }
 }
 
-/// The end of a text, from the beginning of a line on.
+/// The end of a text, beginning with a whole line.
 fn last_lines(text: &str) -> &str {
     let over = text.len().saturating_sub(limits::SYSDUMP_PART);
     let cut = text.char_indices().find(|(at, c)| *at >= over && (over == 0 || *c == '\n'));
@@ -122,7 +122,7 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts.add_json("plugins.json", plugins);
     parts.add_json("pods.json", ask::<Value>(config, &json!({"verb": "pods"})));
     let metrics = ask_metrics(config).map(|metrics| metrics.text);
-    // Their labels are written as KEY="VALUE", and none has a value that a tenant chooses.
+    // Labels have the form KEY="VALUE", and a tenant chooses no value.
     let metrics = metrics.unwrap_or_else(|error| {
         parts.miss("metrics.txt", &error.to_string());
         String::new()
@@ -144,8 +144,8 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts
 }
 
-/// The configuration in force with its origins, and what is wrong with its files. An injection's values of
-/// variables and annotations are hidden by its keys, which are dotted here.
+/// The configuration in force with its origins, and the errors in its files. The keys are dotted here, and by
+/// them an injection's variables and annotations are redacted.
 fn configuration(loaded: &Loaded) -> Value {
     let mut document = config::effective(loaded);
     for section in document["sections"].as_array_mut().into_iter().flatten() {
@@ -184,7 +184,7 @@ fn log(config: &Config) -> Result<String> {
     journal("nri-runc", "short-iso")
 }
 
-/// The end of a file, which may grow meanwhile.
+/// The end of a file; the file may grow while it is read.
 fn end_of(path: &Path) -> Result<String> {
     let mut file = files::open_own(path)?;
     let most = u64::try_from(limits::SYSDUMP_PART).unwrap_or(u64::MAX);
@@ -194,7 +194,7 @@ fn end_of(path: &Path) -> Result<String> {
     file.take(most).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let is_whole = length <= most;
-    // The first line may be the end of one.
+    // The first line may be incomplete.
     let whole = text.split_once('\n').filter(|_| !is_whole).map(|(_, rest)| rest.to_owned());
     Ok(whole.unwrap_or(text))
 }
@@ -209,7 +209,7 @@ fn journal(identifier: &str, form: &str) -> Result<String> {
     }
 }
 
-/// The last entries of the audit log; none if none is kept.
+/// The last entries of the audit log; empty without a log.
 fn audit(config: &Config) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     let filter = AuditFilter::default();
@@ -222,7 +222,7 @@ fn audit(config: &Config) -> Result<Vec<Value>> {
         search(text.as_bytes(), &filter, &mut add)?;
         return Ok(rows);
     }
-    // The newest file alone, if there is enough in it.
+    // Only the newest file, if it has enough.
     for file in open_files(&config.audit_path)? {
         let mut file = file;
         let most = u64::try_from(limits::SYSDUMP_PART).unwrap_or(u64::MAX);
@@ -260,7 +260,7 @@ fn node(config: &Config) -> Value {
     })
 }
 
-/// The names and sizes of the files in a directory; what is in them is the plugins'.
+/// The names and sizes of a directory's files. Their content is private to the plugins.
 fn names(dir: &Path) -> Value {
     let entries = presence::entries(dir).or_absent().unwrap_or_default();
     let rows = entries.iter().take(limits::SYSDUMP_LINES).map(|entry| {

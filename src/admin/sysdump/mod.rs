@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `sysdump`: one archive for a support case, with the daemon alive or dead. `collect` reads, `redact` takes
-//! secrets out, `archive` writes. It changes nothing on the node but the files that it was asked for.
+//! secrets out, `archive` writes. It writes only the requested files.
 
 mod archive;
 mod collect;
@@ -30,7 +30,7 @@ pub(super) struct Sysdump {
     pub(super) output: PlainOutput,
 }
 
-/// Where the archive is.
+/// The paths of the written archive, and the parts that it lacks.
 #[derive(Debug, Serialize)]
 pub(super) struct Written {
     file: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump) -> Result<Written> {
     Ok(Written { file, plain, missing: parts.missing })
 }
 
-/// A name with host and time, of characters that every file system and mail takes.
+/// A name with host and time, in characters that every file system and mail program accepts.
 fn name(now: SystemTime) -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
@@ -78,7 +78,7 @@ impl Answer for Written {
         if !self.missing.is_empty() {
             let missing = counted(self.missing.len(), "part");
             page.push_str(&format!(
-                "{missing} could not be had in full: errors.txt has the reasons\n"
+                "{missing} could not be read completely: errors.txt has the reasons\n"
             ));
         }
         page + "secrets are hidden; look through it before you send it (--plain DIR)"

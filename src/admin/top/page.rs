@@ -17,7 +17,8 @@ pub(super) fn page(document: &Document, size: Option<(usize, usize)>) -> String 
     add_section(&mut lines, requests(document), usize::MAX);
     let width = size.map_or(usize::MAX, |(width, _)| width);
     add_section(&mut lines, failures(document, width), limit(limits::TOP_FAILURES));
-    // Pods get the rest of the screen, except for a blank line, their heading, and the line about more.
+    // Pods take the rest of the screen, less a blank line, their heading, and the line with the number of
+    // further pods.
     let rest = size.map_or(usize::MAX, |(_, height)| height.saturating_sub(lines.len() + 3));
     add_section(&mut lines, pods(document), rest);
     fit(lines, size)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds one document from two moments of the daemon: the present state, and the changes between
-//! them.
+//! Builds one document from two samples of the daemon: the current state, and the changes in between.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,14 +10,14 @@ use crate::answers::{
     Failure, Observations, PluginCounts, PluginRow, PluginState, PodRow, RequestCounts, TopAnswer,
 };
 
-/// The daemon at one moment.
+/// One sample of the daemon.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) answer: TopAnswer,
 }
 
-/// The document of `--json`, from which the page is made. Rates are those between two samples, and none
-/// of one. Times are those between the samples too, or since the daemon's start where nothing was observed
+/// The document of `--json`, and the source of the page. Rates are those between two samples, absent with
+/// one sample. Latencies are those between the samples, or since the daemon's start if none was observed
 /// in between.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
@@ -75,7 +74,7 @@ pub(super) struct PluginRates {
     pub(super) refusals: f64,
 }
 
-/// Returns the document of two samples, which may be the same.
+/// Builds the document from two samples, which may be the same.
 pub(super) fn document(first: &Sample, last: &Sample) -> Document {
     let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
     let TopAnswer { status, plugins, containers, requests, calls, pods } = last.answer.clone();
@@ -109,13 +108,13 @@ pub(super) fn document(first: &Sample, last: &Sample) -> Document {
     }
 }
 
-/// The rate of a counter, which may have begun anew; none without time in between.
+/// The rate of a counter, which may have restarted at zero; `None` if no time passed.
 fn per_second(now: u64, before: u64, seconds: f64) -> Option<f64> {
     let grown = now.checked_sub(before).unwrap_or(now);
     (seconds > 0.0).then(|| grown as f64 / seconds)
 }
 
-/// The durations between the two moments; where nothing was observed then, since the daemon's start.
+/// The durations observed between two samples; if there were none, those since the daemon's start.
 fn recent(now: &Observations, before: &Observations) -> Observations {
     let between = now.since(before);
     if between.count() > 0 { between } else { now.clone() }
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_between_two_moments() {
+    fn rates_are_computed_between_two_samples() {
         let begun = Instant::now();
         let first = sample(begun, 10);
         let last = sample(begun + Duration::from_secs(4), 30);
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_alone_has_latencies_and_no_rates() {
+    fn one_sample_alone_has_latencies_and_no_rates() {
         let only = sample(Instant::now(), 10);
         let document = document(&only, &only);
         assert_eq!(document.plugins[0].per_second, None);

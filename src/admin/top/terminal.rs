@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The terminal while `top` runs: the alternate screen, no echo, no cursor. However `top` ends,
-//! except by SIGKILL, the terminal is restored; if it takes no output (Ctrl-S), as far as it can be.
+//! The terminal while `top` runs: the alternate screen, no echo, no cursor. The terminal is restored however `top`
+//! ends, except by SIGKILL. A stopped terminal (Ctrl-S) is restored as far as possible.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Stdin, Write};
@@ -175,7 +175,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // One attempt: a terminal that takes no output must not delay the exit.
+        // Only one attempt: a stopped terminal must not delay the exit.
         let _terminal_is_gone_or_full = self.output.write(LEAVE.as_bytes());
         if let Some(before) = &self.before {
             let _terminal_is_gone = tcsetattr(&self.input, OptionalActions::Now, before);

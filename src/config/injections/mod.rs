@@ -311,7 +311,7 @@ impl InjectionSection {
         found
     }
 
-    /// Whether it selects only by labels and images.
+    /// Whether only labels and images select, which authors of pods choose.
     fn is_authors(&self) -> bool {
         let is_any =
             |entry: &str| entry.chars().all(|c| matches!(c, '*' | '?')) && !entry.is_empty();

@@ -123,7 +123,7 @@ const MISTAKES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn each_mistake_has_its_place_and_leaves_the_section_out() {
+fn each_mistake_names_its_place_and_drops_its_section() {
     for (lines, wanted) in MISTAKES.iter().copied() {
         let problem = mistake(lines);
         assert!(problem.text.contains(wanted), "{}: {lines}", problem.text);
@@ -132,7 +132,7 @@ fn each_mistake_has_its_place_and_leaves_the_section_out() {
 }
 
 #[test]
-fn authors_may_select_variables_and_plain_annotations() {
+fn harmless_values_may_be_selected_by_author_labels() {
     for lines in [
         "labels = [\"a=b\"]\nenv = { A = \"1\" }\nannotations = { \"corp/x\" = \"1\" }\n",
         "images = [\"x\"]\nnamespaces = [\"dev-*\"]\noom_score_adj = 1\n",
@@ -171,7 +171,7 @@ fn only_mistakes_in_refusing_sections_refuse_creates() {
 }
 
 #[test]
-fn names_are_unique_and_default_to_the_place() {
+fn section_names_are_unique_and_default_to_their_place() {
     let (config, problems) = read(
         "[[inject]]\nname = \"a\"\nenv = { A = \"1\" }\n\
          [[inject]]\nenv = { A = \"2\" }\n\
@@ -183,7 +183,7 @@ fn names_are_unique_and_default_to_the_place() {
 }
 
 #[test]
-fn only_an_injection_that_refuses_protects() {
+fn only_an_injection_that_refuses_containers_protects() {
     let section = |more: &str| format!("[[inject]]\nname = \"a\"\nenv = {{ A = \"1\" }}\n{more}");
     for (more, protects) in [
         ("", false),

@@ -101,7 +101,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     if slot.is_lost() {
         return report_crowded(&daemon, slot.pid());
     }
-    // Before its first message: later another process may have the connection.
+    // Read before the plugin's first message: another process may hold the connection later.
     let peer = origin::peer_of(&daemon, &stream);
     origin::look_at_program(&daemon, &peer).await;
     let pid = peer.pid;
@@ -144,7 +144,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
 
 fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     let line = format!(
-        "{} connections have not registered yet: one of process {pid}, which has among the most, was closed",
+        "{} connections have not registered yet: closed one of process {pid}, among those with the most",
         limits::REGISTERING
     );
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));
@@ -211,7 +211,7 @@ pub(super) async fn admit(
     peer: Option<PluginPeer>,
     registration: &Registration,
 ) {
-    // Its Synchronize has the addresses that a daemon looks up when it starts.
+    // Waits for the pod addresses that a starting daemon looks up, so that Synchronize contains them.
     drop(daemon.looking_up.lock().await);
     let (id, launched) = (plugin.id(), peer.is_none());
     daemon.forget_gone_plugins();

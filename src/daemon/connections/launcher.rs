@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders every second (or waits for the
+//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits for the
 //! folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones,
 //! with growing pauses until they run steadily. A changed plugin's new process runs beside the old
 //! one, which is ended once the new one has replaced it in the chain (D41). It decides nothing
 //! about containers.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,10 +23,14 @@ use crate::daemon::connections::{resumed, socket};
 use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::shared::Daemon;
+use crate::daemon::watch::timer;
 
-/// Interval of the folder checks. A change takes effect when two checks agree, so that a file is
+/// Interval of the checks of a folder that changes. A change takes effect when two checks agree, so that a file is
 /// not executed while it is being copied.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
+
+/// Interval of the checks of a folder without events: none shows that a file became executable.
+const QUIET_CHECK: Duration = Duration::from_secs(10);
 
 /// Interval of checks for an absent folder, in addition to the watch of its path: a link in the
 /// path may lead outside the watched folders.
@@ -67,12 +72,13 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             done = Some(seen.clone());
         }
         until_there_is_a_folder(&daemon).await;
+        until_a_check(&daemon).await;
         loop {
-            tokio::time::sleep(FOLDER_CHECK).await;
             let before = std::mem::replace(&mut seen, look());
             if seen == before {
                 break;
             }
+            tokio::time::sleep(FOLDER_CHECK).await;
         }
     }
 }
@@ -90,6 +96,21 @@ async fn until_there_is_a_folder(daemon: &Daemon) {
             () = daemon.watches.reloaded.notified() => return,
             () = tokio::time::sleep(ABSENT_CHECK) => {}
         }
+    }
+}
+
+/// Waits until something happens in the folders of plugins and their settings, or for the next check without that.
+async fn until_a_check(daemon: &Daemon) {
+    let changes = async |folder: &Path| match daemon.watches.folders.watch(folder) {
+        Some(mut watched) => drop(watched.next().await),
+        None => std::future::pending().await,
+    };
+    let config = daemon.config();
+    tokio::select! {
+        () = changes(&config.plugin_path) => {}
+        () = changes(&config.plugin_config_path) => {}
+        () = daemon.watches.reloaded.notified() => {}
+        () = timer::sleep(QUIET_CHECK) => {}
     }
 }
 
@@ -170,7 +191,7 @@ async fn keep_plugin(
                 record.runs(&run.file, is_outdated);
                 if is_outdated {
                     let id = file.id();
-                    warn!(plugin = id, "{id} goes on as it was before its file changed");
+                    warn!(plugin = id, "{id} keeps running as before its file changed");
                 }
             }
         }
@@ -241,11 +262,11 @@ async fn gives_way(
 ) -> bool {
     let id = file.id();
     if daemon.registry.pre_installed.owns(&id) {
-        return false; // No other process keeps its place, or takes it again.
+        return false; // The file owns the name, so no external process competes for it.
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());
-    info!("{id} is not started again before {name}, which has its place, disconnects");
+    info!("{id} is restarted only after {name}, which has its place, disconnects");
     tokio::select! {
         _why = other.chained.plugin.closed() => {}
         _ = wanted_file.changed() => return true,
@@ -294,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_minute_and_a_steady_life_resets_them() {
+    fn pauses_double_up_to_a_minute_and_a_steady_run_resets_them() {
         let mut pauses = Pauses::default();
         let short = Duration::from_secs(59);
         let seconds: Vec<u64> = (0..8).map(|_| pauses.after(short).as_secs()).collect();

@@ -45,7 +45,7 @@ fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
         Ok(process) => Some(process),
         // On older kernels. A process that had ended before would have closed the connection.
         Err(Errno::ENOPROTOOPT) => {
-            // Without a descriptor the process does not prove its origin.
+            // Without a descriptor the process cannot prove its origin.
             let process = pidfd::open(pid).or_absent()??;
             (!has_hung_up(stream)).then_some(process)
         }

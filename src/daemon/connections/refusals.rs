@@ -53,7 +53,7 @@ pub(super) fn report(
     if kind == ConnectionLine::Unsynchronized {
         metrics.count_unsynchronized(id);
     } else if kind != ConnectionLine::Contested {
-        // This one is counted as a takeover.
+        // A contested connection is counted as a takeover instead.
         metrics.count_refused_connection();
     }
     if has_line(daemon, kind, line) {
@@ -96,7 +96,7 @@ pub(super) fn report_plugin(
     }
 }
 
-/// Whether this event gets a line. The first one without a line schedules the line with their count.
+/// Whether to log this event. The first suppressed event schedules a line with the number of suppressed events.
 fn has_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
     match daemon.report.connections.room(kind, line, Instant::now()) {
         Room::Line => true,

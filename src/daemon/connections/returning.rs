@@ -106,7 +106,9 @@ fn remembered(daemon: &Daemon) -> std::io::Result<Option<Vec<u8>>> {
 fn expect_remembered(daemon: &Daemon, bytes: std::io::Result<Option<Vec<u8>>>) {
     let bytes = bytes.unwrap_or_else(|error| {
         let why = in_our_words(&error);
-        warn!("which plugins were connected is not known, and creates do not wait for them: {why}");
+        warn!(
+            "the previously connected plugins are unknown, and creates do not wait for them: {why}"
+        );
         None
     });
     let bytes = bytes.unwrap_or_default();
@@ -167,7 +169,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
     uids.find(|uid| !uid.is_empty())
 }
 
-/// The cgroup of a process, from the line that every host has: version 2's, or the first.
+/// The cgroup of a process: from the line for cgroup v2, which every host has, else from the first line.
 pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
@@ -201,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_known_by_the_cgroup_that_kubelet_made() {
+    fn a_pod_is_identified_by_the_cgroup_that_kubelet_made() {
         let uid = "0a1b2c3d-0000-4000-8000-000000000001";
         let slice = uid.replace('-', "_");
         for (cgroup, wanted) in [
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_returns_but_a_session_does_not() {
+    fn a_system_service_may_return_but_a_session_does_not() {
         assert!(is_service("/system.slice/balloons.service"));
         assert!(!is_service("/user.slice/user-0.slice/user@0.service"));
         assert!(!is_service("/user.slice/user-0.slice/session-1.scope"));

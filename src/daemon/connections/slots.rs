@@ -99,7 +99,7 @@ fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
         for at in group.iter().copied() {
             parts.entry(slots[at].peer.get(level)).or_default().push(at);
         }
-        // The largest group; among equal ones, the one with the oldest connection.
+        // Picks the largest group; among groups of equal size, the one with the oldest connection.
         let largest = parts.into_values().max_by_key(|part| (part.len(), usize::MAX - part[0]))?;
         let is_a_process = slots[largest[0]].peer.len() <= level + 1;
         if is_a_process {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_again_once_its_connection_is_done_with() {
+    fn a_slot_is_freed_when_its_holder_is_dropped() {
         let slots = Slots::default();
         for _round in 0..10 {
             let taken = flood(&slots, 64, |_| "/".to_owned());

@@ -27,18 +27,19 @@ use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::shared::queues::PodNews;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
-use crate::daemon::watch::pidfd;
+use crate::daemon::watch::{pidfd, timer};
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
-/// Interval of the checks of the path without an event.
+/// Interval at which the path is checked when no event arrives.
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
-/// Interval of connecting to a process that the kernel does not list with the path: an engine logs
-/// each connection that registers no plugin.
+/// Interval of test connections to a process that the kernel does not list with the path. It is
+/// long because an engine logs each connection that registers no plugin.
 const CONNECT: Duration = Duration::from_secs(60);
 
-/// An engine unlinks the old socket and then binds its own: between the two the path is not free.
+/// Delay before the daemon takes a free path: an engine unlinks the old socket and then binds its
+/// own.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// The process that has the path.
@@ -113,17 +114,18 @@ pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
 
 /// The change of the plugin socket that another configuration needs.
 pub(crate) enum SocketChange {
-    /// As it is.
+    /// No change.
     None,
     /// A new mode or group for this path.
     Mode,
     /// No socket.
     Off,
-    /// Bound already, at another path.
+    /// A socket that is already bound, at another path.
     Bound(Bound),
 }
 
-/// Opens the plugin socket that `next` asks for, if it is another one; nothing has changed yet.
+/// Opens the plugin socket of the configuration `next` if it differs; the socket in use stays
+/// unchanged.
 ///
 /// # Errors
 /// Fails when it cannot be opened, or another process listens there.
@@ -181,7 +183,7 @@ pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
             let was_off = matches!(*slot.problem.borrow(), Some(NoPlugins::SwitchedOff));
             accept(daemon, bound);
             if was_off {
-                // Plugins that left meanwhile come back, as after a daemon start.
+                // Plugins that disconnected meanwhile reconnect, as after a daemon start.
                 returning::expect(daemon);
             }
             info!("plugins can connect at {} now", daemon.config().socket_path.display());
@@ -205,7 +207,7 @@ fn leave_path(daemon: &Daemon, path: &Path) {
     }
 }
 
-/// Watches over the path of the configuration in force.
+/// Starts the task that watches the path of the configuration in force.
 fn keep(daemon: &Rc<Daemon>) {
     let task = tokio::task::spawn_local(keep_socket(Rc::clone(daemon)));
     if let Some(before) = daemon.registry.socket.keeping.borrow_mut().replace(task) {
@@ -241,12 +243,12 @@ fn accept(daemon: &Rc<Daemon>, Bound { listener, file }: Bound) {
     slot.since.set(now());
 }
 
-/// Watches over the path for ever.
+/// Watches the path. Never ends.
 async fn keep_socket(daemon: Rc<Daemon>) {
     let path = daemon.config().socket_path.clone();
     let mut other = None;
     loop {
-        // Watched before it is looked at: no event in between is missed.
+        // Watched before the check, so that no event in between is missed.
         let mut watched = watch_near(&daemon, &path);
         if !is_ours(&daemon, &path) && !still_theirs(&daemon, &path, other.as_mut()).await {
             other = look_again(&daemon, &path);
@@ -255,7 +257,7 @@ async fn keep_socket(daemon: Rc<Daemon>) {
         let is_news = tokio::select! {
             () = something_happens(watched.as_mut()) => true,
             () = ends(process) => true,
-            () = tokio::time::sleep(PATH_CHECK) => false,
+            () = timer::sleep(PATH_CHECK) => false,
         };
         if is_news {
             tokio::time::sleep(SETTLE).await;
@@ -285,7 +287,7 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(daemon: &Daemon, path: &Path) -> bool {
-    // A path that cannot be looked at now does not count as lost.
+    // A path that cannot be examined now does not count as lost.
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
@@ -323,7 +325,7 @@ fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
                 NoPlugins::SwitchedOff | NoPlugins::Failed(_) => Default::default(),
             };
             note_unavailable(daemon, path, why);
-            // Without it the path is looked at again all the same.
+            // Without a descriptor of the process, the path is still checked at intervals.
             let process = listener.pid.and_then(|pid| u32::try_from(pid).ok());
             let process = process.and_then(|pid| pidfd::open(pid).or_absent()?);
             Some(PathHolder {
@@ -348,11 +350,11 @@ fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     if !was_bystander {
         return info!("plugins can connect at {path} again: no other process listened there");
     }
-    info!("no process listens on {path} any more: plugins can connect, and creates ask them");
+    info!("no process listens on {path} now: plugins can connect, and creates ask them");
     end_standing_by(daemon);
 }
 
-/// Ends the time as a bystander: plugins connect to the daemon from now on, not to an engine.
+/// Switches from bystander to active: from now on plugins connect to the daemon, not to an engine.
 fn end_standing_by(daemon: &Rc<Daemon>) {
     // Creates wait for plugins that switch over from the engine, as after a daemon start.
     returning::expect(daemon);

@@ -167,10 +167,10 @@ fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
 /// Ends a replaced connection: its requests in flight are answered first, then it receives Shutdown.
 pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
     let passed = daemon.host.point(Point::DaemonTakeoverDone);
-    log_failure("ending a plugin whose place was taken", passed);
+    log_failure("ending a replaced plugin", passed);
     // No request lasts longer than its caller waits.
     let _ended = tokio::time::timeout(daemon.config().debug_create_cap, old.requests_ended()).await;
     let passed = daemon.host.point(Point::DaemonTakeoverShutdown);
-    log_failure("ending a plugin whose place was taken", passed);
+    log_failure("ending a replaced plugin", passed);
     old.chained.plugin.shutdown(&taken_over_by(&by)).await;
 }

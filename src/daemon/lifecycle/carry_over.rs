@@ -27,7 +27,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
     let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
     if is_later && !record.is_sandbox && may_return {
-        log_failure("keeping what plugins had set", daemon.records.keep_for_successor(record));
+        log_failure("keeping plugin-owned values", daemon.records.keep_for_successor(record));
     } else {
         daemon.records.drop_kept(&record.key);
     }

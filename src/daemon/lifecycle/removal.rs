@@ -53,7 +53,7 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     };
     match is_kept {
         Ok(true) => {}
-        Ok(false) => removed(daemon, key).await, // Its folder went before the record said so.
+        Ok(false) => removed(daemon, key).await, // The engine removed the folder meanwhile.
         Err(_unknown) => until_removed::look_again(daemon, &record),
     }
 }

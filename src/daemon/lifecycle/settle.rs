@@ -12,7 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::lifecycle::{behind, notify, refusal, removal, rollback, state, update_outcome};
 use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::{command, state_dir};
 use crate::daemon::shared::lane::{Lane, PendingVerb};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
@@ -39,7 +39,7 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // Done at once: from here on other requests may write, whichever of them holds the turn.
+        // Done before the turn is acquired: from here on other requests may write, whichever holds the turn.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
@@ -85,7 +85,7 @@ pub(crate) async fn settle_exited(daemon: &Rc<Daemon>, key: &ContainerKey, lane:
         if let Err(unknown) = settle(daemon, key, &pending).await {
             let verb = pending.verb.name();
             warn!(
-                "the outcome of {verb} {} is not known yet, and asked for again: {unknown}",
+                "the outcome of {verb} {} is not known yet, and is checked again: {unknown}",
                 key.id
             );
             let mut open = lane.pending.borrow_mut();
@@ -114,7 +114,7 @@ async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) 
     }
     let settled = conclude(daemon, key, &record, pending).await;
     if settled.is_err() && flight.is_some() {
-        // The outcome is requested again.
+        // The outcome is still unknown, and is checked again later.
         daemon.records.change_in_memory(key, |record| {
             if record.incarnation == pending.incarnation {
                 record.in_flight = record.in_flight.take().or(flight);
@@ -166,7 +166,10 @@ async fn settle_create(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let init = pending.init_pid(daemon, key).await?;
+    let init = match pending.init_pid(daemon, key).await? {
+        None => command::pid_by_state(record).await,
+        known => known,
+    };
     let Some(pid) = init else {
         refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
         state::mark_not_created(daemon, key);

@@ -47,7 +47,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
     });
 }
 
-/// Whether a container on record may have a containerd.
+/// Whether the engine of any container on record uses containerd's shim.
 fn has_any(daemon: &Daemon) -> bool {
     let store = daemon.records.read();
     let mut all = store.containers();

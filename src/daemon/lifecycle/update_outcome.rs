@@ -138,7 +138,7 @@ fn log_repeated(
     let more = news.len().saturating_sub(limits::LISTED);
     if more > 0 {
         let id = quoted(&record.key.id);
-        info!("{id}: {more} more values of the engine than are listed do not come into force");
+        info!("{id}: {more} more values of the engine do not take effect and are not listed");
     }
     for RepeatedValue { at: _, field, engine, plugin } in news.iter().take(limits::LISTED) {
         let stays = overlay.get(field).unwrap_or(&Value::Null);

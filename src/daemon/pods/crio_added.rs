@@ -26,7 +26,7 @@ use crate::sources::registered;
 /// CRI-O's default folder; with another configuration the first container shows the folder.
 const HOME: &str = "/run/containers/storage/overlay-containers";
 
-/// The corresponding folders below the root that survives a reboot.
+/// The root that survives a reboot; below it each pod has a corresponding folder.
 const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
 /// Time limit for a folder without its document: an engine gives up after 4 minutes.

@@ -21,8 +21,7 @@ pub(crate) enum LimitWriter {
     ServiceManager,
     /// A plugin, a node agent, or a person.
     Other,
-    /// It has ended, the kernel does not name it, or it looks like kubelet and is not of this host: in
-    /// a PID namespace of its own.
+    /// The process has ended, the kernel does not name it, or it has kubelet's name but runs in another PID namespace.
     Unknown,
 }
 
@@ -48,7 +47,7 @@ pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[Strin
 }
 
 fn is_kubelet(program: &Path, configured: &[String]) -> bool {
-    // An upgrade has replaced the file of a running kubelet.
+    // The file of a running kubelet may have been replaced by an upgrade.
     let text = program.to_string_lossy();
     let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
     let name = text.rsplit('/').next().unwrap_or_default();
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubelet_is_a_program_of_that_name_or_a_configured_one() {
+    fn kubelet_is_recognized_by_known_or_configured_names() {
         let configured = ["my-kubelet".to_owned(), "/opt/agent/node".to_owned()];
         for program in [
             "/usr/bin/kubelet",
@@ -86,7 +85,7 @@ mod tests {
         }
     }
 
-    /// A process that is the first of a PID namespace below this one, and its parent.
+    /// Starts a process as the first one of a new PID namespace; returns its parent and its PID.
     #[expect(clippy::disallowed_methods, reason = "a process of the test")]
     fn in_a_pid_namespace() -> (std::process::Child, u32) {
         let words = ["--pid", "--fork", "--kill-child", "sh", "-c", "echo; sleep 60; :"];
@@ -113,7 +112,7 @@ mod tests {
         assert_eq!(identify(&host, Some(&own()), &[]), LimitWriter::Other);
         let program = std::env::current_exe().unwrap().display().to_string();
         assert_eq!(identify(&host, Some(&own()), &[program]), LimitWriter::Kubelet);
-        // A kubelet in a PID namespace of its own, and another program there.
+        // A kubelet in a separate PID namespace, and another program there.
         let (mut parent, inside) = in_a_pid_namespace();
         let writer = Writer { pid: inside, process: pidfd::open(inside).unwrap().unwrap() };
         let program = std::fs::read_link(format!("/proc/{inside}/exe")).unwrap();

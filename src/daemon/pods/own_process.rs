@@ -108,7 +108,7 @@ pub(crate) fn forget(daemon: &Daemon, record: &Container) {
     daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = next.unwrap_or(0));
 }
 
-/// A fact about the container's pod, if the pod has its containers' process.
+/// Applies `fact` to the container's pod if the pod has no sandbox and its engine does not report its process.
 fn of_pod_without_sandbox<T>(
     daemon: &Daemon,
     record: &Container,

@@ -33,9 +33,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// The text of `check` for writes that are not a resize.
 const UNKNOWN_WRITER: &str =
-    "limits of a pod were written by a process that could not be identified, so this is no resize";
+    "limits of a pod were written by an unidentified process, so this is not a resize";
 const OVERWRITTEN: &str =
-    "limits of a pod were overwritten right after kubelet wrote them, so this is no resize";
+    "limits of a pod were overwritten right after kubelet wrote them, so this is not a resize";
 
 /// The current limits of the pod's cgroup; none if the cgroup is not kubelet's.
 pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
@@ -296,7 +296,7 @@ fn note_refusal(daemon: &Daemon, id: &str, error: &Error) {
     daemon.report.note_refusal(event, id, error);
     daemon.audit_pod_refusal(id, event, error);
     daemon.note_pod(id, |pod: &mut Pod| {
-        let line = format!("{event}: {error}; the pod was resized all the same");
+        let line = format!("{event}: {error}; the resize is in force nevertheless");
         limits::keep_latest(&mut pod.refused, line, limits::REFUSALS);
     });
 }

@@ -22,7 +22,7 @@ const KEPT: &[CapabilitySet] = &[
     CapabilitySet::SETGID,           // a launched plugin is a process of root's group
     CapabilitySet::SYS_ADMIN,        // addresses in a container's network namespace, block I/O
     CapabilitySet::SYS_NICE,         // its own priority, which it does not inherit from a container
-    CapabilitySet::SYS_PTRACE,       // what processes of other users and namespaces run
+    CapabilitySet::SYS_PTRACE,       // reading the programs of other processes
     CapabilitySet::SYS_RESOURCE,     // its own limits
 ];
 

@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::presence::IfThere;
 
 /// Makes this process independent of the process that started it.
-pub(crate) fn shake_off(host: &Host) {
+pub(crate) fn reset_inherited_attributes(host: &Host) {
     let _stays = chdir("/");
     umask(Mode::from_bits_truncate(0o022));
     let _stays = SigSet::empty().thread_set_mask();
@@ -193,7 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// The limits that were set, and whether the daemon starts, for a limit of `(soft, hard)`.
+    /// Returns the limits that `lift` set, and whether the daemon starts, for a limit of `(soft,
+    /// hard)`.
     fn lifted(limit: (u64, u64), may_raise: bool) -> (Vec<u64>, bool) {
         let set: RefCell<Vec<u64>> = RefCell::default();
         let lifted = lift("RLIMIT_X", limit, 1000, 100, |to| {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_low_is_named_with_the_needed_one() {
+    fn a_too_low_limit_is_reported_with_the_required_one() {
         let why = |least| lift("RLIMIT_X", (5, 5), 5, least, |_| false).unwrap_err().to_string();
         assert!(why(10).starts_with("RLIMIT_X is 5, the daemon needs 10 or more"), "{}", why(10));
         assert!(why(RLIM_INFINITY).contains("needs none"));

@@ -58,7 +58,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
 /// Fails on a file without a state, an incomplete state, or one of an unknown version.
 pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let mut file = std::fs::File::from(own(number)?);
-    let doing = || "reading the state of the program before";
+    let doing = || "reading the previous program's state";
     file.rewind().doing(doing)?;
     let mut bytes = Vec::new();
     let limit = limits::HANDOVER + u64::try_from(HEAD).unwrap_or(0);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_read_whole_or_not_at_all() {
+    fn a_handover_state_is_read_completely_or_not_at_all() {
         let state = written(STATE_VERSION, b"{\"a\": 1}");
         assert_eq!(document(&state), Ok(b"{\"a\": 1}".to_vec()));
         for length in 0..state.len() {

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_added_to_ours_and_an_unreadable_one_protects() {
+    fn the_other_daemons_list_is_merged_and_protects_unread() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { run_dir: temp.path().join("ours"), ..Config::default() };
         let run_dir = temp.path().join("theirs");

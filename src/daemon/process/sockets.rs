@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_a_silent_process_is_awaited_and_named() {
+    fn a_lock_held_by_a_silent_process_is_awaited_and_reported() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let first = lock(&config).unwrap();

@@ -193,12 +193,13 @@ fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
     notes::notes_in(&folder(daemon))
 }
 
-/// Takes over one note, unless another task was faster. `key`: plugins may already be registered.
+/// Takes over one note, unless another task was faster. With a `key`, plugins may already be registered and are
+/// notified.
 async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
     let Some(note) = notes::read(path)? else { return Ok(()) };
     take_over(daemon, &note).await?;
-    // Not earlier, because a daemon that dies meanwhile must find the note again; not later, because its content is now
-    // on record.
+    // Removed only now: if the daemon dies earlier, the next one must find the note again. From here on the records
+    // have its content.
     let _taken = std::fs::remove_file(path);
     // Plugins are notified of a start once its runtime has exited.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
@@ -301,7 +302,7 @@ fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let runtime = call.question().runtime.to_string_lossy().into_owned();
     let request = requested(call, bytes, &runtime).unwrap_or_default();
-    // A note that would be too long omits them.
+    // A note omits the values if they would make it too long.
     let reason = "values that the engine set by an update without the daemon are not known";
     let unknown = Skipped { plugin: String::new(), reason: reason.to_owned() };
     let unknown = request.is_none().then_some(unknown);

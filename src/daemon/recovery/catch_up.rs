@@ -45,7 +45,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
     let (mut unknown, mut unaddressed) = (Vec::new(), Vec::new());
     for record in records {
         if let Err(why) = catch_up(daemon, &record.key).await {
-            warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
+            warn!("the state of {} is not known yet, and is checked again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
         unaddressed.extend(process_of_pod(daemon, &record.key));
@@ -198,7 +198,8 @@ pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// Sets the process of a pod in the same way. Returns the pod if its addresses are unknown.
+/// Sets the process of a pod that has none to this container's, unless it has exited. Returns the
+/// pod if its addresses are unknown.
 fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key)?;
     if exit_status::has_exited(&daemon.host, &record) {
@@ -245,12 +246,12 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
         return Ok(false);
     }
     let words = procfs::command_line(host, pid)?;
-    // A wrapper becomes the runtime once it has its response or has left its note, and during execve(2) a process has a
+    // A wrapper executes the runtime once it has its response or has written its note. During execve(2) a process has a
     // program but no command line.
     if words.is_empty() && procfs::has_program(host, pid)? && !pidfd::has_ended(process) {
         let unknown = Err(std::io::Error::from(rustix::io::Errno::AGAIN));
         return unknown
-            .doing(|| format!("waiting for process {pid}, which becomes another program"));
+            .doing(|| format!("waiting for process {pid}, which is executing another program"));
     }
     Ok(words.iter().any(|word| word == id.as_bytes()))
 }
@@ -280,7 +281,7 @@ async fn pending(
             let (daemon, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
-        // Whether the file is written yet or not, the runtime's state has the same PID.
+        // The runtime may already have written the file; its state has the same PID.
         pid_file_before,
         pid_file,
         bundle: RefCell::new(bundle),
@@ -367,18 +368,18 @@ mod tests {
     }
 
     #[test]
-    fn a_process_works_for_the_container_that_it_names() {
+    fn a_process_belongs_to_the_container_on_its_command_line() {
         assert!(names_c1("runc\0start\0c1\0", true).unwrap());
         assert!(!names_c1("runc\0start\0c11\0", true).unwrap());
     }
 
     #[test]
-    fn a_containers_process_that_has_the_number_is_not_read() {
+    fn a_container_process_with_a_reused_pid_is_not_read() {
         assert!(!names_c1_in("runc\0start\0c1\0", true, "pid:[2]").unwrap());
     }
 
     #[test]
-    fn a_process_in_the_middle_of_execve_is_read_again() {
+    fn a_process_during_execve_is_read_again() {
         assert!(names_c1("", true).unwrap_err().may_pass());
         assert!(!names_c1("", false).unwrap(), "a kernel thread, or one that has ended");
     }

@@ -53,7 +53,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
         }
         if is_all {
             info!(
-                "all containers were looked at: {}",
+                "all containers were checked: {}",
                 if reason.is_empty() { ENABLED } else { &reason }
             );
         }
@@ -70,7 +70,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
         if let Err(error) = compare(daemon, &record).await {
             is_all = false;
             if is_first {
-                warn!("{} cannot be looked at now: {error}", record.key.id);
+                warn!("{} cannot be checked now: {error}", record.key.id);
             }
         }
     }

@@ -25,8 +25,8 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 const AT_ONCE: usize = 64;
 
 /// The operator's note about a dropped record.
-const WARNING: &str = "plugins were notified of the removal; if the container still exists, no plugin receives its events \
-                       any more";
+const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
+                       further events of it";
 
 /// The records whose container or pod was gone at the last check.
 #[derive(Debug, Default)]
@@ -176,7 +176,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     meant.retain(|(id, _)| !wanted.is_empty() && id.starts_with(wanted));
     let has_exact = meant.iter().any(|(id, _)| id == wanted);
     meant.retain(|(id, _)| !has_exact || id == wanted);
-    // A container without a pod has a pod of the same ID: they are removed together.
+    // A container of an engine without pods has a pod with the same ID; both are removed together.
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_twice_is_removed_with_its_pod() {
+    fn a_container_gone_at_two_checks_is_removed_with_its_pod() {
         run(async {
             let place = Place::new();
             let daemon = place.daemon(&["a", "b"], None);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_or_a_state_that_is_left_keeps_the_record() {
+    fn a_remaining_bundle_or_state_keeps_the_record() {
         run(async {
             for above in ["root", "bundles"] {
                 let place = Place::new();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_lives_keeps_a_record_without_files() {
+    fn a_living_process_keeps_a_record_without_files() {
         run(async {
             let place = Place::new();
             let daemon = place.daemon(&["a"], Some(std::process::id()));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_cannot_be_looked_up_is_not_gone() {
+    fn an_unreadable_path_does_not_count_as_gone() {
         run(async {
             for above in ["root", "bundles"] {
                 let place = Place::new();

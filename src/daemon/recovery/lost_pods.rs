@@ -25,13 +25,15 @@ pub(crate) async fn restore(daemon: &Rc<Daemon>) {
     for container in containers {
         let (pod, id) = (&container.pod, &container.key.id);
         match describe_pod(daemon, &container).await {
-            Ok(true) => info!("the pod {pod} had no record; it was described anew from {id}"),
+            Ok(true) => info!("the pod {pod} had no record; it was described again from {id}"),
             Ok(false) => {
                 warn!(
                     "the pod {pod} has no record, and the runtime does not know its container {id}"
                 );
             }
-            Err(error) => warn!("the pod {pod} has no record, and {id} does not tell it: {error}"),
+            Err(error) => {
+                warn!("the pod {pod} has no record, and cannot be described from {id}: {error}");
+            }
         }
     }
 }

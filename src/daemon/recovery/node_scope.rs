@@ -35,7 +35,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// The note on each such container.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
-/// The name under which calls off the loop on all state directories are counted: one file system holds these.
+/// The name under which hanging calls on all state directories are counted: they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
 /// Time limit of a daemon's start for these containers, because wrappers wait. The remaining ones follow while it
@@ -358,7 +358,7 @@ async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredCo
             break;
         }
         if until.is_some_and(|until| Instant::now() > until) {
-            info!("looking for containers that were created without nri-runc goes on later");
+            info!("the search for containers created without nri-runc continues later");
             break;
         }
         match rediscover::look_at(daemon, &key, (Wanted::Plain, false), WHY).await {
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_without_an_end_holds_up_no_other_folder() {
+    async fn a_hanging_check_delays_no_other_folder() {
         let mut arrivals = Arrivals::default();
         arrivals.came("hung".into());
         begin_endless_look(&mut arrivals, "hung");
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_an_earlier_folder_ends_no_other_one_of_its_name() {
+    fn checking_an_earlier_folder_ends_no_check_of_a_later_one() {
         let mut arrivals = Arrivals::default();
         let name = OsStr::new("c1");
         arrivals.came(name.to_owned());

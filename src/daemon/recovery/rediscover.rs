@@ -341,7 +341,8 @@ pub(super) async fn look_at(
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
     if init.is_none() && (wanted == Wanted::Plain || !left.is_of_this_boot(&daemon.host)) {
-        // A container that exited without plugins needs none. The state directory may be on a disk.
+        // A container that exited needs no record, because no plugin knows it. A state directory on a disk survives
+        // reboots.
         return Ok(if left.pid.is_none() { Look::NotYet } else { Look::NotMeant });
     }
     let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_a_part_of_one_name() {
+    fn a_star_matches_a_part_of_one_path_element() {
         let temp = tempfile::tempdir().unwrap();
         for folder in ["runtime-a/moby", "runtime-b/moby", "other/moby"] {
             std::fs::create_dir_all(temp.path().join(folder)).unwrap();
@@ -562,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_spelled_as_its_engine_does() {
+    fn the_root_is_spelled_as_on_conmons_command_line() {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("root");
         std::fs::create_dir(&root).unwrap();

@@ -72,7 +72,7 @@ impl UnderWay {
     /// Writes the file; without it wrappers wait as long as for a hanging daemon.
     fn begin(path: PathBuf) -> Self {
         let begun = clock::monotonic().to_string();
-        log_failure("telling wrappers of it", crate::files::replace(&path, begun.as_bytes()));
+        log_failure("notifying wrappers", crate::files::replace(&path, begun.as_bytes()));
         Self(path)
     }
 }
@@ -244,13 +244,13 @@ impl Reexec<'_> {
     async fn until_quiet(&self) -> bool {
         let begun = Instant::now();
         loop {
-            // A plugin may have connected just now.
+            // Repeated in each round, because a plugin may have connected meanwhile.
             self.pause_plugins(true);
             if begun.elapsed() >= HANDSHAKE_WAIT {
                 self.cut_unsettled();
             }
             if quiet::is_quiet(self.daemon, self.drain) {
-                // The callers come back, and wait in the socket's queue.
+                // The callers reconnect, and wait in the socket's queue.
                 self.drain.send_back().await;
                 // The audit log's thread ends with this program.
                 self.daemon.report.audit.flush(AUDIT_WAIT).await;
@@ -292,7 +292,7 @@ impl Reexec<'_> {
         let _passed_on = PassedOn::new(descriptors)?;
         self.daemon.host.point(Point::DaemonReexecState)?;
         info!(
-            "becoming {}: requests were finished within {} ms, {} plugins and {} processes are handed over",
+            "executing {}: requests were finished within {} ms, {} plugins and {} processes are handed over",
             program.path().display(),
             waited.as_millis(),
             state.plugins.len(),

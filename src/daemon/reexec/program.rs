@@ -60,8 +60,9 @@ impl Program {
         })??;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         let Some(states) = answer["states"].as_array() else {
-            return Err(Error::new(format!("{path} cannot replace a running daemon"))
-                .hint("it is no nri-runc, or a version without this ability: restart the daemon"));
+            return Err(Error::new(format!("{path} cannot replace a running daemon")).hint(
+                "it is not nri-runc, or a version without this feature: restart the daemon",
+            ));
         };
         if states.iter().any(|state| *state == self.state_version) {
             return Ok(());

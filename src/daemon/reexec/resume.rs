@@ -126,7 +126,7 @@ pub(crate) async fn follow(daemon: &Rc<Daemon>) {
             && record.state != Lifecycle::Creating
             && let Err(why) = catch_up::catch_up(daemon, &record.key).await
         {
-            warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
+            warn!("the state of {} is not known yet, and is checked again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
     }

@@ -301,13 +301,12 @@ impl Backlog {
         let before = "before it was synchronized";
         if count >= limits::EVENT_BACKLOG {
             *self = Self::default();
-            return Err(format!("it was {count} events behind {before}"));
+            return Err(format!("more than {count} events were queued {before}"));
         }
         if bytes > limits::EVENT_BACKLOG_BYTES {
             *self = Self::default();
-            return Err(format!(
-                "it was {count} events, of {bytes} bytes with the next, behind {before}"
-            ));
+            let most = limits::EVENT_BACKLOG_BYTES;
+            return Err(format!("more than {most} bytes of events were queued {before}"));
         }
         self.bytes = bytes;
         self.events.push_back((next, size));
@@ -341,18 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_that_only_grows_is_given_up() {
+    fn a_backlog_that_keeps_growing_is_dropped() {
         let mut backlog = Backlog::default();
         for _ in 0..limits::EVENT_BACKLOG {
             assert_eq!(backlog.push(event(1)), Ok(()));
         }
         let why = backlog.push(event(1)).unwrap_err();
-        assert!(why.contains("10000 events behind"), "{why}");
+        assert!(why.contains("more than 10000 events"), "{why}");
         assert_eq!((backlog.events.capacity(), backlog.bytes), (0, 0), "its memory is free again");
     }
 
     #[test]
-    fn a_backlog_has_a_bound_in_bytes() {
+    fn a_backlog_is_bounded_in_bytes() {
         let half = limits::EVENT_BACKLOG_BYTES / 2;
         let around = usize::try_from(event(half).size()).unwrap() - half;
         for (more, is_taken) in [(0, true), (1, false)] {

@@ -13,18 +13,18 @@ use super::Registry;
 use super::connected::{ConnectedPlugin, Subject};
 use super::subscribers::Subscribers;
 
-/// How the plugins together handle each exec.
+/// How the plugins handle execs, all of them together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PluginExecs {
-    /// At least one must be asked.
+    /// At least one plugin must be asked.
     pub(crate) asks: bool,
-    /// At least one refuses the exec by its absence.
+    /// At least one plugin is required: without it, execs are refused.
     pub(crate) protects: bool,
-    /// At least one is notified.
+    /// At least one plugin is notified.
     pub(crate) notes: bool,
 }
 
-/// Plugins for execs that were connected before this program started.
+/// The plugins for execs that were connected to the previous program or daemon.
 #[derive(Debug, Default)]
 pub(crate) struct FormerExecs {
     /// Whether the previous program's plugins are not registered again yet.

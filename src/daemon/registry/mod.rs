@@ -92,7 +92,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(config: &Config) -> Self {
         let pre_installed = PreInstalled::default();
-        // While that is unknown, any name may belong to a file.
+        // Until the folder can be read, any name may belong to a file.
         let _looked_at_again = pre_installed.look(config);
         Self {
             connected: RefCell::default(),

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_known_by_namespace_and_name_and_not_by_its_program() {
+    fn a_pod_origin_matches_namespace_and_name_not_the_program() {
         let of_pod = Some(("kube-system".to_owned(), "balloons-x7k2p".to_owned()));
         let inside = PeerFacts { pod: of_pod, is_contained: true, ..facts() };
         assert!(inside.fits(&pod("kube-system", "balloons-*")));

@@ -25,9 +25,9 @@ pub(crate) struct PreInstalled(RefCell<Known>);
 #[derive(Debug, Default)]
 struct Known {
     folder: PathBuf,
-    /// Every `NN-name` in it; `None` until it was read.
+    /// The `NN-name` of every file in the folder; `None` until it was read.
     files: Option<BTreeSet<String>>,
-    /// The files whose names no other process may take; `None` if any may belong to a file.
+    /// The identities that only their file's process may use; `None` while the files are unknown.
     owned: Option<BTreeSet<String>>,
 }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_given_away_is_anybodys() {
+    fn a_displaceable_name_may_be_used_by_any_process() {
         let (temp, known) = known(&["10-policy"]);
         let mut given = config(temp.path());
         given.plugins.entry("policy".to_owned()).or_default().displace = Some(Displace::Any);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_read_frees_no_name() {
+    fn an_unreadable_plugin_folder_frees_no_name() {
         let never = PreInstalled::default();
         assert!(never.owns("10-a") && never.is_meant("a", "10-a"), "nothing is known yet");
         let (temp, known) = known(&["10-a"]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_looks_like_another_plugins_identity_means_none() {
+    fn a_full_identity_does_not_match_another_plugins_bare_name() {
         let (_temp, known) = known(&["10-policy"]);
         assert!(known.is_meant("10-policy", "10-policy"));
         assert!(!known.is_meant("10-policy", "20-10-policy"));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recording_that_is_not_read_ends_at_its_bound_of_bytes() {
+    async fn an_unread_recording_ends_at_its_limit_of_bytes() {
         let half = limits::RECORDING_BACKLOG_BYTES / 2;
         for (second, is_taken) in [(half, true), (half + 1, false)] {
             let recorders = Recorders::default();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_expected_plugin_that_stays_away_is_late() {
+    async fn an_expected_plugin_that_does_not_return_is_late() {
         let returning = ReturningPlugins::default();
         returning.expect("10-a", Duration::ZERO);
         returning.expect_no_longer("20-b");

@@ -373,7 +373,7 @@ fn is_named(id: &str, name: &str) -> bool {
     id.split_once('-').is_some_and(|(_, rest)| rest == name)
 }
 
-/// The row of a plugin of which little is known.
+/// The row of a plugin about which nothing else is known.
 fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> PluginRow {
     let (index, name) = (index.to_owned(), name.to_owned());
     PluginRow { index, name, state, launched, ..PluginRow::default() }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_takeovers_in_a_minute_are_a_fight_for_that_minute() {
+    fn three_takeovers_in_a_minute_make_a_place_contested() {
         let (takeovers, begun) = (Takeovers::default(), Instant::now());
         let after = |seconds| begun + Duration::from_secs(seconds);
         for seconds in [0, 20, 40] {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn takeovers_that_are_far_apart_do_not_refuse_a_newcomer() {
+    fn infrequent_takeovers_do_not_refuse_a_newcomer() {
         let (takeovers, begun) = (Takeovers::default(), Instant::now());
         for round in 0..100 {
             let now = begun + Duration::from_secs(round * 21);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_that_are_kept_are_bounded() {
+    fn remembered_displaced_pods_are_bounded() {
         let (takeovers, now) = (Takeovers::default(), Instant::now());
         for pod in 0..limits::TAKEOVER_PODS + 3 {
             takeovers.note("10-a", Some(pod.to_string()), now);

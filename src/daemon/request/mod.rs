@@ -71,7 +71,8 @@ impl VerbRequest {
         let cwd = Path::new(&question.cwd);
         let absolute = |path: &OsStr| cwd.join(path);
         let runtime = Path::new(&question.runtime);
-        let root = root_of(call.root.as_deref(), runtime, || cwd.to_owned());
+        let variable = |name: &str| question.variable(name);
+        let root = root_of(call.root.as_deref(), runtime, || cwd.to_owned(), variable);
         let id = call.id.as_deref().filter(|id| !argv::is_never_an_id(id))?;
         let id = id.to_string_lossy().into_owned();
         let bundle = absolute(call.bundle.as_deref().unwrap_or_default());

@@ -35,7 +35,8 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
 
 /// A new record from the call alone.
 pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
-    let variables = call.question().variables.iter();
+    // USER matters only for the root, which is in the key.
+    let variables = call.question().variables.iter().filter(|(name, _)| name != "USER");
     let (verb, pid) = (call.verb().to_owned(), call.question().pid);
     Container {
         schema: SCHEMA,

@@ -345,7 +345,7 @@ pub(super) async fn run_update(
     with_devices: bool,
 ) -> Result<()> {
     if !with_devices {
-        resources.remove("devices"); // crun would take these for all that are allowed.
+        resources.remove("devices"); // crun would treat these as the complete list of permitted devices.
     }
     leave_out_idle(daemon, &mut resources, &record.engine_resources.map());
     daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;

@@ -99,7 +99,7 @@ pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// The group that the runtime will make: a plugin named it, and it does not exist yet.
+/// The group that the runtime will create, because a plugin set it and it does not exist yet.
 pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<String> {
     let named = changes.iter().rfind(|change| change.field == FIELD)?.after.as_str()?;
     let is_new = resctrl::is_missing(&daemon.host, &daemon.config().resctrl_path, named);

@@ -149,12 +149,12 @@ pub(crate) async fn look(
         }
         if unanswered >= limits::DRIFT_UNANSWERED {
             let left = keys.len() - number - 1;
-            all.unread.push(format!("{left} more containers were not looked at"));
+            all.unread.push(format!("{left} more containers were not checked"));
             all.is_broken_off = true;
             break;
         }
     }
-    // The number for part of the node would clear an alert.
+    // An incomplete count would clear an alert.
     if is_whole && !all.is_broken_off {
         let of_processes = all.rows.iter().filter(|drift| drift.is_of_process()).count();
         let counts = (all.rows.len() - of_processes, of_processes);
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_others_are_named_with_their_owner_on_v1_and_v2() {
+    fn drifted_values_are_reported_with_owner_on_v1_and_v2() {
         for place in Place::each() {
             place.cpus("0,1\n");
             assert_eq!(place.look(None), json!({"drift": [], "unread": [], "compared": 3}));
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_field_is_put_back_until_it_was_changed_too_often() {
+    fn a_configured_field_is_restored_until_it_changes_too_often() {
         for place in Place::each() {
             let mut put_backs = PutBacks::default();
             for _again in 0..limits::DRIFT_WRITES_OF_CONTAINER {
@@ -615,12 +615,12 @@ mod tests {
         }
         place.cpus("0-1\n");
         let answer = place.look(None);
-        assert!(answer["unread"].to_string().contains("were not looked at"), "{answer}");
+        assert!(answer["unread"].to_string().contains("were not checked"), "{answer}");
         assert_eq!(place.daemon.report.drifts.get(), Some((1, 0)), "{answer}");
     }
 
     #[test]
-    fn a_runtime_gets_all_resources_with_the_one_that_is_put_back() {
+    fn the_runtime_receives_all_resources_with_a_restored_value() {
         let place = Place::new(V2, "0::/k/c.scope\n", "/sys/fs/cgroup/k/c.scope");
         let [runc, got] = ["runc", "got.json"].map(|name| place.temp.path().join(name));
         std::os::unix::fs::symlink("/bin/sh", &runc).unwrap();
@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_an_unknown_formula_is_named_and_not_put_back() {
+    fn a_weight_by_an_unknown_formula_is_reported_not_restored() {
         let place = Place::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c");
         let key = place.daemon.records.read().containers().next().unwrap().key.clone();
         place.daemon.change(&key, |record| {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn crun_gets_all_of_it_and_without_a_scope_nothing_is_split() {
+    fn updates_are_split_only_for_runc_in_a_scope() {
         let part = block(json!({"hugepageLimits": [], "blockIO": {"leafWeight": 10}}));
         for (runtime, scope) in [("/usr/bin/crun", Some(scope())), ("/usr/bin/runc", None)] {
             let SplitUpdate { direct, rest } = split(&record(runtime), &part, scope.as_ref());

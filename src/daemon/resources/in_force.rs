@@ -20,8 +20,8 @@ pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
 }
 
-/// The resources that revert `part`, and its members that no value restores. For a plain runtime's container the
-/// engine's later values are unknown, so only plugins' values are restored.
+/// The resources that revert `part`, and the members of `part` that no value can restore. For a plain runtime's
+/// container the engine's later values are unknown, so only plugins' values are restored.
 pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     if !record.by_plain_runtime {
         return owned::undone(part, &in_force(record));

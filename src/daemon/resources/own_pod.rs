@@ -157,7 +157,7 @@ mod tests {
         for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
             assert_eq!(found(text, &all, &inits), None, "{text}");
         }
-        // The engine itself may run in a container.
+        // The engine itself may run in a container, so that every cgroup has a prefix.
         let inits = ["0::/outer.slice/kubepods/podv/victim", "0::/outer.slice/kubepods/podo/own"];
         assert_eq!(found("0::/outer.slice/kubepods/podo/own/init", &all, &inits), Some(1));
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn hierarchies_that_name_two_containers_prove_nothing() {
+    fn hierarchies_that_name_two_containers_are_an_error() {
         let all = [("victim", "/podv/victim"), ("own", "/podo/own")];
         let inits = [
             "4:cpu:/podv/victim\n3:pids:/podv/victim\n0::/",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn systemds_scopes_and_unnamed_cgroups_are_known_by_their_names() {
+    fn scopes_and_unnamed_cgroups_are_recognized_by_name() {
         let slice = "kubepods-podo.slice:cri-containerd:own";
         let path = "0::/kubepods.slice/kubepods-podo.slice/cri-containerd-own.scope";
         assert_eq!(found(path, &[("own", slice)], &[path]), Some(0));

@@ -37,8 +37,8 @@ pub(crate) fn left_in_force(daemon: &Daemon, record: &Container, tried: &Block) 
     };
     let changed = overlay::delta(tried, &resources);
     if owned::fields(&changed).len() > limits::ENDS {
-        // Each field is searched among all of them, so beyond this number the values in force stay
-        // unknown, as with an unreadable file.
+        // The search below is quadratic in the number of fields. Above this limit the values in
+        // force stay unknown, as with an unreadable file.
         return resources;
     }
     let is_in_file = |path: &str| {

@@ -76,7 +76,7 @@ impl PutBacks {
         let is_due = |drift: &&Drift| {
             let name = drift.field.split('[').next().unwrap_or_default();
             let is_named = !drift.is_of_process() && self.fields.iter().any(|field| field == name);
-            // A runtime knows which of several possible values it writes for the field.
+            // If several values are possible, only the runtime knows which one it writes.
             is_named && (drift.is_certain || !place.is_direct)
         };
         let due: Vec<Drift> = found.rows.iter().filter(is_due).cloned().collect();
@@ -85,7 +85,7 @@ impl PutBacks {
         let id = &record.key.id;
         if !self.admit(&record.key) {
             if has_room() {
-                warn!("{id}: {} is not put back: it was put back too often", first.field);
+                warn!("{id}: {} is not restored: it was restored too often", first.field);
             }
             return;
         }
@@ -94,7 +94,7 @@ impl PutBacks {
             Ok(()) => note(daemon, record, &due),
             Err(why) => {
                 if has_room() {
-                    warn!("{id}: {} could not be put back: {why}", first.field);
+                    warn!("{id}: {} could not be restored: {why}", first.field);
                 }
                 let entry = || AuditEntry::new(AuditAction::Skipped).at_event(EVENT);
                 let why = why.to_string();

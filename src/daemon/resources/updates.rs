@@ -178,7 +178,7 @@ async fn carry_out_request(
 async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
     let id = member.id();
     let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(&id, &it.id)?.1);
-    // Together with updates that are tried, those that are not cost nothing.
+    // Only if none of the request's updates is tried.
     let all: Option<Vec<Duration>> = update_requests.iter().map(pause).collect();
     if let Some(longest) = all.unwrap_or_default().into_iter().max() {
         tokio::time::sleep(longest.min(MOST_SLOWED).min(member.plugin.timeout() / 2)).await;
@@ -262,7 +262,7 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             (Ok(_), None) => Err(UpdateError::Unknown),
             (Err(update_error), _) => Err(update_error),
         };
-        // An update that waits for its container is neither.
+        // A deferred update has neither succeeded nor failed yet.
         if pause.is_none() && !matches!(result, Ok(Done::Deferred)) {
             daemon.update_backoff.note(&plugin, &update_request.id, result.is_err());
         }
@@ -298,7 +298,7 @@ async fn apply_or_defer(
     let (state, is_starting) = (record.state, record.is_starting());
     if !is_deferred(state, is_starting, &record.deferred, requested)? {
         match apply::apply(daemon, key, requested, found).await {
-            Err(UpdateError::Starting) => {} // Since it was looked at.
+            Err(UpdateError::Starting) => {} // Its start began after the check.
             applied => return applied.map(|()| Done::Applied),
         }
     }
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_that_wait_have_a_bound_in_bytes() {
+    fn waiting_updates_are_bounded_in_bytes() {
         let around = update_of(0).bytes();
         let half = limits::DEFERRED_BYTES / 2;
         for (next, is_taken) in [(half, true), (half + 1, false), (8 * half, false)] {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs the real runtime from the daemon: for an update that cannot be written directly, and for an
-//! eviction. The wrapper instead becomes the runtime.
+//! Runs the real runtime from the daemon: for an update that cannot be written directly, for an
+//! eviction, and for the state of a runtime whose files are unknown. The wrapper instead becomes the runtime.
 //!
 //! The wait for the child is bounded, and the last line of its stderr is the reason of a failure.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use crate::error::{Context, Error, Result, quoted};
 use crate::limits;
 use crate::presence::IfThere;
+use crate::runtime::{RuntimeKind, default_root};
 use crate::state::Container;
 
 use crate::daemon::watch::pidfd;
@@ -30,8 +32,30 @@ const REAP_CHECK: Duration = Duration::from_millis(10);
 /// # Errors
 /// Fails with the last line of the runtime's stderr.
 pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
+    run_into(record, words, stdin, Stdio::null()).await
+}
+
+/// The container's process by the `state` of a runtime whose files are unknown (D2); none of one that the daemon reads
+/// itself, and none if the runtime names none.
+pub(crate) async fn pid_by_state(record: &Container) -> Option<u32> {
+    if RuntimeKind::of_program(&record.runtime) != RuntimeKind::Other {
+        return None;
+    }
+    let answer = memory(&[]).or_absent()?;
+    let stdout = answer.try_clone().or_absent()?;
+    // It fails if the runtime has no such container.
+    run_into(record, &["state", &record.key.id], &[], stdout.into()).await.ok()?;
+    let mut text = String::new();
+    let mut file = std::fs::File::from(answer);
+    file.seek(SeekFrom::Start(0)).or_absent()?;
+    file.take(limits::RUNTIME_ANSWER).read_to_string(&mut text).or_absent()?;
+    let state: serde_json::Value = serde_json::from_str(&text).ok()?;
+    state["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
+}
+
+async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdio) -> Result<()> {
     let (input, output) = (memory(stdin)?, memory(&[])?);
-    let child = start(record, words, input, output.try_clone()?)?;
+    let child = start(record, words, (input, stdout, output.try_clone()?))?;
     // Without a pidfd the child is polled.
     let process = pidfd::open(child.id()).or_absent().flatten();
     let Some(status) = ended(child, process.as_ref(), RUNTIME_WAIT).await? else {
@@ -73,7 +97,11 @@ async fn ended(
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where the daemon starts runtimes")]
-fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) -> Result<Child> {
+fn start(
+    record: &Container,
+    words: &[&str],
+    (input, stdout, output): (OwnedFd, Stdio, OwnedFd),
+) -> Result<Child> {
     let mut command = Command::new(&record.runtime);
     command
         .args(global_flags(record))
@@ -82,15 +110,16 @@ fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) ->
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .current_dir("/")
         .stdin(input)
-        .stdout(Stdio::null())
+        .stdout(stdout)
         .stderr(output);
     command.spawn().doing(|| format!("starting {}", record.runtime))
 }
 
 /// The engine's flags without its log flags, since the daemon must not write that log. The root is
-/// made absolute.
+/// made absolute, and named if the engine's `XDG_RUNTIME_DIR` chose it: the runtime gets no such variable here.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();
+    let root = || ["--root".to_owned(), record.key.root.clone()];
     let mut words = record.global_flags.iter();
     while let Some(word) = words.next() {
         let name = word.trim_start_matches('-');
@@ -105,11 +134,17 @@ fn global_flags(record: &Container) -> Vec<String> {
                     words.next();
                 }
                 if name == "root" {
-                    flags.extend(["--root".to_owned(), record.key.root.clone()]);
+                    flags.extend(root());
                 }
             }
             _ => flags.push(word.clone()),
         }
+    }
+    let is_named = flags.iter().any(|flag| flag == "--root");
+    if !is_named
+        && Path::new(&record.key.root) != default_root(Path::new(&record.runtime), |_| None)
+    {
+        flags.extend(root());
     }
     flags
 }
@@ -137,7 +172,7 @@ mod tests {
 
     fn record(flags: &[&str]) -> Container {
         let json = serde_json::json!({
-            "schema": 1, "boot_id": "", "key": {"root": "/run/x", "id": "c"}, "incarnation": 1,
+            "schema": 1, "boot_id": "", "key": {"root": "/run/runc", "id": "c"}, "incarnation": 1,
             "runtime": "/bin/sh", "global_flags": flags, "bundle": "", "is_sandbox": false,
             "pod": "", "name": "", "state": "running", "pid_file": null, "init_pid": null,
             "init_start": null, "engine": "", "evidence": [], "variables": [], "message": "",
@@ -149,17 +184,25 @@ mod tests {
 
     #[test]
     fn the_engines_log_is_not_written_and_the_root_is_absolute() {
-        let record =
+        let mut record =
             record(&["--root", "../x", "--log=/l", "--log-format", "json", "--systemd-cgroup"]);
+        record.key.root = "/run/x".to_owned();
         assert_eq!(global_flags(&record), ["--root", "/run/x", "--systemd-cgroup"]);
+    }
+
+    #[test]
+    fn a_root_from_the_engines_environment_is_named() {
+        let mut record = record(&["--debug"]);
+        assert_eq!(global_flags(&record), Vec::<String>::new());
+        record.key.root = "/run/user/0/crun".to_owned();
+        assert_eq!(global_flags(&record), ["--root", "/run/user/0/crun"]);
     }
 
     fn sleeping(seconds: &str) -> Child {
         start(
             &record(&[]),
             &["-c", &format!("exec sleep {seconds}")],
-            memory(&[]).unwrap(),
-            memory(&[]).unwrap(),
+            (memory(&[]).unwrap(), Stdio::null(), memory(&[]).unwrap()),
         )
         .unwrap()
     }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_about_the_change_that_it_mentions_most() {
+    fn an_error_is_attributed_to_the_change_it_mentions_most() {
         let changes = [
             change("10-mem", "linux.resources.memory.limit"),
             change("20-v2", "linux.resources.unified[memory.high]"),

@@ -162,7 +162,7 @@ fn second_file(bundle: &str, document: &[u8]) -> Option<PathBuf> {
 /// Exit codes, and the engines whose monitors write none.
 #[derive(Debug, Default)]
 pub(crate) struct ExitCodes {
-    /// Engine and runtime root of monitors that write none.
+    /// Engine and runtime root of the monitors that write no exit code.
     mute_monitors: RefCell<BTreeSet<(String, String)>>,
     /// Sockets of the containerds whose exits are followed.
     sources: RefCell<BTreeSet<String>>,

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_bundle_and_no_document_give_nothing() {
+    fn a_relative_bundle_or_invalid_state_counts_as_missing() {
         assert_eq!(understood("state.json", &json!({"bundle": "b"})).bundle, None);
         for text in ["{{", "\"x\"", "7"] {
             let (temp, _key) = place(&[("c/state.json", text)]);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_an_earlier_boot_is_known_by_its_time() {
+    fn the_state_of_an_earlier_boot_is_recognized_by_its_time() {
         let host = Host::default();
         let booted = booted(&host).unwrap();
         let state = |written| RuntimeState::from_file("status", StateFile::default(), written);

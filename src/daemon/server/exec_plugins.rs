@@ -257,7 +257,7 @@ pub(super) fn note(
         let plugin = changes.owners.get(field).map(|plugin| plugin.trim_start_matches('-'));
         plugin.unwrap_or_default().to_owned()
     };
-    // The line of the process itself has the arguments, as far as `audit.exec_args` permits.
+    // The audit line of the process has the arguments, as far as `audit.exec_args` permits.
     let values = |change: &SpecChange| match change.field.starts_with("process.args") {
         true => (Value::Null, "(not shown)".into()),
         false => {

@@ -55,7 +55,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     let found = newest_of_each(found.map(|(_, container)| container).collect());
     let living: Vec<&&Container> =
         found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
-    // Of a reused name, the living container is meant.
+    // If a name was reused, the living container is meant.
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
@@ -221,7 +221,7 @@ fn gave_way(container: &Container) -> Vec<WayGiven> {
     rows.collect()
 }
 
-/// Values that the engine repeats while a plugin's stay.
+/// Values that the engine repeats while the plugins' values stay in force.
 fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     let owned = owned::values(&container.overlay);
     let rows = container.repeated.iter().filter_map(|repeated| {
@@ -236,8 +236,8 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     rows.collect()
 }
 
-/// In order of time, and within one event in the order of the chain. A plugin that set the present
-/// value has changed nothing.
+/// The changes in order of time, and within one event in the order of the chain. A plugin that set
+/// the present value has changed nothing.
 fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.cloned().map(Dated).collect();

@@ -31,7 +31,7 @@ pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     }
     if let Some((count, refusal)) = daemon.records.refusals() {
         why.push(format!(
-            "{count} requests failed, as the run directory takes no record: {refusal}"
+            "{count} requests failed, as the run directory accepts no records: {refusal}"
         ));
     }
     why

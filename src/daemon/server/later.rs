@@ -26,8 +26,8 @@ use crate::stream::{EventKind, NodeEvent};
 /// The event of these lines.
 const EXEC: &str = "exec";
 
-/// Time after which the line of a process that is not detached is written as started: later it might be lost with the
-/// daemon.
+/// Time after which the audit line of an attached process is written, with the result "started". If the daemon waited
+/// until the process exits, the line might be lost with the daemon.
 const LINE_WAIT: Duration = Duration::from_secs(10);
 
 /// Time limit for the kernel to report how the runtime exited, and the interval of checks.
@@ -191,7 +191,7 @@ fn write_line(
     });
     let executed = ExecutedProcess {
         user,
-        // With a client of Docker or Kubernetes, no chain of processes leads to the container.
+        // The process of a Docker or Kubernetes client is not an ancestor of the container's process.
         login_uid: process.login_uid.filter(|_| has_login),
         caller: process.caller.clone(),
         args,

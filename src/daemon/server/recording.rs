@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_state_has_several_lines_and_each_but_the_first_adds() {
+    fn a_long_state_has_several_lines_that_add_to_the_first() {
         let mut state = StateLine { plugins: Some(vec!["10-a".to_owned()]), ..Default::default() };
         let long = json!({"id": "p".repeat(limits::RECORDED_STATE / 4)});
         let mut lines = Vec::new();

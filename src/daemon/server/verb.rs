@@ -63,7 +63,7 @@ pub(super) async fn serve(
             refuse(daemon, stream, call.verb(), &key, &error).await
         }
         Err(_hangs) => {
-            // The runtime meets the same disk error.
+            // The runtime fails with the same disk error.
             let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
             Ok(())
         }
@@ -187,8 +187,8 @@ async fn settle_verdict(
     }
 }
 
-/// Longest wait for a turn, for verbs that must not wait for plugins that are slow with earlier events; their events
-/// follow those in order.
+/// Longest wait for a turn, for verbs that must not wait for plugins that are slow with earlier events. The events of
+/// these verbs are sent after the earlier ones.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
     waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)

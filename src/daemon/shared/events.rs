@@ -29,7 +29,7 @@ pub(crate) fn of_container(
     Some(notification.of_engine(&container.engine, is_doubtful))
 }
 
-/// An event about a container that has only the names of it and its pod.
+/// An event that identifies a container and its pod without further data.
 pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Option<Notification> {
     let container = store.container(key)?;
     let message = api::Container {

@@ -46,8 +46,7 @@ impl FewOf {
 pub(crate) struct FewLines(Rc<LineLimit<(FewOf, String)>>);
 
 impl FewLines {
-    /// Whether this event about a plugin or listener gets a line. The first one without a line schedules the line that
-    /// counts the rest.
+    /// Whether to log this event. The first suppressed event schedules a line with the number of suppressed events.
     pub(crate) fn has_room(&self, of: FewOf, name: &str) -> bool {
         let kind = (of, name.to_owned());
         let room = self.0.room(kind.clone(), limits::LISTED, Instant::now());

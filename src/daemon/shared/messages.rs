@@ -30,18 +30,19 @@ impl Classes {
     }
 }
 
-/// Message fields whose values the record has: they are not stored twice.
+/// Message fields that are not stored, because the record has their values.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
 
-/// A pod's labels.
+/// Field number of a pod's labels.
 const LABELS: u64 = 5;
 
-/// A pod's linux part, and the resources in it.
+/// Field numbers of a pod's linux part, and of the resources in it.
 const LINUX: u64 = 8;
 const RESOURCES: u64 = 6;
 
-/// The field that every message has which an earlier version kept as a whole.
+/// Field number of the ID: a stored message that begins with it is from an earlier version, which
+/// stored whole messages.
 const ID: u64 = 1;
 
 /// A container's bytes, as records keep them.
@@ -59,7 +60,7 @@ pub(crate) fn has_addresses(pod: &Pod) -> bool {
     !pod.message.only(10).is_empty()
 }
 
-/// The kept part of a message, without the fields that an earlier version also kept.
+/// The stored part of a message, without the fields that only an earlier version stored.
 fn kept(wire: &Wire, of_record: &[u64]) -> Arc<[u8]> {
     if wire.begins_with(ID) { Wire::without(&wire.0, of_record).0 } else { Arc::clone(&wire.0) }
 }
@@ -69,8 +70,8 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// A container with the changes of the replies so far. Parts that merging added for plugins and
-/// that stayed empty are removed.
+/// Encodes a container with the changes of the replies so far. Parts that merging added for plugins
+/// and that stayed empty are removed.
 pub(crate) fn so_far(container: &api::Container) -> Wire {
     let mut container = container.clone();
     if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
@@ -279,7 +280,7 @@ mod tests {
         M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
     }
 
-    /// Every value of the record, with different content.
+    /// A message in which every field of the record has another value.
     fn stale() -> api::Container {
         let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
         let mut other = record();
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_record_gives_an_empty_message() {
+    fn a_corrupt_record_yields_an_empty_message() {
         let spoiled = Wire(vec![0xff; 4].into());
         assert_eq!(from_wire::<api::PodSandbox>(&spoiled), api::PodSandbox::default());
     }

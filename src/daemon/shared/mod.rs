@@ -153,7 +153,7 @@ impl Daemon {
                 Some(text) => files::replace(&path, text),
                 None => std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from),
             };
-            log_failure("keeping the file that says who wants to know of each exec", kept);
+            log_failure("writing the file that says whether each exec involves the daemon", kept);
         }
         self.mark_execs(text.is_some());
     }
@@ -262,7 +262,7 @@ impl Daemon {
         self.watch_init_with(record, None);
     }
 
-    /// Queues it with the watch of the container's folder since its creation.
+    /// Like [`watch_init`](Self::watch_init), with a watch of the container's folder that began at its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
         self.init_process(record, folder)
             .into_iter()

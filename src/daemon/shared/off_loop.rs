@@ -44,7 +44,7 @@ struct Calls {
 struct CallsOfFolder {
     /// Calls that hold a thread.
     running: usize,
-    /// Those of them that have timed out.
+    /// The running calls that have timed out.
     hanging: usize,
 }
 

@@ -44,7 +44,7 @@ named! {
 }
 
 impl ConnectionLine {
-    /// What happened to `count` further connections, in one line.
+    /// One line about `count` further connections.
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {
             Self::Unaccepted => "could not be accepted",
@@ -52,7 +52,7 @@ impl ConnectionLine {
             Self::Origin => "refused (plugin.NAME.from)",
             Self::File => "refused for the name of a pre-installed plugin",
             Self::Contested => "refused, since another process has the name",
-            Self::Full => "refused, since as many plugins take part as can",
+            Self::Full => "refused, since the limit of connected plugins is reached",
             Self::Unfinished => "ended before registration",
             Self::Crowded => "closed before registration, to make room for others",
             Self::Unsynchronized => "could not be synchronized",
@@ -68,7 +68,7 @@ impl ConnectionLine {
     }
 }
 
-/// The number of each kind.
+/// The number of connections of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLines {
     counted: RefCell<BTreeMap<ConnectionLine, RefusedConnections>>,
@@ -76,7 +76,7 @@ pub(crate) struct ConnectionLines {
 }
 
 impl ConnectionLines {
-    /// Counts one without a line.
+    /// Counts a connection that needs no line.
     pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
         let mut all = self.counted.borrow_mut();
         let counted = all.entry(kind).or_default();
@@ -86,7 +86,7 @@ impl ConnectionLines {
         line.clone_into(&mut counted.last);
     }
 
-    /// Counts one; returns whether it gets a line.
+    /// Counts a connection; returns whether to log its line.
     pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
         self.count(kind, line);
         self.limit.room(
@@ -96,7 +96,7 @@ impl ConnectionLines {
         )
     }
 
-    /// The line about those without one, once it is time.
+    /// Takes the line that counts suppressed connections, once it is due.
     pub(crate) fn take_held_back(&self, kind: ConnectionLine) -> Option<String> {
         self.limit.take_held_back(&kind).map(|count| kind.more(count))
     }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_has_few_lines_and_one_that_counts_the_rest() {
+    fn a_flood_has_few_lines_and_one_with_the_count_of_the_rest() {
         let (lines, begun) = (ConnectionLines::default(), Instant::now());
         let kind = ConnectionLine::Origin;
         let rooms = (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun));

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_snapshots_wait_for_room_and_small_ones_have_it() {
+    fn large_snapshots_wait_for_memory_and_small_ones_do_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let room = SnapshotRoom::default();

@@ -26,8 +26,8 @@ struct Failing {
 pub(crate) struct UpdateBackoff(RefCell<HashMap<(String, String), Failing>>);
 
 impl UpdateBackoff {
-    /// How long updates of this container by this plugin are not tried, and how often they failed; `None` if they are
-    /// tried.
+    /// The number of failures and the remaining pause for updates of this container by this plugin;
+    /// `None` if updates are tried.
     pub(crate) fn pause(&self, plugin: &str, container: &str) -> Option<(u32, Duration)> {
         let failing = self.0.borrow();
         let known = failing.get(&(plugin.to_owned(), container.to_owned()))?;

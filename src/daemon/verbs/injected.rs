@@ -87,7 +87,7 @@ impl Admitted {
         writer: ResourceWriter,
     ) -> std::result::Result<(Injected, Vec<String>), String> {
         let prepared = if let Some(profile) = &injection.section.seccomp {
-            // A file, possibly on a disk that does not respond.
+            // The profile may be on a disk that does not respond.
             let injection = Arc::clone(injection);
             self.daemon.off_loop(&profile.display().to_string(), move || injection.prepare()).await
         } else {

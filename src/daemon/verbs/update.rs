@@ -244,7 +244,8 @@ fn own(
         EnginesQuestion::Changed(_) => {
             own.and_then(|update| update.linux.as_ref()?.resources.as_ref())
         }
-        // Only the plugin's values: next to the engine's old values, a plugin's limit would leave the swap unchanged.
+        // Only the values of this response: combined with the engine's old values, a plugin's memory limit would leave
+        // the swap limit unchanged.
         EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
     };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };

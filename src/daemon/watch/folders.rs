@@ -312,7 +312,7 @@ mod tests {
             });
             std::fs::create_dir(kept.join("a")).unwrap();
             std::fs::remove_dir(&gone).unwrap();
-            // Later than both events.
+            // An event after both.
             std::fs::create_dir(temp.path().join("b")).unwrap();
             until(&mut probe, &FolderEvent::Came("b".into())).await;
             let [mut kept, mut gone] = begun.map(|(new, number)| new.listen(number));

@@ -8,4 +8,5 @@
 pub(crate) mod folders;
 pub(crate) mod pidfd;
 pub(crate) mod start_watch;
+pub(crate) mod timer;
 pub(crate) mod writers;

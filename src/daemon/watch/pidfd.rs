@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "processes that end")]
-    fn how_a_process_ended_is_known_once_it_was_reaped() {
+    fn an_exit_code_is_known_once_the_process_is_reaped() {
         for (script, wanted) in [("exit 3", 3), ("kill -9 $$", 137), ("exit 0", 0)] {
             let mut child =
                 std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();

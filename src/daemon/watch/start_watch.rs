@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_that_is_removed_unopened_starts_nothing() {
+    fn a_fifo_removed_unopened_does_not_count_as_a_start() {
         let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
         place.make_fifo();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_fifo_an_init_process_is_enough() {
+    fn without_a_fifo_an_init_process_counts_as_a_start() {
         let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
         assert!(!start_watch.has_started(false).unwrap());

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_read_and_half_of_one_is_dropped() {
+    fn each_event_is_read_and_a_partial_one_is_dropped() {
         let two = [event(7, 42, Some(8)), event(-1, 0, None)].concat();
         let read: Vec<RawEvent> = events(&two).collect();
         let first = RawEvent { file: 7, pid: 42, process: 8 };

@@ -36,7 +36,7 @@ fn is_refused(nodes: &str, wanted: &[&str]) {
 }
 
 #[test]
-fn a_node_without_a_mode_has_the_hosts() {
+fn a_device_node_without_a_mode_gets_the_hosts_mode() {
     let pipe = || "p".to_owned();
     assert_eq!(node("{path: /dev/closed}"), (pipe(), 0, 0, Some(0o600)));
     assert_eq!(node("{path: /dev/closed, type: p}"), (pipe(), 0, 0, Some(0o600)));

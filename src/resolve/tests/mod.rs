@@ -170,7 +170,7 @@ fn the_later_folder_wins_and_a_broken_file_is_skipped() {
 }
 
 #[test]
-fn a_cdi_device_that_cannot_be_had_is_refused_by_its_name() {
+fn an_unavailable_cdi_device_is_refused_by_its_name() {
     let field = "CdiDevices[v.com/d=x]";
     let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
     tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi, /var/run/cdi", "defines"]);
@@ -184,7 +184,7 @@ fn a_cdi_device_that_cannot_be_had_is_refused_by_its_name() {
 }
 
 #[test]
-fn an_irregular_spec_file_is_named_and_not_waited_for() {
+fn an_irregular_spec_file_is_reported_without_blocking() {
     let field = "CdiDevices[v.com/d=x]";
     let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
     let at = |name: &str| tree.host().path("/etc/cdi").join(name);
@@ -219,7 +219,7 @@ fn no_error_quotes_a_file_that_is_not_a_spec() {
 }
 
 #[test]
-fn a_spec_file_that_asks_for_nonsense_is_broken() {
+fn a_spec_file_with_invalid_edits_counts_as_broken() {
     for edits in [
         r#"{"env": ["NONAME"]}"#,
         r#"{"env": ["-X=1"]}"#,
@@ -290,7 +290,7 @@ fn a_block_io_class_becomes_limits_of_existing_disks() {
 }
 
 #[test]
-fn a_class_without_limits_and_the_empty_class_are_two_things() {
+fn a_class_without_limits_differs_from_the_empty_class() {
     let tree = disks();
     assert_eq!(tree.resolve(&blockio("nothing")).unwrap().block_io, Class::Set(json!({})));
     assert_eq!(tree.resolve(&blockio("")).unwrap().block_io, Class::Cleared);
@@ -306,7 +306,7 @@ fn patterns_that_match_nothing_limit_nothing_and_are_noted() {
 }
 
 #[test]
-fn a_block_io_class_that_means_nothing_is_refused_with_its_file() {
+fn an_invalid_block_io_class_is_refused_with_its_file() {
     let mut tree = disks();
     for (class, wanted) in [
         ("unheard", "there is no class"),

@@ -38,7 +38,7 @@ fn mount(destination: &str, options: &[&str]) -> Value {
     json!({"destination": destination, "options": options})
 }
 
-/// What this runtime, which writes resources itself, says to an adjustment.
+/// The result of the check for a runtime that writes resources itself.
 fn checked(adjustment: &api::ContainerAdjustment, runtime: &Features) -> Result<(), PatchError> {
     check_runtime(adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
 }
@@ -86,7 +86,7 @@ fn fields_that_an_old_runc_would_skip_are_refused() {
 }
 
 #[test]
-fn a_new_runc_and_a_silent_runtime_are_refused_nothing() {
+fn a_new_runc_or_silent_runtime_lacks_no_feature() {
     let features = r#"{"mountOptions": ["rro"], "linux": {"namespaces": ["time"],
         "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"],
             "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"]},

@@ -32,7 +32,7 @@ fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     .into()
 }
 
-/// A node that lacks everything, and one that has it.
+/// Two nodes: one that lacks every feature, and one that has all.
 fn nodes() -> [HostTree; 2] {
     let poor = HostTree::new(&[
         ("/sys/fs/cgroup/memory/tasks", ""),
@@ -58,7 +58,7 @@ fn a_field_is_refused_only_if_the_node_lacks_its_support() {
         assert_eq!(error.field(), Some(field), "{error}");
         says(&error, &["on this node"]);
         checked(&rich, &adjustment).unwrap();
-        // A completely unreadable node is trusted; resctrl exists or does not.
+        // A node whose features cannot be read counts as having them; resctrl exists or not.
         if !field.starts_with("Rdt") {
             checked(&HostTree::new(&[]), &adjustment).unwrap();
         }
@@ -66,7 +66,7 @@ fn a_field_is_refused_only_if_the_node_lacks_its_support() {
 }
 
 #[test]
-fn a_controller_or_a_page_size_that_is_not_there_is_named() {
+fn a_missing_controller_or_page_size_is_named() {
     let node = HostTree::new(&[
         ("/sys/fs/cgroup/cgroup.controllers", "cpu hugetlb"),
         ("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "0"),
@@ -77,7 +77,7 @@ fn a_controller_or_a_page_size_that_is_not_there_is_named() {
 }
 
 #[test]
-fn controllers_that_cannot_be_read_are_not_those_of_version_1() {
+fn unreadable_controllers_do_not_mean_cgroup_v1() {
     // A folder fails with another error than a missing file.
     let node = HostTree::new(&[("/sys/fs/cgroup/cgroup.controllers/x", "")]);
     let [(unified, _), ..] = <[_; 5]>::try_from(each()).unwrap();

@@ -91,7 +91,7 @@ fn fields_missing_in_cgroup_v2_are_refused_by_name() {
 }
 
 #[test]
-fn values_that_hold_anyway_pass_on_both_versions() {
+fn values_equal_to_the_default_pass_on_both_versions() {
     for tree in [HostTree::new(&V1), HostTree::new(&V2)] {
         for resources in [
             json!({"memory": {"kernel": -1, "kernelTcp": 0, "useHierarchy": true}}),
@@ -102,7 +102,7 @@ fn values_that_hold_anyway_pass_on_both_versions() {
             checked(&tree, &resources).unwrap();
         }
     }
-    // No file is visible, so the runtime decides.
+    // Without any cgroup file the runtime decides.
     checked(&HostTree::new(&[]), &json!({"memory": {"swappiness": 7}})).unwrap();
     let empty = HostTree::new(&[("/sys/fs/cgroup/README", "")]);
     checked(&empty, &json!({"memory": {"limit": 4096}})).unwrap();

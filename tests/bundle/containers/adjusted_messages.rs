@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins receive an adjusted container as its document has it: in events, when they connect
-//! later, after updates; the engine's own where the adjustment came to nothing.
+//! Messages show an adjusted container as in its document: in events, in Synchronize, and after
+//! updates. If the adjustment failed, they show the engine's own container.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use test_support::{Script, TestHost, started, succeeds, wait_until};
 
 use crate::updates::{settled, update};
 
-/// Events with their containers, without what changes with its state.
+/// Received events with their containers, without the members that depend on the container's state.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 fn listens() -> (Script, Heard) {
@@ -30,7 +30,7 @@ fn listens() -> (Script, Heard) {
     (Script { hears: Some(Arc::new(hears)), ..Script::default() }, heard)
 }
 
-/// The container of an event, once it was received.
+/// Waits for an event and returns its container.
 fn of(heard: &Heard, event: &str) -> Value {
     let find = || {
         let heard = heard.lock().unwrap();
@@ -40,7 +40,8 @@ fn of(heard: &Heard, event: &str) -> Value {
     find().unwrap()
 }
 
-/// 32 MiB of memory, 512 shares and a device, each of which brings more than it says.
+/// Sets 32 MiB of memory, 512 shares and a device; the document then has further values for each of
+/// them.
 fn adjusting() -> Adjustment {
     Adjustment::new()
         .env("A", "2")
@@ -53,7 +54,7 @@ fn resources(container: &Value) -> &Value {
     &container["linux"]["resources"]
 }
 
-/// A host with a container that was adjusted, and what the plugin behind received.
+/// A host with an adjusted container, and the events that a later plugin of the chain received.
 fn adjusted() -> (TestHost, Heard) {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
@@ -65,7 +66,7 @@ fn adjusted() -> (TestHost, Heard) {
 }
 
 #[test]
-fn events_and_newcomers_have_the_runtimes_document() {
+fn events_and_synchronize_match_the_runtimes_document() {
     let (host, heard) = adjusted();
     let written: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
     let created = of(&heard, "PostCreateContainer");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document that somebody edits after a container was made of it is that document: it is run as
-//! it was edited, and nobody puts an older one back. Content decides, not the file's number.
+//! A document that is edited after a container was created from it runs as edited, and no older
+//! version is restored. The content decides, not the inode.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::{sets, started, succeeds};
 
 const EDITED: &str = r#"{"process": {"args": ["edited"], "env": []}, "linux": {}}"#;
 
-/// Writes into the file that is there, as an editor may.
+/// Overwrites the existing file in place, as an editor may.
 fn edit_in_place(host: &TestHost, name: &str, text: &str) {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).truncate(true).open(host.path(name)).unwrap();
@@ -129,7 +129,7 @@ fn an_edit_is_kept_after_a_restart_and_with_older_records() {
             host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
         });
         host.kill_daemon();
-        // Earlier versions wrote neither of these.
+        // Earlier versions wrote neither of these members.
         for entry in std::fs::read_dir(host.path("run/state/containers")).unwrap().flatten() {
             let name = format!("run/state/containers/{}", entry.file_name().to_str().unwrap());
             let mut record: serde_json::Value = serde_json::from_str(&host.read(&name)).unwrap();

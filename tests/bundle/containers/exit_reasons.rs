@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins are told of a container that has ended: why, as far as anybody knows; and those
-//! that come later see it until it is removed.
+//! The exit reason that plugins receive for an exited container, as far as it is known. Plugins that connect
+//! later still see the container until its removal.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,9 +39,9 @@ fn told(ends: &Ends) -> Value {
     ends.lock().unwrap().remove(0)
 }
 
-/// A container whose engine writes exit codes: the shim's file lies in the bundle.
+/// On an engine that writes exit codes: the shim writes the file into the bundle.
 #[test]
-fn an_exit_code_makes_the_reason() {
+fn the_exit_code_determines_the_reason() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let (script, ends) = listens(STOPS);
@@ -65,8 +65,8 @@ fn an_exit_code_makes_the_reason() {
     }
 }
 
-/// A monitor that is slow writes the code after the stop was told, and CRI-O removes the file as soon as the
-/// runtime has deleted the container.
+/// A slow monitor writes the code after StopContainer, and CRI-O removes the file as soon as the runtime has
+/// deleted the container.
 #[test]
 fn a_late_exit_code_is_known_at_the_removal() {
     let mut host = TestHost::new("");
@@ -101,7 +101,7 @@ fn a_late_exit_code_is_known_at_the_removal() {
         assert_eq!(told(&ends), unsaid);
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": status});
         host.write(&format!("{bundle}/exit.json"), &exit.to_string());
-        // As systemd does with a scope.
+        // As systemd does when it removes a scope.
         std::fs::remove_file(host.path("cgroup/memory.events")).unwrap();
         succeeds(&host.verb(&["delete", "c1"]));
         assert_eq!(told(&ends), json!([status, reason, null]));
@@ -115,7 +115,7 @@ fn a_container_that_ran_out_of_memory_has_that_reason() {
     host.start_daemon();
     let (script, ends) = listens(STOPS);
     let _plugin = host.plugin("10", "listener", script);
-    // Kernels from 6.15 on say themselves that it was killed.
+    // Since Linux 6.15 the kernel itself reports that the process was killed.
     let unknown = json!([null, "Unknown", "its exit code is not known"]);
     for (count, unsaid, reason) in
         [(0, unknown, "Error"), (2, json!([null, "OOMKilled", null]), "OOMKilled")]

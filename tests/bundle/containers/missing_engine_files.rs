@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container of which the engine's own files cannot be found: it runs, and the operator learns
-//! of it from the log, from `status` and from `check`.
+//! A container whose engine files cannot be found: it runs, and the log, `status` and `check`
+//! report it.
 
 use serde_json::{Value, json};
 use test_support::{BUNDLE, TestHost};
@@ -24,7 +24,7 @@ fn finding(host: &TestHost) -> Option<Value> {
 #[test]
 fn a_fact_missing_from_the_engine_is_a_warning_everywhere() {
     let mut host = TestHost::new("");
-    // A host without any Docker daemon.
+    // A host without a Docker daemon.
     let host_root = host.path("host").display().to_string();
     std::fs::create_dir(&host_root).unwrap();
     let runtime = host.path("fake/runc");

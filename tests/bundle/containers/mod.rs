@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers from create to delete: unusual documents and lives, and what plugins receive of them.
+//! Containers from create to delete: unusual documents and lifecycles, and the events that plugins
+//! receive.
 
 mod adjusted_messages;
 mod edited_documents;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[nri] scope = "node"`: plugins see containers that the plain runtime made beside nri-runc.
+//! `[nri] scope = "node"`: plugins see containers that the plain runtime created without nri-runc.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use test_support::adjustments::update_of;
 use test_support::{Script, TestHost, life, succeeds, wait_until};
 
-/// A host whose runtime root has containers of others, too.
+/// A host whose runtime root also has containers of the plain runtime.
 fn shared_root(scope: &str) -> TestHost {
     let host = TestHost::new("");
     configure(&host, scope);
@@ -25,7 +25,7 @@ fn configure(host: &TestHost, scope: &str) {
     host.configure(&host.path("fake/runc"), &more);
 }
 
-/// The runtime itself, as another handler of the engine calls it.
+/// Calls the runtime directly, as another handler of the engine does.
 fn plain(host: &TestHost, words: &[&str]) {
     let root = host.path("root").display().to_string();
     let called = Command::new(host.path("fake/runc")).args(["--root", &root]).args(words).status();
@@ -74,7 +74,7 @@ fn earlier_plain_containers_are_synchronized_and_end() {
 }
 
 #[test]
-fn a_connected_plugin_gets_no_create_container_of_them() {
+fn connected_plugins_get_no_create_of_plain_containers() {
     let mut host = shared_root("node");
     host.start_daemon();
     let told = host.plugin("10", "env", Script::default());
@@ -125,7 +125,7 @@ fn foreign_containers_are_updated_without_the_engines_values() {
 }
 
 #[test]
-fn an_update_that_their_runtime_refuses_is_not_on_record() {
+fn an_update_refused_by_a_plain_runtime_is_not_recorded() {
     let mut host = shared_root("node");
     host.write("fake/fail-update", "");
     plain_run(&host, "theirs");
@@ -137,7 +137,7 @@ fn an_update_that_their_runtime_refuses_is_not_on_record() {
 }
 
 #[test]
-fn another_daemon_keeps_them_and_notices_ended_ones() {
+fn the_next_daemon_keeps_plain_containers_and_notices_exits() {
     let mut host = shared_root("node");
     plain_run(&host, "gone");
     plain_run(&host, "stays");
@@ -178,7 +178,7 @@ fn a_reload_of_the_scope_synchronizes_plugins_again() {
 }
 
 #[test]
-fn a_daemon_of_the_narrow_scope_drops_them_silently() {
+fn a_daemon_with_a_narrower_scope_drops_them_silently() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -212,7 +212,7 @@ fn check_counts_the_containers_that_plugins_do_not_see() {
     assert_eq!(row(&host), None);
 }
 
-/// What lies in a state directory beside containers.
+/// Adds entries to a state directory that are not containers.
 fn put_oddities(host: &TestHost) {
     let state = |id: &str| {
         std::fs::create_dir_all(host.path("root").join(id)).unwrap();
@@ -260,7 +260,7 @@ fn other_entries_of_the_root_directory_are_skipped() {
 }
 
 #[test]
-fn a_restart_under_its_id_is_another_container() {
+fn a_restart_under_the_same_id_is_a_new_container() {
     let mut host = shared_root("node");
     host.start_daemon();
     let told = host.plugin("10", "env", Script::default());
@@ -269,7 +269,7 @@ fn a_restart_under_its_id_is_another_container() {
     plain_run(&host, "theirs");
     wait_until("it is announced", || test_support::heard(&told, "PostStartContainer theirs"));
     for round in 2..5 {
-        // The new folder is there before the end of the old one is looked at.
+        // The new folder exists before the daemon processes the end of the old one.
         let daemon = Pid::from_raw(host.daemon_pid());
         kill(daemon, Signal::SIGSTOP).unwrap();
         plain(&host, &["kill", "theirs"]);
@@ -288,7 +288,7 @@ fn a_restart_under_its_id_is_another_container() {
 }
 
 #[test]
-fn a_restart_while_no_daemon_runs_is_another_container() {
+fn a_restart_without_a_daemon_is_a_new_container() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -302,7 +302,7 @@ fn a_restart_while_no_daemon_runs_is_another_container() {
     });
 }
 
-/// A runtime that notes each document of `update`, and refuses one with a limit of 32 MiB.
+/// A runtime that stores each document of `update`, and refuses one with a limit of 32 MiB.
 fn refuse_32_mib(host: &TestHost) {
     let runtime = host.read("fake/runc");
     let update = "update) cat >\"$dir/got\"; cat \"$dir/got\" >>\"$dir/updates\"; echo >>\"$dir/updates\"\n  \

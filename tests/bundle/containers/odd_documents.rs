@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Documents that runc takes and strict readers do not: they reach the runtime byte for byte when
-//! no plugin adjusts the container, and are edited so that runc reads what was meant, or refused
-//! with the place, when one does.
+//! Documents that runc accepts and strict parsers refuse. Without an adjustment they reach the
+//! runtime unchanged; with one they are edited so that runc reads the intended values, or refused
+//! with the position of the problem.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,8 @@ use test_support::{BUNDLE, Script, TestHost};
 
 use crate::{refused, sets, started, succeeds};
 
-/// What runc 1.1.5, 1.5.2 and 1.6.0-rc.1 take. Whether `process.env` can be edited in it.
+/// Documents that runc 1.1.5, 1.5.2 and 1.6.0-rc.1 accept, and whether `process.env` can be edited
+/// in each.
 fn odd_documents() -> Vec<(&'static str, Vec<u8>, bool)> {
     let plain = BUNDLE.trim_end();
     let with = |member: &str| format!("{},{member}}}", &plain[..plain.len() - 1]).into_bytes();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `restore` is a create and a start to plugins. A small runtime stands in for runc, which needs
-//! CRIU for it.
+//! For plugins `restore` is a create and a start. A small runtime replaces runc, which needs CRIU
+//! for it.
 
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 

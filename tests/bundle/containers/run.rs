@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bundles that the real runc runs, with a plugin: `run` in the foreground and detached, create
-//! to delete, refusals, failures. The plugin hears of each life once and in order, and the
-//! bundle is the engine's again afterwards.
+//! Bundles that the real runc runs, with a plugin: `run` in the foreground and detached, create to
+//! delete, refusals, failures. The plugin receives each event once and in order, and the bundle has
+//! the engine's document again afterwards.
 
 use test_support::real_runtime::RealRuntime;
 use test_support::{Script, TestHost, heard, wait_until};
 
 use crate::{life, sets, succeeds};
 
-/// Declared in the order in which it ends: containers first.
+/// The fields are in the order of their end: containers first.
 struct Live {
     real: RealRuntime,
     host: TestHost,
@@ -16,7 +16,7 @@ struct Live {
 }
 
 impl Live {
-    /// A container `c1` that runs `args`, its daemon, and no plugin yet.
+    /// A container `c1` that runs `args`, with a daemon, before a plugin connects.
     fn new(args: &[&str]) -> Option<Self> {
         let mut host = TestHost::new("");
         let real = RealRuntime::new(&host.path(""))?;
@@ -36,7 +36,7 @@ impl Live {
         self.host.read("pid").trim().parse().unwrap()
     }
 
-    /// The runtime, the bundle and the daemon have forgotten the container.
+    /// Checks that the runtime, the bundle and the daemon have no trace of the container.
     fn nothing_is_left(&self) {
         wait_until("nobody knows of it", || {
             self.host.admin(&["pods"]) == serde_json::Value::Array(vec![])
@@ -52,7 +52,8 @@ impl Live {
     }
 }
 
-/// The runtime is done when init is let go; its program follows a moment later.
+/// Waits until the program has the variable: the runtime exits when it releases init, which
+/// executes the program a moment later.
 fn the_program_sees(pid: u32, variable: &str) {
     let environment = std::path::PathBuf::from(format!("/proc/{pid}/environ"));
     wait_until("the program sees the variable", || {
@@ -108,7 +109,7 @@ fn a_run_in_the_foreground_carries_output_and_exit_code() {
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
-/// From the start to the end of such a container only milliseconds pass.
+/// Such a container exits only milliseconds after its start.
 #[test]
 fn a_very_short_run_has_all_events_each_time() {
     let Some(live) = Live::new(&["sh", "-c", "exit 4"]) else { return };
@@ -176,7 +177,7 @@ fn a_forced_delete_of_a_running_container_sends_its_events() {
     succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     live.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
-    // What is gone is deleted again by careful engines; nobody hears of it.
+    // Careful engines delete a removed container again; plugins receive no event.
     succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
@@ -199,7 +200,7 @@ fn a_refused_run_leaves_nothing() {
     assert_eq!(*told.lock().unwrap(), wanted);
 }
 
-/// `run` is create and start in one: who refuses the start is asked before anything runs.
+/// `run` is create and start in one, so plugins are asked about the start before anything runs.
 #[test]
 fn a_run_with_a_refused_start_leaves_nothing() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that share something: a bundle at the same time, or an id below two runtime roots;
-//! and ids that no runtime takes.
+//! Containers that share something: a bundle at the same time, or an ID in two runtime roots; and
+//! IDs that no runtime accepts.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ fn an_update_of_an_ambiguous_id_is_refused_with_both_roots() {
     let root = host.path("root").display().to_string();
     let ambiguous = format!("several containers have this ID, below {other} and {root}");
     host.logs(&["c1: 10-both", &ambiguous], 1);
-    // Within a request about one of them the id means that one.
+    // In a request about one of these containers the ID means that container.
     let update = host.call_with(
         &["--root", &other, "update", "--resources", "-", "c1"],
         r#"{"cpu": {"shares": 77}}"#,
@@ -132,7 +132,7 @@ fn ids_that_every_runtime_refuses_reach_it_unchanged() {
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }
 
-/// A plugin that sets thousands of mounts and devices of a container `huge`.
+/// A plugin that sets thousands of mounts and devices of the container `huge`.
 fn sets_thousands() -> Script {
     let script = (0..5000).fold(Adjustment::new(), |adjustment, i| {
         let mount = Mount::bind(&format!("/s{i}/{}", "x".repeat(200)), &format!("/d{i}"));
@@ -142,8 +142,8 @@ fn sets_thousands() -> Script {
     Script { only: Some("huge"), ..script.into() }
 }
 
-/// Creates the container `huge`, and small ones until that one is created. How long it took, and of
-/// each small one how long it took and whether the plugin was asked.
+/// Creates the container `huge`, and small ones until it is created. Returns the time that it took,
+/// and for each small one the time and whether the plugin was asked.
 fn create_beside_a_huge_one(
     host: &TestHost,
     heard: &Mutex<Vec<String>>,
@@ -166,8 +166,8 @@ fn create_beside_a_huge_one(
     }
 }
 
-/// What is written down of it at the end may hold them up for a while; editing the document is
-/// most of the work, and holds up nobody.
+/// Writing the records at the end may delay others for a while; editing the document is most of the
+/// work, and must delay no other request.
 #[test]
 fn others_are_served_while_a_huge_response_is_applied() {
     let host = started(BUSY);
@@ -178,8 +178,8 @@ fn others_are_served_while_a_huge_response_is_applied() {
     assert!(at_once > whole / 3, "others were held up most of {whole:?}: {waits:?}");
     let seen = host.read("fake/seen-huge.json");
     assert!(seen.contains("/dev/d4999"), "it went past the plugins");
-    // What is written at the end may take longer than a wrapper waits, where processors are shared:
-    // one small container is created meanwhile.
+    // On a shared processor the final writes may take longer than a wrapper waits, so one small
+    // container may bypass the plugin.
     let bypassed = waits.iter().filter(|(_, is_asked)| !is_asked).count();
     assert!(bypassed <= 1, "{bypassed} of {} were created without the plugin", waits.len());
 }
@@ -187,7 +187,8 @@ fn others_are_served_while_a_huge_response_is_applied() {
 #[test]
 fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
     let host = started("");
-    // The first is still being settled while the next one is created, with the very same document.
+    // The first container is still being settled when the next one is created from an identical
+    // document.
     let slow = |event: &str, _: &dyn protobuf::MessageDyn| {
         if event == "RemoveContainer" {
             std::thread::sleep(Duration::from_millis(60));
@@ -205,4 +206,31 @@ fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
     }
     wait_until("they are gone", || host.admin(&["pods"]) == serde_json::json!([]));
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
+}
+
+/// crun keeps its state in the caller's `XDG_RUNTIME_DIR`, root's too; the daemon has another environment.
+#[test]
+fn the_daemon_finds_a_root_that_the_environment_chose() {
+    let mut host = TestHost::new("");
+    let fake = host.read("fake/runc");
+    host.put_program("fake/crun", &fake.replace("=/run/runc", "=${XDG_RUNTIME_DIR:-/run}/crun"));
+    let policy = "[plugin.space]\nevict = \"allow\"\n[eviction]\nsignal = \"KILL\"";
+    host.configure(&host.path("fake/crun"), policy);
+    host.start_daemon();
+    let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
+    let heard = host.plugin("10", "space", Script { evicts: vec![evict], ..Script::default() });
+    let bundle = host.path("bundle").display().to_string();
+    let xdg = ["env".to_owned(), format!("XDG_RUNTIME_DIR={}", host.path("xdg").display())];
+    let call = |words: &[&str]| succeeds(&host.call_by(&xdg, words, r#"{"cpu": {"shares": 77}}"#));
+    for id in ["c1", "c2"] {
+        call(&["create", "--bundle", &bundle, id]);
+        call(&["start", id]);
+    }
+    call(&["update", "--resources", "-", "c2"]);
+    let kill = format!("--root\n{}\nkill\nc1\nKILL\n", host.path("xdg/crun").display());
+    wait_until("the runtime kills it below that root", || host.read("fake/argv").contains(&kill));
+    wait_until("it has ended", || told(&heard, "StopContainer c1") == 1);
+    for id in ["c1", "c2"] {
+        call(&["delete", "--force", id]);
+    }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lives that do not go by the book: a pod whose infrastructure dies alone, ids that come back,
-//! deletes of what never was, ends before the beginning, a host that was restarted.
+//! Unusual lifecycles: an infrastructure container that dies alone, reused IDs, deletes of
+//! containers that never existed, a delete before the start, a host restart.
 
 use serde_json::{Value, json};
 use test_support::{BUNDLE, Script, TestHost, heard, task, wait_until};
 
 use crate::{life, sets, started, succeeds};
 
-/// The process dies, by nobody's verb.
+/// Kills the process without a verb.
 fn dies(host: &TestHost, id: &str) {
     let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
@@ -17,7 +17,7 @@ fn nobody_knows_of_it(host: &TestHost) {
     wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
 }
 
-/// A bundle as a Kubernetes engine writes it, of the pod `web`.
+/// A bundle of the pod `web`, as a Kubernetes engine writes it.
 fn member(host: &TestHost, folder: &str, kind: &str) {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
@@ -74,7 +74,8 @@ fn a_pod_ends_with_its_pause_if_that_exits_last() {
         succeeds(&host.verb(&["start", folder]));
     }
     wait_until("the start is told", || heard(&told, "PostStartContainer app"));
-    // The order in which kubelet's stop arrives: the pause dies, the member is deleted, the pause.
+    // The order of kubelet's stop: the infrastructure process exits, the member is deleted, then
+    // the infrastructure container.
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "app"]));
     wait_until("the end is told", || heard(&told, "RemoveContainer app"));
@@ -137,7 +138,7 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
     wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
     dies(&host, "c1");
     wait_until("the stop is told", || heard(&told, "StopContainer c1"));
-    // Whatever the runtime says to it.
+    // The result of the runtime does not matter.
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -165,9 +166,9 @@ fn probes_cost_the_daemon_nothing() {
     assert_eq!(*told.lock().unwrap(), life("c1")[..5]);
 }
 
-/// `/run` need not be a tmpfs: what an earlier boot left there means nothing.
+/// `/run` need not be a tmpfs: records of an earlier boot are ignored.
 #[test]
-fn after_a_restart_of_the_host_nothing_of_before_is_believed() {
+fn records_from_before_a_host_restart_are_ignored() {
     let mut host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
@@ -214,4 +215,32 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     let told = host.plugin("10", "witness", Script::default());
     assert!(told.lock().unwrap().is_empty());
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
+}
+
+/// A runtime whose files nobody knows, called without a PID file: its `state` shows whether it has created the container.
+#[test]
+fn an_unknown_runtimes_state_shows_what_it_has_created() {
+    let mut host = TestHost::new("");
+    host.put_program(
+        "fake/gvisor",
+        "#!/bin/sh\n\
+         dir=$(dirname \"$0\")\n\
+         case $3 in\n\
+         create) case $6 in no) exit 1 ;; esac\n\
+         sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\" ;;\n\
+         state) [ \"$4\" = yes ] || exit 1; echo \"{\\\"pid\\\": $(cat \"$dir/pid\")}\" ;;\n\
+         delete) kill -9 \"$(cat \"$dir/pid\")\" ;;\n\
+         esac\n",
+    );
+    host.configure(&host.path("fake/gvisor"), "");
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Script::default());
+    let bundle = host.path("bundle").display().to_string();
+    succeeds(&host.verb(&["create", "--bundle", &bundle, "yes"]));
+    wait_until("its creation is told", || heard(&told, "PostCreateContainer yes"));
+    succeeds(&host.verb(&["delete", "--force", "yes"]));
+    wait_until("its end is told", || heard(&told, "RemoveContainer yes"));
+    assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
+    wait_until("the creation is undone", || heard(&told, "RemoveContainer no"));
+    assert!(!heard(&told, "PostCreateContainer no"));
 }

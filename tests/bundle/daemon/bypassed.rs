@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What went past an absent daemon is found by the next one: plugins see it when they are
-//! synchronized and hear of it from then on; what came to nothing is nobody's business.
+//! The next daemon finds the operations that bypassed an absent one: plugins see the containers at
+//! Synchronize and receive their later events. Failed operations are ignored.
 
 use serde_json::json;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::{life, sets, succeeds};
 
-/// A world whose daemon is away, and policy is to go on.
+/// A host without a daemon, whose policy permits containers to continue.
 fn without_a_daemon() -> TestHost {
     TestHost::new("autostart = false")
 }
@@ -52,7 +52,7 @@ fn an_adopted_container_has_the_times_of_its_process() {
         let document = host.admin(&["explain", id]);
         ["created_at", "started_at"].map(|key| document[key].as_u64().unwrap() / 1_000_000_000)
     };
-    // The kernel counts from the boot, whose time is known to the second.
+    // The kernel counts from the boot, whose time is known to one second.
     let is_of_now = |time: u64| (before - 2..=seconds() + 2).contains(&time);
     let [created, started] = times("c1");
     assert!(is_of_now(created) && is_of_now(started), "{before}: {created} {started}");
@@ -81,7 +81,7 @@ fn a_delete_in_progress_at_the_daemons_start_is_followed() {
 }
 
 #[test]
-fn a_container_that_was_only_created_is_started_with_leave() {
+fn plugins_are_asked_before_an_adopted_container_starts() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     host.start_daemon();
@@ -94,7 +94,7 @@ fn a_container_that_was_only_created_is_started_with_leave() {
 }
 
 #[test]
-fn a_refused_start_is_refused_for_an_adopted_container_too() {
+fn a_plugin_may_refuse_the_start_of_an_adopted_container() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     host.start_daemon();
@@ -141,7 +141,7 @@ fn a_create_without_its_daemon_is_taken_over_unadjusted() {
 }
 
 #[test]
-fn a_creation_past_the_daemon_that_failed_is_not_adopted() {
+fn a_failed_bypassed_creation_is_not_adopted() {
     let mut host = without_a_daemon();
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());

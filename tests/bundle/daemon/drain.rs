@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A daemon that is told to end answers what it has begun; what comes then is answered by the
-//! next one.
+//! A daemon that is stopped answers the requests that it has begun; the next daemon answers later
+//! ones.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{started, succeeds};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 
-/// A plugin that is asked about `c1` now, and answers when the test lets it.
+/// A plugin that is being asked about `c1`, and answers when the test permits it.
 fn asked(host: &TestHost, verb: &str) -> (SharedPlugin, std::process::Child) {
     let waits = RespondingPlugin::at(Event::CreateContainer, Response::WaitAndSet("KEY"));
     let policy = seat(host, "10-policy", waits);

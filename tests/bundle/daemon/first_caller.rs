@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the first caller would leave to the daemon: limits, priorities, no_new_privs, an ignored
-//! SIGCHLD. Each is reset, or the daemon refuses to start with the reason, and the next caller
-//! without it gets a daemon.
+//! Properties that the daemon would inherit from its first caller: limits, priorities,
+//! no_new_privs, an ignored SIGCHLD. Each is reset, or the daemon refuses to start and gives the
+//! reason, and the next caller without it gets a daemon.
 
 use std::process::{Command, Output, Stdio};
 
@@ -9,7 +9,7 @@ use test_support::{BUNDLE, TestHost};
 
 use crate::succeeds;
 
-/// Creates `c1` from a shell that ran `before` first; no daemon runs yet.
+/// Creates `c1` from a shell that first runs `before`; no daemon runs yet.
 fn create_after(host: &TestHost, before: &str) -> Output {
     let script = format!(
         "{before} \"$0\" --root '{}' create --bundle '{}' c1",
@@ -22,7 +22,7 @@ fn create_after(host: &TestHost, before: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Whether limits may be raised here: CAP_SYS_RESOURCE is bit 24.
+/// Whether this process may raise limits: CAP_SYS_RESOURCE is bit 24.
 fn may_raise_limits() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
@@ -34,14 +34,15 @@ fn daemon_file(host: &TestHost, name: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap()
 }
 
-/// The field of /proc/PID/stat that proc(5) gives this number.
+/// The field of /proc/PID/stat with this number in proc(5).
 fn stat_field(host: &TestHost, number: usize) -> String {
     let stat = daemon_file(host, "stat");
     let after_name = stat.rsplit_once(')').unwrap().1;
     after_name.split_whitespace().nth(number - 3).unwrap().to_owned()
 }
 
-/// The daemon refused to start, says why, and the next caller gets one.
+/// Checks that the daemon refused to start for the reason `why`, and that the next caller gets a
+/// daemon.
 #[track_caller]
 fn refused_until_the_next(host: &TestHost, output: &Output, why: &str) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -64,7 +65,7 @@ fn inherited_hard_limits_are_raised_or_refuse_the_daemon() {
         ("--cpu=60:60", "RLIMIT_CPU is 60, the daemon needs none"),
     ] {
         let host = TestHost::new("on_daemon_failure = \"fail\"");
-        // Without the capability in any case, and with it where this machine gives it.
+        // Always without the capability, and with it if this machine grants it.
         let without = create_after(
             &host,
             &format!("exec prlimit {flag} setpriv --bounding-set -sys_resource"),
@@ -92,7 +93,7 @@ fn soft_limits_of_the_first_caller_are_lifted() {
 }
 
 #[test]
-fn the_daemon_is_not_as_nice_as_the_first_caller() {
+fn the_daemon_does_not_inherit_the_first_callers_niceness() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec nice -n 15"));
     assert_eq!(stat_field(&host, 19), "0");
@@ -108,7 +109,7 @@ fn the_daemon_has_the_ordinary_scheduling_policy() {
 }
 
 #[test]
-fn the_daemon_has_no_io_priority_of_the_first_caller() {
+fn the_daemon_does_not_inherit_an_io_priority() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec ionice -c 3"));
     let pid = host.admin(&["status"])["pid"].to_string();
@@ -138,6 +139,6 @@ fn the_daemon_does_not_inherit_ignored_signals() {
     let status = daemon_file(&host, "status");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
-    // SIGPIPE alone. The two signals above 31 are libc's own, which no program can set.
+    // Only SIGPIPE. The two signals above 31 are libc's own, which no program can set.
     assert_eq!(ignored & 0x7fff_ffff, 1 << 12, "{ignored:x}");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Peers that lie, flood, fall silent or are not who they should be, on both of the daemon's
-//! sockets: each costs its own connection, and nobody else anything.
+//! Peers that send garbage, flood, stop responding or have no permission, on both sockets of the
+//! daemon: each loses only its own connection and disturbs no other peer.
 
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,10 +18,10 @@ use crate::{refused, sets, started, succeeds};
 
 const NOBODY: u32 = 65_534;
 
-/// A connection that does not register stays for the time of the test.
+/// A connection that does not register stays open during the test.
 const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
-/// Does something as another user: the kernel keeps credentials for each thread.
+/// Runs `work` as another user: the kernel keeps credentials for each thread.
 #[expect(unsafe_code, reason = "setresuid of one thread, which no library offers")]
 fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn dial(host: &TestHost, name: &str) -> UnixStream {
     stream
 }
 
-/// Whether the other side has closed the connection.
+/// Whether the peer has closed the connection.
 fn is_closed(stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let read = (&mut &*stream).read(&mut [0_u8; 1]);
@@ -107,10 +107,10 @@ fn unregistered_and_disconnected_plugins_are_shown() {
 }
 
 #[test]
-fn a_flood_leaves_no_trace() {
+fn a_flood_of_connections_leaves_no_trace() {
     let host = started("[nri]\nplugin_registration_timeout = \"300ms\"\n");
-    // The daemon waits at a second descriptor of the same file, which it closes and opens: a single
-    // look may find one too few.
+    // The daemon waits on a second descriptor of the same file, which it closes and reopens: a
+    // single check may find one too few.
     let looks = (0..20).map(|_| {
         std::thread::sleep(Duration::from_millis(10));
         open_descriptors(host.daemon_pid())
@@ -147,7 +147,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
     let begun = Instant::now();
     succeeds(&host.create("c1"));
     let waited = begun.elapsed().as_secs_f32();
-    // The daemon is silent for ten minutes.
+    // The daemon stays silent for ten minutes.
     assert!((2.9..120.0).contains(&waited), "{waited}");
     assert_eq!(host.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
     assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
@@ -167,7 +167,7 @@ fn a_wrapper_gives_up_on_a_daemon_with_a_full_queue() {
     std::fs::create_dir(host.path("run")).unwrap();
     let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
-    // The one place in the queue is taken, and nobody ever empties it.
+    // The only place in the queue is taken, and is never freed.
     let _waiting = dial(&host, "run/daemon.sock");
     refused(&host, &host.create("c1"), &["reaching the daemon", "does not accept connections"]);
 }
@@ -194,7 +194,7 @@ fn a_daemon_of_another_version_is_bypassed_or_refuses() {
     daemon.join().unwrap();
 }
 
-/// Sends a question with descriptors of `/dev/null`.
+/// Sends a request with `count` descriptors of `/dev/null`.
 fn ask_with(stream: &UnixStream, question: &WrapperRequest, count: usize) {
     let null = std::fs::File::open("/dev/null").unwrap();
     let fds: Vec<RawFd> = vec![null.as_raw_fd(); count];
@@ -206,7 +206,7 @@ fn ask_with(stream: &UnixStream, question: &WrapperRequest, count: usize) {
     assert_eq!(sent, frame.len());
 }
 
-/// Leaves a process so many free descriptors; returns its limit before.
+/// Leaves a process `free` descriptors; returns its previous limit.
 fn leave_descriptors(pid: u32, free: u64) -> rustix::process::Rlimit {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     let open: Vec<u64> =
@@ -230,7 +230,7 @@ fn a_daemon_without_descriptors_logs_it_and_loses_none() {
     let count = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     let pause = || std::thread::sleep(Duration::from_millis(20));
     let idle = (0..20).map(|_| (pause(), count()).1).min().unwrap();
-    // One for the connection, and one of the two that come with the request.
+    // One for the connection, and one of the two that the request carries.
     let before = leave_descriptors(pid, 2);
     for _try in 0..3 {
         let output = host.create("c1");
@@ -261,7 +261,7 @@ fn a_wrapper_of_another_version_gets_an_incompatible_error() {
 }
 
 #[test]
-fn another_user_may_not_ask_the_daemon() {
+fn another_user_may_not_query_the_daemon() {
     let host = started("");
     open_to_all(&host, &["", "run", "run/daemon.sock"]);
     let ask = || {
@@ -277,7 +277,7 @@ fn another_user_may_not_ask_the_daemon() {
 }
 
 #[test]
-fn a_daemon_of_another_user_is_not_believed() {
+fn a_daemon_of_another_user_is_not_trusted() {
     let host = TestHost::new("on_daemon_failure = \"fail\"\nautostart = false");
     std::fs::create_dir(host.path("run")).unwrap();
     open_to_all(&host, &["", "run"]);
@@ -305,7 +305,7 @@ fn another_user_may_connect_a_plugin_only_if_configured() {
 fn garbage_on_the_daemon_socket_is_harmless() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
-    // What the daemon opens once, for its first container, is no leak.
+    // Descriptors that the daemon opens once, for its first container, are not a leak.
     succeeds(&host.create("c0"));
     succeeds(&host.verb(&["delete", "--force", "c0"]));
     let looks = (0..20).map(|_| {
@@ -333,7 +333,7 @@ fn garbage_on_the_daemon_socket_is_harmless() {
         let is_end = closed.as_ref().map_or(true, |read| *read == 0);
         assert!(is_end, "{length} bytes were answered: {closed:?}");
     }
-    // Half a question keeps its own connection waiting, for a while, and nobody else.
+    // Half a request delays only its own connection, and only for a while.
     let mut half = dial(&host, "run/daemon.sock");
     half.write_all(&whole[..whole.len() / 2]).unwrap();
     for count in [1, 10, 200] {
@@ -349,7 +349,7 @@ fn garbage_on_the_daemon_socket_is_harmless() {
 }
 
 #[test]
-fn an_odd_question_is_refused_or_passed_and_the_daemon_lives() {
+fn an_odd_request_is_refused_or_passed_and_the_daemon_lives() {
     let host = started("");
     for words in [
         &[][..],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A daemon whose memory is limited, as a unit of systemd may have it, and documents that make it
-//! reach the limit: the kernel kills it. The container that did so is no way around what protects.
+//! A daemon with a memory limit, as a systemd unit may set one, and documents that exceed it: the
+//! kernel kills the daemon. The container that caused this does not bypass the protections.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use test_support::{BUNDLE, Script, TestHost, skip};
 
 use crate::{refused, succeeds};
 
-/// The memory controller's files for what we need: the top, the limit.
+/// The cgroup root of the memory controller, and the name of its limit file.
 fn memory() -> Option<(PathBuf, &'static str)> {
     let v1 = Path::new("/sys/fs/cgroup/memory");
     if v1.join("memory.limit_in_bytes").exists() {
@@ -20,7 +20,7 @@ fn memory() -> Option<(PathBuf, &'static str)> {
     text.contains("memory").then(|| (v2.to_owned(), "memory.max"))
 }
 
-/// A cgroup of the daemon's own; it goes with it.
+/// A cgroup for the daemon alone, removed on drop.
 struct Limited(PathBuf);
 
 impl Limited {
@@ -30,9 +30,9 @@ impl Limited {
         let cgroup = Self(top.join(format!("nri-runc-limited-{pid}")));
         std::fs::create_dir(&cgroup.0).ok()?;
         std::fs::write(cgroup.0.join("cgroup.procs"), pid.to_string()).ok()?;
-        // What it has is charged to the cgroup in which it was made.
+        // The daemon's existing memory is charged to the cgroup in which it was allocated.
         std::fs::write(cgroup.0.join(file), more.to_string()).ok()?;
-        // Else the kernel swaps; where there is no swap, or it is not counted, there is no file.
+        // Otherwise the kernel swaps. The file is absent if there is no swap or it is not counted.
         for swap in ["memory.swappiness", "memory.swap.max"] {
             let _not_there = std::fs::write(cgroup.0.join(swap), "0");
         }
@@ -48,7 +48,7 @@ impl Drop for Limited {
     }
 }
 
-/// A document of a few megabytes that takes many times as much to be worked on.
+/// A document of a few megabytes whose processing takes many times as much memory.
 fn large() -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     let annotations = (0..150_000).map(|n| (format!("example.com/key-{n}"), json!("v".repeat(16))));
@@ -56,7 +56,8 @@ fn large() -> String {
     document.to_string()
 }
 
-/// A daemon that is killed over a container; none if that cannot be had here.
+/// A daemon that is killed while it creates a container; `None` if this machine cannot limit
+/// memory.
 fn killed(settings: &str) -> Option<(TestHost, std::process::Output)> {
     let mut host = TestHost::new(&format!("autostart = false\n{settings}"));
     host.start_daemon();
@@ -81,7 +82,7 @@ fn a_daemon_killed_for_memory_refuses_if_a_plugin_is_required() {
     assert!(host.read("bundle/config.json") == large(), "the document was changed");
     host.write("bundle/config.json", BUNDLE);
     refused(&host, &output, &["cannot create c1", "plugin policy is required"]);
-    // The next daemon, and a container that asks for less.
+    // The next daemon, and a container that needs less memory.
     host.start_daemon();
     let _told = host.plugin("10", "policy", Script::default());
     succeeds(&host.create("c2"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon itself: how it starts and stops, what holds while it is away, and who disturbs it.
+//! The daemon itself: its start and stop, operation without it, and hostile or faulty peers.
 
 mod bypassed;
 mod drain;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon of a user without privileges: wrappers of that user and in that user's namespaces reach it,
-//! nobody else's do, and the policy of root's daemon comes first.
+//! The daemon of a user without privileges: only wrappers of that user, also in the user's namespaces,
+//! reach it, and the policy of root's daemon takes precedence.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ use test_support::{heard, wait_until};
 
 const USER: u32 = 65534;
 
-/// What follows `setpriv` for the root of a user namespace that the user has made.
+/// Arguments of `setpriv` for the root of a user namespace that the user has created.
 const NAMESPACE: &[&str] = &["unshare", "--user", "--map-root-user"];
 
-/// The configuration of the user's daemon; the runtime is that of root's configuration.
+/// The configuration of the user's daemon; the runtime comes from root's configuration.
 const USERS_FILE: &str = "user/config/nri-runc/config.toml";
 
-/// A node whose root's daemon runs, and a user with a daemon.
+/// A node on which root's daemon runs, and a user with a daemon.
 struct UserHost {
     _daemon: Started,
     node: TestHost,
 }
 
 impl UserHost {
-    /// `node` are lines of root's configuration. `None` after saying why the test is skipped.
+    /// `node` has lines of root's configuration. Returns `None` after printing why the test is skipped.
     fn new(node: &str) -> Option<Self> {
         let node = started(node);
         for folder in ["user/run", "user/config/nri-runc", "root"] {
@@ -48,7 +48,7 @@ impl UserHost {
         let run = |more: &[&str]| {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).arg(test_support::program::nri_runc()).args(more);
-            // As systemd starts it; nobody listens there.
+            // As systemd starts it; no process listens on this path.
             command.env("NOTIFY_SOCKET", node.path("user/run/notify"));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.env_remove("NRI_RUNC_CONFIG").spawn().unwrap()
@@ -62,7 +62,7 @@ impl UserHost {
         Some(host)
     }
 
-    /// Calls a command of the user without naming a configuration.
+    /// Runs an admin verb as the user, without naming a configuration.
     fn admin(&self, words: &[&str]) -> Output {
         let by = self::words(&self.node, USER, &["-u", "NRI_RUNC_CONFIG"]);
         self.node.call_by(&by, &[&["nri"], words].concat(), "")
@@ -77,7 +77,7 @@ impl UserHost {
         told
     }
 
-    /// Creates a container as `uid`, whose environment names the folder of the user.
+    /// Creates a container as `uid`, with an environment that names the user's folder.
     fn create(&self, uid: u32, by: &[&str], id: &str) -> Output {
         let _none_before = std::fs::remove_file(self.node.path("fake/seen.json"));
         let by = words(&self.node, uid, by);
@@ -109,7 +109,7 @@ fn words(node: &TestHost, uid: u32, more: &[&str]) -> Vec<String> {
     words.chain(folders).chain(program.into_iter().map(ToOwned::to_owned)).collect()
 }
 
-/// Gives a folder and all that is in it to a user.
+/// Gives a folder and its content to a user.
 fn give(path: &Path, uid: u32) {
     chown(path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid))).unwrap();
     if path.is_dir() {
@@ -123,7 +123,7 @@ fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Whether the user can make user namespaces here; says so if not.
+/// Whether the user can create user namespaces here; prints a line if not.
 fn has_namespaces(host: &UserHost) -> bool {
     let words = words(&host.node, USER, NAMESPACE);
     let is_so = Command::new(&words[0]).args(&words[1..]).arg("true").status().unwrap().success();
@@ -153,7 +153,7 @@ fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
     assert!(!checked.contains("allowed_uids lets user 65534"), "{checked}");
 }
 
-/// Every field that needs root, by its name, and what of an answer's `linux` sets it.
+/// Every field that needs root: its name, and the members of a response's `linux` that set it.
 fn fields_of_root() -> [(&'static str, Value); 9] {
     [
         ("BlockioClass", json!({"resources": {"blockioClass": {"value": "gold"}}})),
@@ -188,7 +188,7 @@ fn each_field_that_needs_root_is_refused_by_its_name() {
 fn root_follows_no_variable_to_the_daemon_of_a_user() {
     let Some(host) = UserHost::new("") else { return };
     let told = host.plugin(sets("OWN", "1"));
-    // Even a folder that is as private as a user's own.
+    // Even a folder that is as private as the user's.
     for owner in [USER, 0] {
         give(&host.node.path("user/run"), owner);
         succeeds(&host.create(0, &[], "c1"));
@@ -280,7 +280,7 @@ fn another_user_does_not_reach_the_daemon_of_a_user() {
     succeeds(&host.create(USER - 1, &[], "c1"));
     assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
     if has_namespaces(&host) {
-        // Nobody is mapped there: all files look like the process's own.
+        // No user is mapped there, so all files seem to belong to the process's user.
         for folder in ["root", "fake", "bundle"] {
             give(&host.node.path(folder), USER);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime is asked what it can do by the daemon, once, and only where it matters; one that
-//! does not answer holds nobody up for long.
+//! The daemon asks the runtime for its features once, and only if they matter; a runtime that does
+//! not respond delays no request for long.
 
 use serde_json::json;
 use test_support::adjustments::adjusts;
@@ -8,7 +8,7 @@ use test_support::{Script, TestHost};
 
 use crate::{refused, sets, started, succeeds};
 
-/// Asks for something that not every runtime honours.
+/// Requests a setting that not every runtime supports.
 fn schedules() -> Script {
     adjusts(&json!({"linux": {"scheduler": {"policy": "SCHED_BATCH"}}}))
 }
@@ -37,7 +37,7 @@ fn a_runtimes_features_are_queried_once_until_it_is_replaced() {
 }
 
 #[test]
-fn everyday_adjustments_and_verbs_ask_no_runtime() {
+fn usual_adjustments_and_verbs_query_no_runtime() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("A", "1"));
     succeeds(&host.create("c1"));

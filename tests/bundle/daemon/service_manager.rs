@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon among others: a service manager that holds its socket, an engine that holds the
-//! plugins'.
+//! The daemon beside others: a service manager that holds its socket, and an engine that holds the
+//! plugin socket.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,7 +15,8 @@ use test_support::{BUNDLE, TestHost, wait_until};
 
 use crate::succeeds;
 
-/// Starts the daemon as systemd does: the socket as descriptor 3, meant for this very process.
+/// Starts the daemon as systemd does: the socket is descriptor 3, and the variables name this
+/// process.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn activated(host: &TestHost, listener: &UnixListener) -> Child {
     let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" nri daemon";
@@ -46,7 +47,8 @@ fn a_socket_of_the_service_manager_outlives_the_daemon() {
     let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     for _ in 0..2 {
         let mut daemon = activated(&host, &listener);
-        // The socket takes connections before the daemon does: this waits as a wrapper does.
+        // The socket accepts connections before the daemon serves them: this waits as a wrapper
+        // does.
         wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
         let inherited = format!("/proc/{}/fdinfo/3", daemon.id());
         let flags = std::fs::read_to_string(inherited).unwrap();
@@ -81,7 +83,7 @@ fn no_plugin_is_started_or_awaited_with_an_engines_socket() {
 }
 
 #[test]
-fn required_plugins_are_suspended_with_an_engines_socket() {
+fn required_plugins_are_not_enforced_with_an_engines_socket() {
     let mut host = TestHost::new(
         "[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where something protects containers, a daemon that is away, dies, is silent or too slow lets
-//! none through; exempt pods go on, and so does everything where nothing protects.
+//! With a protection, a daemon that is absent, killed, silent or too slow refuses every container
+//! except for exempt pods; without one, containers continue.
 
 use nri_runc::plugin::Event;
 use test_support::responding_plugin::{RespondingPlugin, Response};
@@ -11,7 +11,7 @@ use crate::{refused, started, succeeds};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 
-/// Each kind of protection that a configuration knows, and what a refusal says of it.
+/// Each kind of protection that a configuration can set, and the text of its refusal.
 const PROTECTIONS: [(&str, &str); 3] = [
     (REQUIRED, "plugin policy is required"),
     ("[plugin.policy]\non_failure = \"refuse\"\n", "plugin policy has on_failure = \"refuse\""),
@@ -102,7 +102,7 @@ fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
     }
 }
 
-/// A pod of this namespace, in the words of containerd.
+/// A pod of this namespace, in the annotations of containerd.
 fn bundle_of(host: &TestHost, namespace: &str, more: &str) -> String {
     let folder = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{namespace}");
     std::fs::create_dir_all(host.path(&folder).join("rootfs")).unwrap();

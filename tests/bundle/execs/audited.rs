@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[audit] exec`: what a line has, by both forms of `exec`, what it never has, and that no call waits
-//! for it.
+//! `[audit] exec`: the content of a line for both forms of `exec`, the values that no line has, and
+//! that no call waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{document, host, last_words, lines, reconfigure};
 
 const EXEC: &str = "exec = true\n";
 
-/// `exec` with that document as containerd calls it.
+/// Calls `exec` with that document as containerd does.
 fn exec(host: &TestHost, id: &str, process: &Value) -> std::process::Output {
     host.write("process", &document(process).to_string());
     let file = host.path("process").display().to_string();
@@ -72,7 +72,7 @@ fn a_detached_process_that_did_not_start_is_a_failed_line() {
 }
 
 #[test]
-fn arguments_are_all_there_without_values_or_none_is() {
+fn exec_lines_have_all_arguments_without_values_or_none() {
     let host = host("exec = true\nexec_args = \"all\"\n", "");
     succeeds(&host.create("c1"));
     let args = json!(["env", "TOKEN=s3cret", "--password=s3cret", "sh"]);
@@ -112,7 +112,7 @@ fn a_reload_switches_exec_lines_for_existing_containers_too() {
 }
 
 #[test]
-fn a_container_that_the_daemon_does_not_know_has_lines_too() {
+fn execs_in_unknown_containers_are_audited_too() {
     let mut host = host(EXEC, "");
     host.kill_daemon();
     succeeds(&host.call(&["nri", "disable"]));
@@ -129,11 +129,11 @@ fn a_container_that_the_daemon_does_not_know_has_lines_too() {
 }
 
 #[test]
-fn without_a_daemon_nothing_waits_and_none_is_started() {
+fn an_exec_without_a_daemon_starts_none_and_does_not_wait() {
     let mut host = host(EXEC, "");
     succeeds(&host.create("c1"));
     host.kill_daemon();
-    // Each would take a second at least.
+    // If execs waited, each would take at least a second.
     wait_until("one does not wait", || {
         let begun = Instant::now();
         succeeds(&exec(&host, "c1", &json!({})));
@@ -148,7 +148,8 @@ fn a_daemon_that_hangs_delays_no_process() {
     succeeds(&host.create("c1"));
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    // More than its socket's queue takes; from then on each would take a second at least.
+    // More calls than the socket's queue holds; if they waited, each further one would take at least a
+    // second.
     let took = |_| {
         let begun = Instant::now();
         succeeds(&host.verb(&["exec", "c1", "sh"]));
@@ -162,7 +163,7 @@ fn a_daemon_that_hangs_delays_no_process() {
     });
 }
 
-/// The files that an `exec` looks for below the run directory, and whether each was there.
+/// The files below the run directory that an `exec` looks up, and whether each existed.
 fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
     let tracer = tracer::around_wrapper(&tracer::find()?, &host.path("strace"), None);
     let root = host.path("root").display().to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins protect in execs holds at the edges: while the daemon stops, while a plugin leaves, beside one that hangs,
-//! and for a wrapper that did not know of them.
+//! Protections of execs by plugins in edge cases: while the daemon stops, while a plugin disconnects, beside a hanging
+//! plugin, and for a wrapper that did not know of the plugins.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn no_exec_passes_while_the_daemon_and_its_plugins_end() {
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     kill(daemon, Signal::SIGTERM).unwrap();
     let mut is_gone = false;
-    // Once more when it is gone.
+    // Again after its end.
     wait_until("the daemon has ended", || {
         assert_eq!(exec(&host, &json!({})).status.code(), Some(255));
         std::mem::replace(&mut is_gone, !host.path("run/daemon.sock").exists())
@@ -94,7 +94,7 @@ fn a_plugin_that_times_out_on_three_execs_is_no_longer_awaited() {
     }
 }
 
-/// A host with an exec rule, whose wrappers do not know yet that plugins take part.
+/// A host with an exec rule, whose wrappers do not know yet that plugins handle execs.
 fn unaware(plugin: &ExecPlugin) -> TestHost {
     let host = with(plugin);
     reconfigure(&host, "", "[[exec_rule]]\nname = \"none\"\nterminal = true\n");
@@ -156,7 +156,7 @@ fn the_other_form_of_exec_has_the_user_that_runc_gives_it() {
     let users: Vec<_> = users.map(|u| (u.uid, u.gid, u.additional_gids.clone())).collect();
     assert_eq!(users, [(1, 2, vec![3]), (7, 2, vec![3]), (7, 8, vec![3])]);
     host.write("fake/argv", "");
-    // A name belongs to the container's files: nobody here knows who that is.
+    // Only the container's files define this name, so its user is unknown here.
     refused(&host, &host.verb(&["exec", "--user", "mary", "c1", "sh"]), &["could not be sent"]);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that `exec` starts in a container: the audit log has a line for each, if that is wanted,
-//! rules refuse some, and a call that nothing wants to know of is the runtime's as it came.
+//! Processes that `exec` starts in a container: the audit log has a line for each if configured,
+//! rules refuse some, and a call that nothing concerns reaches the runtime unchanged.
 
 mod adjusted;
 mod audited;
@@ -12,7 +12,7 @@ mod ruled;
 use serde_json::{Value, json};
 use test_support::{TestHost, wait_until};
 
-/// The document of a process that engines write.
+/// The document of a process, as engines write it.
 fn document(process: &Value) -> Value {
     let mut whole = json!({"user": {"uid": 0, "gid": 0}, "args": ["/bin/sh"], "cwd": "/"});
     for (name, value) in process.as_object().unwrap() {
@@ -21,7 +21,8 @@ fn document(process: &Value) -> Value {
     whole
 }
 
-/// A host with an audit log below `[audit]`, to which `audit` is added, and `more` at the end.
+/// A host with an audit log: `audit` is added to the section `[audit]`, `more` to the end of the
+/// file.
 fn host(audit: &str, more: &str) -> TestHost {
     let mut host = TestHost::new("");
     reconfigure(&host, audit, more);
@@ -35,7 +36,7 @@ fn reconfigure(host: &TestHost, audit: &str, more: &str) {
     host.configure(&host.path("fake/runc"), &text);
 }
 
-/// The lines of the audit log about execs, once there are `count` of them.
+/// Waits for `count` lines about execs in the audit log, and returns them.
 #[track_caller]
 fn lines(host: &TestHost, count: usize) -> Vec<Value> {
     let mut found = Vec::new();
@@ -48,7 +49,7 @@ fn lines(host: &TestHost, count: usize) -> Vec<Value> {
     found
 }
 
-/// The words of the runtime's last call.
+/// The command line of the runtime's last call.
 fn last_words(host: &TestHost) -> Vec<String> {
     let calls = host.read("fake/argv");
     let last = calls.trim_end().trim_end_matches("--").trim_end().rsplit("\n--\n").next();

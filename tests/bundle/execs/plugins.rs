@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that take part in execs by the extension: what they change, refuse and hear of, in both forms of `exec`, and
-//! that an exec waits for none of them longer than a second.
+//! Plugins that handle execs by the extension: what they change, refuse and receive, in both forms of `exec`, and that
+//! an exec waits at most one second for each of them.
 
 use std::path::Path;
 use std::process::Output;
@@ -18,7 +18,7 @@ use test_support::{TestHost, started, succeeds, wait_until};
 
 use super::{document, host, last_words, lines};
 
-/// A host with a running container `c1`, whose plugin `10-a` is this one.
+/// A host with a running container `c1` and this plugin as `10-a`.
 pub(super) fn with(plugin: &ExecPlugin) -> TestHost {
     let host = host("exec = true\n", "");
     succeeds(&host.create("c1"));
@@ -69,14 +69,14 @@ fn limit(kind: &str, soft: u64, hard: u64) -> ExecAdjustment {
     message(&json!({"rlimits": [{"type": kind, "hard": hard, "soft": soft}]}))
 }
 
-/// `exec` with a document of these members.
+/// Calls `exec` with a document of these members.
 pub(super) fn exec(host: &TestHost, process: &Value) -> Output {
     host.write("process", &document(process).to_string());
     let file = host.path("process").display().to_string();
     host.verb(&["exec", "--process", &file, "--detach", "c1"])
 }
 
-/// The document that the runtime got.
+/// The document that the runtime received.
 pub(super) fn got(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/process.json")).unwrap()
 }
@@ -204,7 +204,7 @@ fn a_value_that_cannot_be_passed_on_is_refused() {
 }
 
 #[test]
-fn an_operator_forbids_fields_of_execs_as_of_creations() {
+fn denied_fields_apply_to_execs_as_to_creations() {
     let denied = "[plugin.a]\ndeny = [\"Args\"]\n";
     for (adjust, is_refused) in [
         (directory("/work"), true),
@@ -236,7 +236,7 @@ fn a_hidden_pods_execs_reach_no_hidden_plugin() {
 }
 
 #[test]
-fn validators_see_the_whole_and_one_of_them_rejects() {
+fn validators_receive_all_changes_and_any_may_reject() {
     let agrees = ExecPlugin::validating(None);
     let host = with(&adjusting(all_four()));
     connect(&host, &agrees, "80-agrees");
@@ -384,7 +384,7 @@ fn a_restart_refuses_protected_execs_until_a_plugin_is_back() {
     refused(&host, &exec(&host, &json!({})), &words);
     succeeds(&host.verb(&["exec", "nobody", "sh"]));
     host.write("fake/argv", "");
-    // One that protects nothing is not one of them.
+    // A plugin that protects nothing is not counted.
     connect(&host, &adjusting(variable("B", "1")), "20-b");
     refused(&host, &exec(&host, &json!({})), &words);
     connect(&host, &plugin, "10-a");

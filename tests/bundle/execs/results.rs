@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results of updates for the plugins that asked for them: applied, failed, no longer in force; and updates that fail
-//! again and again are not tried each time.
+//! Results of updates for the plugins that requested them: applied, failed, no longer in force. Repeatedly failing
+//! updates are not tried each time.
 
 use nri_plugin::api::extension::{UpdateOutcome, UpdateResult};
 use nri_plugin::{ExtensionEvent, PluginHandle, Update, Updates, api};
@@ -24,7 +24,7 @@ fn with(plugin: &ExecPlugin) -> (TestHost, PluginHandle) {
     (host, handle)
 }
 
-/// Asks for shares of a container; returns the updates that failed.
+/// Requests shares for a container; returns the failed updates.
 fn ask(handle: &PluginHandle, container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
     ask_all(handle, &[container], shares)
 }
@@ -36,7 +36,7 @@ fn ask_all(handle: &PluginHandle, all: &[&str], shares: u64) -> Vec<api::Contain
     runtime.block_on(handle.update(updates)).unwrap()
 }
 
-/// The plugin's results, once there are so many.
+/// Waits for `count` results of the plugin.
 #[track_caller]
 fn results(plugin: &ExecPlugin, count: usize) -> Vec<UpdateResult> {
     wait_until("the results are there", || plugin.results.lock().unwrap().len() >= count);
@@ -116,7 +116,7 @@ fn repeatedly_failing_updates_are_throttled_until_one_succeeds() {
     let results = plugin.results.lock().unwrap().clone();
     assert!(results.iter().take(4).all(|result| result.reason.contains("runtime says no")));
     assert!(host.admin(&["explain", "c1"])["skipped"].to_string().contains("times in a row"));
-    // Neither another container nor another plugin is slowed down.
+    // Neither another container nor another plugin is delayed.
     let second = listening();
     let other = connect(&host, &second, "20-b");
     std::fs::remove_file(host.path("fake/fail-update")).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[exec_rule]]`: what is refused, in one line and with runc's code, by both forms of `exec`, in every
-//! container that there may be, with the daemon and without it.
+//! `[[exec_rule]]`: which execs are refused, with one line and runc's exit code, by both forms of
+//! `exec`, in every kind of container, with and without the daemon.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const NOTHING: &str = "[[exec_rule]]\nname = \"nothing\"\n";
 const ONLY_HEALTH: &str = "[[exec_rule]]\nname = \"health\"\ncommands = [\"/bin/health\"]\nallow = true\n\
                            [[exec_rule]]\nname = \"nothing else\"\n";
 
-/// A host with these rules, a running container `c1` and its calls so far forgotten.
+/// A host with these rules and a running container `c1`; earlier calls are cleared.
 fn ruled(rules: &str) -> TestHost {
     let host = host("", rules);
     succeeds(&host.create("c1"));
@@ -24,7 +24,7 @@ fn ruled(rules: &str) -> TestHost {
     host
 }
 
-/// `exec` with a document of these members, with a log as engines want it.
+/// Calls `exec` with a document of these members, and with a log file as engines set one.
 fn exec(host: &TestHost, process: &Value) -> Output {
     host.write("process", &document(process).to_string());
     let [file, log] = ["process", "exec.log"].map(|name| host.path(name).display().to_string());
@@ -32,7 +32,8 @@ fn exec(host: &TestHost, process: &Value) -> Output {
     host.verb(&[&words[..], &["c1"]].concat())
 }
 
-/// The call was refused: one line with these words, for the engine too, and runc never ran.
+/// Checks that the call was refused with one line, also in the engine's log, that has these words, and
+/// that runc never ran.
 #[track_caller]
 fn refused(host: &TestHost, output: &Output, words: &[&str]) {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -84,7 +85,7 @@ fn users_commands_and_an_exception_before_the_rule_decide() {
         refused(&host, &exec(&host, &json!({"user": user})), &["\"root\""]);
     }
     refused(&host, &host.verb(&["exec", "c1", "sh"]), &["\"root\""]);
-    // runc 1.1 keeps 32 bits of a number.
+    // runc 1.1 keeps only 32 bits of a number.
     for user in ["00:5", "4294967296", "-4294967296", "8589934592:7", "root", " 0"] {
         refused(&host, &host.verb(&["exec", "--user", user, "c1", "sh"]), &["\"root\""]);
     }
@@ -99,10 +100,10 @@ fn an_unreadable_document_is_refused_if_a_rule_may_match() {
     let file = host.path("process").display().to_string();
     refused(&host, &host.verb(&["exec", "--process", &file, "c1"]), &["no terminals"]);
     refused(&host, &host.verb(&["exec", "--process", "/nowhere", "c1"]), &["no terminals"]);
-    // runc takes the last of two members, in any case.
+    // runc takes the last of two members, regardless of case.
     host.write("process", r#"{"terminal": false, "Terminal": true, "args": ["sh"]}"#);
     refused(&host, &host.verb(&["exec", "-p", &file, "c1"]), &["no terminals"]);
-    // It leaves words of the earlier list where the later one has null.
+    // It keeps words of the earlier list where the later list has null.
     host.write("process", r#"{"terminal": false, "args": ["sh"], "args": [null]}"#);
     refused(&host, &host.verb(&["exec", "-p", &file, "c1"]), &["no terminals"]);
     refused(&host, &host.verb(&["exec", "--tty", "--process=", "c1", "sh"]), &["no terminals"]);
@@ -157,7 +158,7 @@ fn a_rule_is_chosen_by_the_pod_and_tested_by_policy_test() {
 }
 
 #[test]
-fn containers_from_before_a_rule_and_unknown_ones_are_ruled_too() {
+fn rules_apply_to_earlier_and_to_unknown_containers() {
     let mut host = host("", "");
     succeeds(&host.create("c1"));
     host.kill_daemon();
@@ -173,7 +174,7 @@ fn containers_from_before_a_rule_and_unknown_ones_are_ruled_too() {
         succeeds(&host.verb(&["exec", id, "sh"]));
         host.write("fake/argv", "");
     }
-    // A rule that may be about an unknown container counts.
+    // A rule that may match an unknown container applies.
     let rule = "[[exec_rule]]\nname = \"podman\"\nengines = [\"podman\"]\n";
     reconfigure(&host, "", rule);
     succeeds(&host.call(&["nri", "reload"]));
@@ -188,7 +189,7 @@ fn without_a_daemon_the_rules_of_the_files_decide() {
     let output = exec(&host, &json!({"terminal": true}));
     refused(&host, &output, &["the exec rule \"no terminals\" does not permit", "daemon"]);
     succeeds(&exec(&host, &json!({})));
-    // The rule is gone from the files, and no daemon holds it.
+    // The rule is gone from the files, and no daemon has it.
     reconfigure(&host, "", "");
     succeeds(&exec(&host, &json!({"terminal": true})));
     // After a boot, before any daemon ran.
@@ -208,7 +209,7 @@ fn a_daemon_that_hangs_is_waited_for_a_second() {
     let host = ruled(NO_TERMINALS);
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     kill(daemon, Signal::SIGSTOP).unwrap();
-    // Each waits as long; beside a busy machine one of them takes little longer.
+    // Every exec waits as long; on a busy machine one may take longer, so a short one is awaited.
     wait_until("one waits no longer", || {
         let begun = Instant::now();
         succeeds(&exec(&host, &json!({})));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/messages.md`: one message of each event, as a plugin gets it for a captured pod of containerd
-//! and of CRI-O, and for a container of Docker and of Podman. `UPDATE_GOLDEN=1` writes them.
+//! `docs/messages.md`: one message of each event, as a plugin receives it for a captured pod of
+//! containerd and of CRI-O, and for a container of Docker and of Podman. `UPDATE_GOLDEN=1` writes
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -38,7 +39,7 @@ const SHOWN: usize = 3;
 /// Subscribes to ValidateContainerAdjustment, the 14th event, and to nothing else.
 const VALIDATION: i32 = 1 << 13;
 
-/// The message as the page shows it: the same in each run, and short.
+/// The message as the page shows it: shortened, and equal in every run.
 fn shortened(value: &Value, name: &str, root: &str) -> Value {
     match value {
         Value::Array(list) => {
@@ -52,7 +53,7 @@ fn shortened(value: &Value, name: &str, root: &str) -> Value {
         Value::Object(members)
             if matches!(name, "annotations" | "labels" | "sysctl" | "unified") =>
         {
-            // A map of protobuf has no order.
+            // A protobuf map has no order.
             let members: BTreeMap<&String, &Value> = members.iter().collect();
             let shown = members.iter().take(SHOWN);
             let mut shown: serde_json::Map<String, Value> =
@@ -68,7 +69,7 @@ fn shortened(value: &Value, name: &str, root: &str) -> Value {
             .collect::<serde_json::Map<String, Value>>()
             .into(),
         Value::Number(_) if name == "pid" => json!(4711),
-        // protobuf's JSON writes 64-bit numbers as texts.
+        // protobuf's JSON writes 64-bit numbers as strings.
         Value::String(_) if matches!(name, "created_at" | "started_at" | "finished_at") => {
             json!("1767323045000000000")
         }
@@ -77,7 +78,7 @@ fn shortened(value: &Value, name: &str, root: &str) -> Value {
     }
 }
 
-/// The members of `new` that are not the same in `before`; one that is gone is `null`.
+/// The members of `new` that differ from `before`; a removed one is `null`.
 fn changed(before: &Value, new: &Value) -> Option<Value> {
     match (before, new) {
         _ if before == new => None,
@@ -95,7 +96,7 @@ fn changed(before: &Value, new: &Value) -> Option<Value> {
     }
 }
 
-/// Puts each object with one plain member on one line: most of them are wrapped numbers.
+/// Puts each object with one plain member on one line, because most of them are wrapped numbers.
 fn compact(json: &str) -> String {
     let lines: Vec<&str> = json.lines().collect();
     let (mut page, mut at) = (String::new(), 0);
@@ -149,8 +150,8 @@ fn messages() -> String {
     page + &of_a_connection()
 }
 
-/// What a validator gets for a container whose variable another plugin sets, and what a plugin gets
-/// that connects afterwards; cut like the others.
+/// The message of a validator for a container whose variable another plugin sets, and that of a plugin
+/// that connects later; shortened like the others.
 fn of_a_connection() -> String {
     let host = started("");
     let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What engines' own NRI said about a pod, and what we say of the same calls: the captures of
-//! `fixtures/captures` through the built binary, the engine's files below a private root,
-//! containerd's records on a socket, a small runtime behind. Prints the share of equal fields.
+//! Compares the messages of engines' own NRI about a pod with those of nri-runc for the same calls.
+//! The captures of `fixtures/captures` are played through the built binary, with the engine's files
+//! below a private root, containerd's records on a socket and a small runtime. Prints the share of
+//! equal fields.
 
 mod messages;
 mod store;
@@ -22,10 +23,10 @@ use serde_json::{Value, json};
 use test_support::compare::{self, Told};
 use test_support::{BUSY, TestHost, wait_until};
 
-/// What runc does, as far as we look at it, with both spellings of its options.
+/// A runtime with the effects of runc that the tests need, and both spellings of its options.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/replayed.sh");
 
-/// Where Docker's runtime keeps its containers.
+/// The root in which Docker's runtime keeps its containers.
 const DOCKERS_ROOT: &str = "/var/run/docker/runtime-runc/moby";
 
 #[derive(Deserialize)]
@@ -51,7 +52,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/captures").join(name)
 }
 
-/// A capture being played.
+/// A capture while it is played.
 struct Play {
     host: TestHost,
     folder: PathBuf,
@@ -65,8 +66,8 @@ impl Play {
         Self::of(folder, serde_json::from_slice(&calls).unwrap())
     }
 
-    /// The life of a container whose creation is a folder of `fixtures/engines`, with this root of
-    /// the runtime.
+    /// The lifecycle of a container whose creation is a folder of `fixtures/engines`, with this
+    /// root of the runtime.
     fn life(name: &str, root: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/engines").join(name);
         let made: Value =
@@ -103,7 +104,7 @@ impl Play {
         Self::of(folder, Capture { variables, exits, removes: Vec::new(), calls: calls.into() })
     }
 
-    /// A host with the engine's files of this folder, on which the daemon runs.
+    /// A host with the engine's files of this folder, and a running daemon.
     fn of(folder: PathBuf, capture: Capture) -> Self {
         let mut host = TestHost::new("");
         host.put_program("fake/runc", RUNTIME);
@@ -124,7 +125,7 @@ impl Play {
         Self { host, folder, capture }
     }
 
-    /// Where a path of the recording is.
+    /// Moves a path of the recording below the private root.
     fn moved(&self, word: &str) -> String {
         let root = self.host.path("").display().to_string();
         let root = root.trim_end_matches('/');
@@ -135,7 +136,7 @@ impl Play {
         }
     }
 
-    /// One call, by a process whose command line is the recorded parent's.
+    /// Makes one call, by a process with the recorded parent's command line.
     fn call(&self, call: &Call) {
         let argv: Vec<String> = call.argv.iter().map(|word| self.moved(word)).collect();
         if let Some(config) = &call.config {
@@ -163,7 +164,7 @@ impl Play {
         assert!(ended.success() || may_fail, "{} {}: {ended}", call.verb, call.id);
     }
 
-    /// What the engine's monitor leaves behind at the end of a process.
+    /// Writes the exit code as the engine's monitor does at the end of a process.
     fn leave_exit_code(&self, call: &Call) {
         let Some(code) = self.capture.exits.get(&call.id) else { return };
         let tasks = "run/containerd/io.containerd.runtime.v2.task";
@@ -180,7 +181,7 @@ impl Play {
         self.host.write(&format!("{tasks}/{namespace}/{}/exit.json", call.id), &exit.to_string());
     }
 
-    /// The process of a container, as the runtime has written it down.
+    /// The PID of a container, from the runtime's state.
     fn process(root: &Path, id: &str) -> Option<i32> {
         let states =
             ["run/runc", "run/containerd/runc/k8s.io", DOCKERS_ROOT.trim_start_matches('/')];
@@ -189,8 +190,8 @@ impl Play {
         texts.into_iter().flatten().find_map(|text| text.trim().parse().ok())
     }
 
-    /// All calls; gives back what a plugin heard, and whether the process of the pod's
-    /// infrastructure container ran when the plugin heard that the pod stops.
+    /// Makes all calls. Returns the events that a plugin received, and whether the pod's
+    /// infrastructure process was running at StopPodSandbox.
     fn play(&self) -> (Told, bool) {
         let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
         let ear = Arc::clone(&heard);
@@ -214,7 +215,7 @@ impl Play {
             self.call(call);
         }
         for path in &self.capture.removes {
-            // The engine takes the pod's files away; until then the pod is there.
+            // The engine removes the pod's files; until then the pod exists.
             let _or_with_infra_it_was_told = std::fs::remove_file(self.moved(path));
         }
         wait_until("the pod is gone", || self.host.admin(&["pods"]) == json!([]));
@@ -242,7 +243,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Events by name, container and count.
+/// The events by name, container and count.
 fn told(events: impl Iterator<Item = (String, Value)>) -> Told {
     let mut told = Told::new();
     for (event, request) in events {
@@ -282,7 +283,7 @@ fn plugins_receive_the_messages_of_the_engines_own_nri() {
                 request.insert("resources".to_owned(), resources);
             }
         }
-        // A pod without an infrastructure container has no process that holds its namespaces.
+        // Without an infrastructure container no process holds the pod's namespaces.
         if is_stopped_in_time == name.ends_with("-noinfra") {
             problems.push(format!("{name}: StopPodSandbox in time: {is_stopped_in_time}"));
         }
@@ -307,7 +308,7 @@ fn plugins_receive_the_messages_of_the_engines_own_nri() {
     assert!(idle.is_empty(), "rows of docs/compatibility.md that nothing needs: {idle:?}");
 }
 
-/// A pod's author can shadow CRI-O's own list of labels: no plain key confirms these.
+/// A pod's author can shadow CRI-O's list of labels; then no plain key confirms them.
 #[test]
 fn shadowed_labels_of_crio_cost_few_lines_and_little_room() {
     let mut play = Play::new("crio-1.37-pod");
@@ -323,7 +324,7 @@ fn shadowed_labels_of_crio_cost_few_lines_and_little_room() {
     std::fs::create_dir(&play.folder).unwrap();
     play.host.write(&format!("changed/{config}"), &document.to_string());
     play.call(&call);
-    let lines = play.host.logged(&["is not believed"]);
+    let lines = play.host.logged(&["is ignored"]);
     assert_eq!((lines, play.host.logged(&["14992 more"])), (8, 1));
     let records = std::fs::read_dir(play.host.path("run/state/containers")).unwrap().flatten();
     let records: Vec<String> =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A containerd of which nothing but `containers.Get` works, on a real HTTP/2 server, fed from a
-//! capture's records.
+//! A containerd in which only `containers.Get` works, on a real HTTP/2 server, with the records of
+//! a capture.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn container(kept: &Kept) -> Vec<u8> {
     }
     bytes.extend(field(3, kept.image.as_bytes()));
     bytes.extend(field(4, &text(&kept.runtime)));
-    // A document that is not read, larger than one frame.
+    // A field that is not read, larger than one frame.
     bytes.extend(field(5, &field(2, &vec![b' '; 40_000])));
     for (key, value) in &kept.extensions {
         let any = [text("type"), field(2, value.to_string().as_bytes())].concat();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads one folder of `fixtures/bundles`, strictly: a file that is missing, or that no case has,
-//! is an error, so that nothing in a fixture is there for show. The format stands in
-//! `fixtures/bundles/README.md`.
+//! Reads one folder of `fixtures/bundles` strictly: a missing or unknown file is an error, so that
+//! every file in a fixture has an effect. `fixtures/bundles/README.md` describes the format.
 
 use std::path::{Path, PathBuf};
 
@@ -14,27 +13,27 @@ use test_support::Script;
 /// One folder.
 pub(super) struct Case {
     pub(super) folder: PathBuf,
-    /// The bundle's document.
+    /// The document of the bundle.
     pub(super) config: Vec<u8>,
     /// The document of the pod's infrastructure container.
     pub(super) sandbox: Option<Vec<u8>>,
-    /// More lines of nri-runc's configuration.
+    /// Further lines of nri-runc's configuration.
     pub(super) settings: String,
-    /// What the runtime says to `--version` and to `features`.
+    /// The runtime's output of `--version` and of `features`.
     pub(super) says: [Option<Vec<u8>>; 2],
     pub(super) call: Call,
     pub(super) plugins: Vec<Scripted>,
 }
 
-/// What the engine does.
+/// The engine's calls.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Call {
     /// Container id.
     pub(super) id: String,
-    /// Where the bundle is, below a private folder; engines are told by it.
+    /// The bundle's path below a private folder, by which engines are identified.
     pub(super) bundle: String,
-    /// Verbs, before a `delete --force` that every case ends with.
+    /// Verbs before the `delete --force` at the end of every case.
     pub(super) verbs: Vec<String>,
     /// Whether the runtime refuses to create.
     pub(super) runtime_fails: bool,
@@ -47,7 +46,7 @@ impl Default for Call {
     }
 }
 
-/// A plugin and its part.
+/// A plugin and its script.
 pub(super) struct Scripted {
     pub(super) index: String,
     pub(super) name: String,
@@ -70,7 +69,7 @@ struct Part {
     events: Option<Vec<String>>,
 }
 
-/// The names of all cases, sorted. Only folders are cases; beside them lies what explains them.
+/// The names of all cases, sorted. Only folders are cases; the other files document them.
 pub(super) fn names(root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(root).unwrap().map(Result::unwrap);
     let mut names: Vec<String> = entries
@@ -108,13 +107,13 @@ impl Case {
         Ok(Self { folder, config, sandbox, settings, says, call, plugins })
     }
 
-    /// A file of `expected/`, if it is there.
+    /// A file of `expected/`, if it exists.
     pub(super) fn expected(&self, file: &str) -> Option<Vec<u8>> {
         std::fs::read(self.folder.join("expected").join(file)).ok()
     }
 }
 
-/// The files below `folder`, however deep, by their path from there.
+/// All files below `folder`, by their relative path.
 pub(super) fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
@@ -130,7 +129,7 @@ pub(super) fn files_below(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Complains about everything else in a folder.
+/// Fails if the folder has other entries.
 fn only(folder: &Path, files: &[&str], folders: &[&str]) -> Result<(), String> {
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
         let path = entry.map_err(|error| error.to_string())?.path();
@@ -188,7 +187,7 @@ fn script(text: &str) -> Result<Script, String> {
     Ok(Script {
         adjust,
         update: part.update.iter().map(message).collect::<Result<_, _>>()?,
-        // It lives as long as the test's process anyway.
+        // It lives until the test process exits anyway.
         refuses: part.refuse.map(|why| &*why.leak()),
         status,
         hangs: part.hang,

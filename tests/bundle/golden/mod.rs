@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The folders of `fixtures/bundles`, each through the built binary: what the runtime gets, byte
-//! for byte, what each plugin saw, and what a refusal says. `UPDATE_GOLDEN=1` writes the expected
-//! files anew; the diff is the review.
+//! The folders of `fixtures/bundles`, each through the built binary: the runtime's document byte
+//! for byte, the messages of each plugin, and the refusal. `UPDATE_GOLDEN=1` writes the expected
+//! files; review the diff.
 
 mod case;
 mod play;
@@ -17,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bundles")
 }
 
-/// Plays a case and compares; says what is wrong.
+/// Plays a case and compares the results; returns the differences.
 fn run(name: &str) -> Result<(), String> {
     let case = Case::load(&root(), name)?;
     let came = catch_unwind(AssertUnwindSafe(|| play::play(&case))).map_err(|panic| {
@@ -79,7 +79,7 @@ fn each_bundle_matches_its_expected_folder() {
     assert!(wrong.is_empty(), "{} cases differ\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// About half of what there is must go wrong, or be odd.
+/// About half of all cases must fail or be unusual.
 #[test]
 fn failures_are_as_well_covered_as_successes() {
     let names = case::names(&root());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plays one case through the built binary in a private world and says what came of it. What
-//! holds in every case is checked here, so that blessing a wrong result is not enough.
+//! Plays one case through the built binary on a private host and returns the results. Conditions
+//! that hold in every case are checked here, so that accepting a wrong golden file is not enough.
 
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
@@ -9,16 +9,16 @@ use test_support::{TestHost, wait_until};
 use super::case::{Case, files_below};
 use super::received::Told;
 
-/// What came of a case, file by file of `expected/`.
+/// The results of a case, file by file of `expected/`.
 pub(super) struct Came {
-    /// What the runtime found in the bundle, if it was asked to create.
+    /// The runtime's document in the bundle, if the runtime was called to create.
     pub(super) config: Option<Vec<u8>>,
     pub(super) events: String,
     pub(super) stderr: Option<String>,
 }
 
 impl Came {
-    /// The files of `expected/` as they should be.
+    /// The expected content of the files of `expected/`.
     pub(super) fn files(&self) -> [(&'static str, Option<Vec<u8>>); 3] {
         [
             ("config.json", self.config.clone()),
@@ -33,7 +33,7 @@ pub(super) fn play(case: &Case) -> Came {
     let mut host = TestHost::new("");
     let root = host.path("").display().to_string();
     let root = root.trim_end_matches('/');
-    // What this machine's kernel has must not matter.
+    // The features of this machine's kernel must not matter.
     let node = if case.settings.contains("[debug]") {
         ""
     } else {
@@ -80,7 +80,7 @@ pub(super) fn play(case: &Case) -> Came {
     Came { config, events, stderr }
 }
 
-/// Runs one verb; gives back what it said.
+/// Runs one verb; returns its output.
 fn call(host: &TestHost, case: &Case, verb: &str) -> String {
     let id = case.call.id.as_str();
     let output = match verb {
@@ -100,7 +100,7 @@ fn call(host: &TestHost, case: &Case, verb: &str) -> String {
     said
 }
 
-/// What holds whatever the plugins did.
+/// Checks the conditions that hold whatever the plugins did.
 fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) {
     let after = std::fs::read(host.path(document)).unwrap();
     assert!(after == case.config, "the bundle is not as it was, after its container is gone");

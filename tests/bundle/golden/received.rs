@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins heard, as text that is the same every time: one line for each event, whole
-//! messages the first time and only what differs afterwards; process ids and times masked.
+//! The messages that plugins received, as deterministic text: one line for each event, whole messages
+//! the first time and only differences afterwards; PIDs and times are masked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,12 +9,12 @@ use protobuf::MessageDyn;
 use serde_json::{Map, Value};
 use test_support::scripted_plugin::{Hears, json_of};
 
-/// Everything that was heard, in order of arrival.
+/// All received messages, in order of arrival.
 #[derive(Clone, Default)]
 pub(super) struct Told(Arc<Mutex<Vec<(String, String, Value)>>>);
 
 impl Told {
-    /// An ear for the plugin `id`.
+    /// A recorder for the plugin `id`.
     pub(super) fn ear(&self, id: &str) -> Hears {
         let (told, id) = (self.clone(), id.to_owned());
         Arc::new(move |event, request| {
@@ -22,7 +22,7 @@ impl Told {
         })
     }
 
-    /// Plugin by plugin, each in the order in which it heard.
+    /// Plugin by plugin, each in order of arrival.
     pub(super) fn lines(&self) -> String {
         let mut heard = self.0.lock().unwrap().clone();
         heard.sort_by(|a, b| a.0.cmp(&b.0));
@@ -47,7 +47,7 @@ impl Told {
     }
 }
 
-/// The members that differ; `null` for one that is gone.
+/// The differing members; `null` for a removed one.
 fn difference(then: &Value, now: &Value) -> Value {
     let (Value::Object(then), Value::Object(now)) = (then, now) else { return now.clone() };
     let mut differs = Map::new();
@@ -90,8 +90,8 @@ fn mask(value: &mut Value) {
     }
 }
 
-/// Masks the exit code of a process that was killed, as all of these cases' are. Kernels from 6.15 on
-/// keep it, and only once the process is reaped: some machines' first process takes its time.
+/// Masks the exit code of a killed process, as in all of these cases. Since Linux 6.15 the kernel
+/// keeps it, but only once the process is reaped, and PID 1 of some machines is slow.
 fn hide_exit_code(container: &mut Map<String, Value>) {
     let is_known = container.get("exitCode").is_some_and(|code| code == 137)
         && container.get("statusReason").is_some_and(|reason| reason == "Error");

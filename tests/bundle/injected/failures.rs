@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections that cannot be done, pods that claim to be others, mistakes in the configuration, and the
-//! node on which an engine serves NRI itself.
+//! Injections that fail, pods that claim another identity, mistakes in the configuration, and a node on
+//! which an engine serves NRI itself.
 
 use std::os::unix::net::UnixListener;
 
@@ -12,7 +12,7 @@ use super::first::{env, seen};
 use crate::rules::{lay_down, pod_container};
 
 #[test]
-fn injections_hold_where_another_process_serves_plugins() {
+fn injections_apply_where_another_process_serves_plugins() {
     let mut host = TestHost::new("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     host.start_daemon();
@@ -38,14 +38,14 @@ fn the_example_of_the_page_works_as_described() {
 }
 
 #[test]
-fn a_claimed_namespace_gets_nothing_and_does_not_escape() {
+fn an_unproven_namespace_gets_no_injection_and_escapes_none() {
     let skip = "[[inject]]\nname = \"i\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n";
     let skipping = started(skip);
     succeeds(&skipping.create_from(&lay_down(&skipping, "prod", "c1", "forged"), "c1"));
     assert_eq!(env(&skipping), json!(["PATH=/bin", "A=1"]));
     let skipped = skipping.admin(&["explain", "c1"])["skipped"].to_string();
     assert!(skipped.contains("inject:i") && skipped.contains("not proven"), "{skipped}");
-    // An exclusion excludes nothing that is not proven.
+    // An exclusion excludes only what is proven.
     let refuse = skip.replace("[\"prod\"]", "[\"*\", \"!dev\"]") + "on_failure = \"refuse\"\n";
     let refusing = started(&refuse);
     let forged = lay_down(&refusing, "dev", "c1", "forged");
@@ -170,7 +170,7 @@ fn a_reload_with_a_mistake_keeps_the_injections_in_force() {
 }
 
 #[test]
-fn two_that_are_always_set_conflict() {
+fn two_injections_that_are_always_set_conflict() {
     let section = |name: &str| {
         format!("[[inject]]\nname = \"{name}\"\nwhen = \"always\"\nenv = {{ X = \"{name}\" }}\n")
     };

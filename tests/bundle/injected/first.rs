@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections without a plugin, beside plugins, in audit mode and where they cannot be done.
+//! Injections without a plugin, beside plugins, in audit mode, and where they fail.
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
@@ -95,7 +95,7 @@ fn an_impossible_injection_is_skipped_or_refuses() {
 }
 
 #[test]
-fn a_rule_is_about_an_injection_only_by_its_name() {
+fn a_rule_selects_an_injection_only_by_its_name() {
     let inject = "[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n";
     for (plugins, is_refused) in
         [("", false), ("plugins = [\"*\"]\n", false), ("plugins = [\"inject:*\"]\n", true)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[inject]]` with the built binary: values that containers get without a plugin.
+//! `[[inject]]` with the built binary: values that containers receive without a plugin.
 
 mod failures;
 mod first;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each area that can be injected × the container has none, has one, a plugin before or after sets it ×
-//! gives way or is always set × enforced or in audit mode.
+//! All combinations: each area that can be injected; set by the container or not, by a plugin before or
+//! after; yielding or always set; enforced or in audit mode.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,26 +10,26 @@ use test_support::{Script, TestHost, fails, succeeds, wait_until};
 
 use crate::rules::pod_container;
 
-/// One area: how it is injected, set by others and found.
+/// One area: how it is injected, set by others and read.
 struct Area {
     name: &'static str,
-    /// Lines of the section.
+    /// The lines of the section.
     lines: &'static str,
     /// NRI's field.
     field: &'static str,
     /// Whether a container can lack it.
     has_absence: bool,
-    /// Gives the document a value of its own.
+    /// Sets a value in the document.
     own: fn(&mut Value),
-    /// What a plugin answers.
+    /// The adjustment of a plugin.
     theirs: fn() -> Adjustment,
-    /// The value in a document.
+    /// Reads the value from a document.
     read: fn(&Value) -> Value,
     /// The values of the container, the injection and the plugin.
     values: [Value; 3],
 }
 
-/// What the container has before the injection's turn, or gets after it.
+/// The value before the injection's turn, or after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -237,7 +237,7 @@ impl Case<'_> {
         )
     }
 
-    /// Two that set the same are a conflict; hooks are added up.
+    /// Two that set the same value conflict; hooks are added.
     fn is_refused(&self) -> bool {
         let by_plugin = matches!(self.before, Before::EarlierPlugin | Before::LaterPlugin);
         by_plugin && self.is_always && !self.is_audit && self.area.name != "hooks"
@@ -273,7 +273,7 @@ impl Case<'_> {
         }
     }
 
-    /// What `explain` says that it gave way to; `None`: it did not.
+    /// The owner to which it gave way, as `explain` shows it; `None` if it did not.
     fn gave_way(&self) -> Option<Value> {
         if self.is_audit || self.is_always {
             return None;
@@ -356,7 +356,7 @@ fn each_area_in_each_state_matches_the_table() {
     let mut host = TestHost::new("");
     let dir = host.path("").display().to_string();
     let dir = dir.trim_end_matches('/');
-    // What no document can lack cannot give way.
+    // A value that every document has cannot give way.
     let (cases, mistakes): (Vec<Case<'_>>, Vec<Case<'_>>) =
         cases.into_iter().partition(|case| case.area.has_absence || case.is_always);
     for case in &mistakes {

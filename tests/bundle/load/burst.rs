@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sixty creations at once at a slow plugin: they come through container by container, and those
-//! that cannot be served in time are told so at once. Times are scaled down, and are long beside what
-//! the calls themselves take on a busy machine: a plugin that takes 1.4 s, callers that wait 60 s.
+//! Sixty concurrent creates at a slow plugin: they succeed container by container, and those that
+//! cannot be served in time are refused immediately. Times are scaled down, but are long beside the
+//! calls themselves on a busy machine: a plugin that takes 1.4 s, callers that wait 60 s.
 
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -13,23 +13,23 @@ use crate::plugins::policies::seat;
 use crate::{refused, started, succeeds};
 
 const CONTAINERS: usize = 60;
-/// How long the plugin takes, in milliseconds.
+/// Time that the plugin takes, in milliseconds.
 const TAKES: u64 = 1400;
 
-/// How long callers wait, in seconds.
+/// Time that callers wait, in seconds.
 const CAP: u64 = 60;
 
-/// Nor do they give up a daemon that is kept from its heartbeats.
+/// Callers must not give up a daemon whose heartbeats are late.
 const SILENCE: &str = "silence = \"120s\"\n";
 
-/// What became of one container.
+/// The result for one container.
 struct Came {
     id: String,
     is_created: bool,
     said: String,
 }
 
-/// Calls the wrapper beside others.
+/// Calls the wrapper concurrently with others.
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
     let said = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
@@ -46,7 +46,7 @@ fn create(host: &TestHost, id: &str) -> Came {
     Came { id: id.to_owned(), is_created, said: host.read(&format!("{id}.err")) }
 }
 
-/// Creates and starts all of them at once.
+/// Creates and starts all containers concurrently.
 fn burst(host: &TestHost) -> Vec<Came> {
     let all = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -67,7 +67,7 @@ fn burst(host: &TestHost) -> Vec<Came> {
 fn slow(host: &TestHost) -> SharedPlugin {
     let slow =
         seat(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
-    // The first few tell how long it takes.
+    // The daemon learns the plugin's response time from the first ones.
     for id in ["warm1", "warm2"] {
         assert!(create(host, id).is_created);
     }
@@ -100,11 +100,11 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
         assert_eq!(host.read(&format!("{}/config.json", came.id)), BUNDLE);
         assert!(came.said.contains("policy") && !came.said.contains("silent"), "{}", came.said);
     }
-    // What is said of one that did not wait until its time was over.
+    // The message of a caller that was refused before its time was over.
     let said: Vec<&str> = others.iter().map(|came| came.said.as_str()).collect();
     let at_once = said.iter().filter(|said| said.contains("queued requests at"));
     assert!(at_once.count() >= 10, "{said:#?}");
-    // A container that is created is not kept waiting by those that are to be.
+    // A container that is being created does not wait for those in the queue.
     let told = plugin.told();
     for came in &created {
         let at = |event: &str| told.iter().position(|line| *line == format!("{event} {}", came.id));
@@ -127,10 +127,10 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     let mut sent_off = 0;
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
-        // On a machine that is busy itself some callers do not come that far in time.
+        // On a busy machine some callers do not get that far in time.
         if skipped.contains("queued requests at") {
             sent_off += 1;
-            // It does not hear of a container that it was not asked about.
+            // The plugin receives no events of a container that it was not asked about.
             let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
             assert!(!told.iter().any(heard), "{}", came.id);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections to the plugin socket by the thousand: plugins register beside them, and what they cost
-//! in lines, labels and rows is bounded.
+//! Thousands of connections to the plugin socket: plugins still register, and the connections' log
+//! lines, labels and rows are bounded.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use test_support::{
 
 use crate::rules::host::{Asker, pod_container};
 
-/// Registrations take long where the machine is busy.
+/// Registrations are slow on a busy machine.
 const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
-/// The most lines of one reason since then, however slow the machine is: ten in each minute.
+/// The maximum number of lines for one reason since then, however slow the machine is: ten a minute.
 pub(crate) fn ten_a_minute(since: Instant) -> usize {
     10 * minutes_begun(since)
 }
@@ -34,8 +34,8 @@ fn minutes_begun(since: Instant) -> usize {
 fn a_plugin_registers_during_a_flood_of_connections() {
     let (host, since) = (started(PATIENT), Instant::now());
     let is_over = Arc::new(AtomicBool::new(false));
-    // Some keep all slots taken, others come and go. Not so many that the kernel's queue is always full:
-    // no process can be told from another there.
+    // Some keep all slots taken, others come and go. They must not keep the kernel's queue full, where
+    // processes cannot be told apart.
     let dial = |socket: &std::path::Path| UnixStream::connect(socket);
     let socket = host.path("nri.sock");
     let _silent: Vec<_> = (0..80).map(|_| dial(&socket)).collect();
@@ -60,7 +60,7 @@ fn a_plugin_registers_during_a_flood_of_connections() {
     assert!(host.logged(&["connections have not registered yet"]) <= ten_a_minute(since));
 }
 
-/// Registers under each of these names, one after the other; none may take part.
+/// Registers under each of these names in turn; all are refused.
 fn register(host: &TestHost, ids: impl Iterator<Item = String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -162,7 +162,7 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
     const REQUESTS: usize = 30;
     let mut host = TestHost::new("");
     let audit = host.path("audit.log").display().to_string();
-    // An eviction that is allowed fails only once the container's end is seen.
+    // A permitted eviction fails only once the container's exit is known.
     let more = format!(
         "[audit]\ntarget = \"file\"\npath = \"{audit}\"\n[plugin.\"*\"]\nevict = \"deny\"\n"
     );
@@ -176,7 +176,7 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
         let unknown = format!("unknown-{number}");
         asker.ask(vec![update_of(&unknown, &json!({"cpu": {"shares": 7}}))], &[&unknown, "c1"]);
     }
-    // Another plugin has lines still. With its line in both logs, all others are written.
+    // Another plugin still gets its lines. Once its line is in both logs, all earlier lines are written.
     let (other, script) = Asker::new();
     let _told = host.plugin("20", "other", script);
     other.ask(Vec::new(), &["c1"]);
@@ -188,7 +188,7 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
     wait_until("it is audited", || noted(&["20-other", "its eviction failed"]) == 1);
     let most = 20 * minutes_begun(since);
     let updates = host.logged(&["10-asks", "unknown-", "an update requested"]);
-    // Those of known and of unknown containers are one kind.
+    // Known and unknown containers count as one kind.
     let unknown = host.logged(&["10-asks", "unknown-", "eviction"]);
     let known = host.logged(&["10-asks", "c1", "its eviction failed"]);
     let shown = format!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many containers at once, plugins that sleep, call back, hang and die among them: nothing
-//! deadlocks, and each plugin sees the events of each container in order, none twice.
-//! `STRESS_ROUNDS` sets how long it goes on (`make soak`).
+//! Many containers at once, with plugins that sleep, call back, hang and die: nothing deadlocks,
+//! and each plugin receives the events of each container in order and at most once. `STRESS_ROUNDS`
+//! sets the duration (`make soak`).
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use test_support::{BUNDLE, BUSY, LIFE, TestHost, wait_until};
 use crate::plugins::policies::{connect, row};
 use crate::started;
 
-/// Connects a plugin until it takes part: a busy machine may miss a short time-out.
+/// Connects a plugin and repeats that until it is synchronized, because a busy machine may miss a
+/// short time-out.
 fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
     let responder = Arc::new(responder);
     let mut tried = Instant::now();
@@ -31,13 +32,13 @@ fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin 
     responder
 }
 
-/// Longer than any bound that the wrapper waits.
+/// Longer than every time limit of the wrapper.
 const FOREVER: Duration = Duration::from_secs(700);
 
-/// A crowd has its time on a busy machine.
+/// Many containers take long on a busy machine.
 const LONG: &str = "create_cap = \"10m\"\n";
 
-/// Calls the wrapper for one container, whose files are its own; whether it succeeded.
+/// Calls the wrapper for one container, which has separate files; returns whether it succeeded.
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
     let said = host.path(&format!("{id}.err"));
     let begun = Instant::now();
@@ -66,13 +67,13 @@ fn said(host: &TestHost, id: &str) -> String {
     host.read(&format!("{id}.err"))
 }
 
-/// What was heard of one container, in order.
+/// The received events of one container, in order.
 fn heard_of<'t>(told: &'t [String], id: &str) -> Vec<&'t str> {
     let lines = told.iter().filter_map(|line| line.split_once(' '));
     lines.filter(|(_, name)| *name == id).map(|(event, _)| event).collect()
 }
 
-/// Whether `heard` is what `LIFE` is without some of it.
+/// Whether `heard` is a subsequence of `LIFE`.
 fn is_in_order(heard: &[&str]) -> bool {
     let mut life = LIFE.iter();
     heard.iter().all(|event| life.any(|next| next == event))
@@ -82,7 +83,7 @@ fn everything_has_ended(host: &TestHost) {
     wait_until("every pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
 }
 
-/// Lives one life through in each of `count` containers, all at once.
+/// Runs the lifecycle `live` in each of `count` containers concurrently.
 fn crowd(host: &TestHost, count: usize, live: impl Fn(&str) + Sync) {
     std::thread::scope(|scope| {
         for number in 0..count {
@@ -93,7 +94,7 @@ fn crowd(host: &TestHost, count: usize, live: impl Fn(&str) + Sync) {
     everything_has_ended(host);
 }
 
-/// Leaves in the middle of its twentieth create.
+/// Disconnects during its twentieth create.
 fn mortal() -> RespondingPlugin {
     let creates = AtomicUsize::new(0);
     RespondingPlugin::new(move |event, _| {
@@ -103,7 +104,7 @@ fn mortal() -> RespondingPlugin {
     })
 }
 
-/// Too slow for its time-out of 100 ms at every create.
+/// Exceeds its time-out of 100 ms at every create.
 fn sleeper() -> RespondingPlugin {
     RespondingPlugin::at(Event::CreateContainer, Response::Sleep(150))
 }
@@ -141,7 +142,7 @@ fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
             let id = format!("c{number}");
             let heard = heard_of(&told, &id);
             match index {
-                // The one may have been given up for a while, the other is dead.
+                // The first may have been suspended for a while, the second is dead.
                 12 | 16 => assert!(is_in_order(&heard), "p{index} of {id}: {heard:?}"),
                 _ => assert_eq!(heard, LIFE, "p{index} of {id}"),
             }
@@ -154,7 +155,7 @@ fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
     assert!(is_there("p12") && is_there("p14") && !is_there("p16"), "{names}");
 }
 
-/// A number from a seed; the same seed gives the same numbers.
+/// A random number from a seed, reproducible.
 fn dice(seed: &AtomicU64) -> u64 {
     let old = seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::SeqCst);
     let mut mixed = (old ^ (old >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -162,7 +163,7 @@ fn dice(seed: &AtomicU64) -> u64 {
     mixed >> 8
 }
 
-/// Anything, at the edge of a time-out of 20 ms; rarely something fatal.
+/// Random responses around a time-out of 20 ms, rarely fatal.
 fn fickle(seed: u64) -> RespondingPlugin {
     let seed = AtomicU64::new(seed);
     RespondingPlugin::new(move |_, _| match dice(&seed) % 100 {
@@ -191,7 +192,7 @@ fn short_time_outs_and_unreliable_plugins_keep_event_order() {
             settings.push_str(&format!("[plugin.p{index}]\n{timeout}{more}"));
         }
         let host = started(&settings);
-        // Synchronize and registration come before anything fickle.
+        // Registration and Synchronize precede every random response.
         let mut actors: Vec<SharedPlugin> = Vec::new();
         for index in 10..15 {
             actors.push(seat(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));

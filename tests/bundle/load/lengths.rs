@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts and lists whose length a plugin or a tenant chooses, at the built binary: a refusal stays a
-//! refusal, a registration costs little, an operator sees everything, and what bypassed an absent daemon
-//! has a bound.
+//! Texts and lists whose length a plugin or a tenant chooses, with the built binary: a refusal stays a
+//! refusal, a registration costs little, an operator sees everything, and the notes of operations without
+//! a daemon are bounded.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -43,7 +43,7 @@ fn a_validators_rejection_counts_at_any_length() {
     refused(&host, &host.create("c1"), &["10-judge rejected", "(3200000 bytes)"]);
 }
 
-/// A message of ttRPC in one frame of the trunk, however long.
+/// A ttRPC message in one frame of the trunk, of any length.
 fn frame(connection: u32, number: u32, kind: u8, message: &[u8]) -> Vec<u8> {
     let length = |bytes: usize| u32::try_from(bytes).unwrap().to_be_bytes();
     let header = [&length(message.len())[..], &number.to_be_bytes(), &[kind, 0]].concat();
@@ -51,7 +51,7 @@ fn frame(connection: u32, number: u32, kind: u8, message: &[u8]) -> Vec<u8> {
     [&frame, &header, message].concat()
 }
 
-/// A refusal of this length as ttRPC counts it.
+/// A refusal with this length in ttRPC's count.
 fn refusal(length: usize) -> Vec<u8> {
     let body = |words: usize| {
         let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));
@@ -61,7 +61,7 @@ fn refusal(length: usize) -> Vec<u8> {
     body(length - (body(length).len() - length))
 }
 
-/// A plugin without a library, which answers each CreateContainer with these bytes in one frame.
+/// A plugin without a library that answers each CreateContainer with these bytes in one frame.
 fn answers_creates(mut stream: UnixStream, answer: &[u8]) -> std::io::Result<()> {
     let number = |bytes: &[u8]| bytes[..4].iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
     stream.write_all(&registration(8))?;
@@ -72,7 +72,7 @@ fn answers_creates(mut stream: UnixStream, answer: &[u8]) -> std::io::Result<()>
         let mut payload = vec![0; usize::try_from(number(&header[4..])).unwrap()];
         stream.read_exact(&mut payload)?;
         if number(&header) != 1 {
-            continue; // The answer to its registration.
+            continue; // The response to its registration.
         }
         requests.extend(payload);
         let whole = 10 + requests.first_chunk().map_or(0, |length: &[u8; 4]| number(length));
@@ -118,7 +118,7 @@ fn a_refusal_above_the_protocols_limit_refuses_too() {
     }
 }
 
-/// A registration in a frame of the trunk.
+/// A registration in a frame of the trunk, with a name of this length.
 fn registration(name: usize) -> Vec<u8> {
     let request = api::RegisterPluginRequest {
         plugin_idx: "10".to_owned(),
@@ -144,7 +144,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
         let (path, long) = (host.path("nri.sock"), long.clone());
         std::thread::spawn(move || {
             let mut stream = UnixStream::connect(path).unwrap();
-            // It hangs up before it has read all of it.
+            // The daemon disconnects before it has read everything.
             stream.write_all(&long).is_ok()
         })
     };
@@ -155,13 +155,13 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     assert!(grown < 64 << 10, "{grown} kB more");
     assert!(host.read("daemon.err").len() < 300 * connections, "{}", host.read("daemon.err"));
     wait_until("none is left", || host.admin(&["plugins"]) == json!([]));
-    // Beside all of that, a plugin registers.
+    // Meanwhile a plugin registers.
     let _told = host.plugin("10", "env", Script::default());
     assert!(!host.admin(&["status"]).is_null() && !host.admin(&["metrics"]).is_null());
 }
 
 #[test]
-fn a_name_that_is_short_enough_to_be_read_is_refused_shortly() {
+fn a_long_but_readable_name_is_refused_in_a_short_line() {
     let host = started(BUSY);
     let mut stream = UnixStream::connect(host.path("nri.sock")).unwrap();
     stream.write_all(&registration(200)).unwrap();
@@ -206,7 +206,7 @@ fn annotated(host: &TestHost, name: &str, annotations: Value) {
 #[test]
 fn an_operator_sees_all_pods_with_labels_of_any_length() {
     let host = started(BUSY);
-    // More than a frame between daemon and command holds, by far.
+    // Far more than a frame between daemon and command may hold.
     for number in 0..10 {
         let label = format!("é\"{number}").repeat(250_000);
         annotated(&host, "long", json!({"nri-runc.dev/label/app": label}));
@@ -251,8 +251,8 @@ fn long_tenant_annotations_cost_few_lines_and_little_memory() {
         let more = host.read("daemon.err").lines().count() - lines;
         assert_eq!(more, 0, "{number}");
     }
-    // Of each only what it is, in hexadecimal digits, for the pod and for the container: a label has four
-    // times its length, an annotation that is none twice.
+    // The size of each, for the pod and for the container: a label takes four times its length, an
+    // annotation that is no label twice.
     let records: u64 = ["containers", "pods"]
         .iter()
         .flat_map(|kind| std::fs::read_dir(host.path("run/state").join(kind)).unwrap())
@@ -291,7 +291,7 @@ fn a_pod_that_requires_too_many_plugins_is_refused() {
     assert!(line.contains("60000 names, and at most 64 are allowed"), "{line}");
 }
 
-/// What is kept of commands that bypassed an absent daemon.
+/// The number of notes that are kept of commands without a daemon.
 const NOTES: usize = 2048;
 
 fn notes(host: &TestHost) -> usize {
@@ -299,20 +299,20 @@ fn notes(host: &TestHost) -> usize {
     names.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "json")).count()
 }
 
-/// A host whose daemon is away; container `lives` is the oldest of more notes than are kept.
+/// A host without a daemon and with more notes than are kept; the oldest is of the container `lives`.
 fn with_too_many_notes() -> TestHost {
     let mut host = TestHost::new("");
     let root = host.path("root").display().to_string();
     let more = format!("autostart = false\nruntime_roots = [\"{root}\"]");
     host.configure(&host.path("fake/runc"), &more);
-    // The run directory is known from here on: that it is new is no reason to search.
+    // From here on the run directory is known: a new one would cause a search.
     host.start_daemon();
     host.kill_daemon();
     std::fs::create_dir_all(host.path("lives/rootfs")).unwrap();
     host.write("lives/config.json", BUNDLE);
     succeeds(&host.create_from("lives", "lives"));
     succeeds(&host.verb(&["start", "lives"]));
-    // Of a container that crashed again and again: each is as new as the last.
+    // Notes of a container that crashed repeatedly: all are equally new.
     let folder = std::fs::read_dir(host.path("run/bypassed")).unwrap().flatten();
     let mut names: Vec<_> = folder.map(|entry| entry.path()).collect();
     names.sort();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many containers, connections and texts at once, or long ones: what they cost has a bound.
+//! Many or long containers, connections and texts: their cost is bounded.
 
 mod burst;
 pub(crate) mod connections;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory of the daemon after containers that came and went: what `explain` shows of them has a bound, and
-//! beyond it nothing grows. `PLATEAU=all` (`make soak`) fills it three times; else a few containers show what
-//! each of them takes.
+//! Memory of the daemon after many containers: the records that `explain` shows are bounded, and beyond that
+//! nothing grows. `PLATEAU=all` (`make soak`) fills the limit three times; otherwise a few containers show
+//! the memory of each.
 
 use test_support::{BUNDLE, BUSY, TestHost, in_status, started};
 
-/// Wrappers at once.
+/// Concurrent wrappers.
 const WORKERS: usize = 4;
 
-/// Containers of one part where few are enough.
+/// Containers of one part, without `PLATEAU=all`.
 const FEW: usize = 48;
 
-/// As many as `explain` shows after their removal.
+/// Removed containers that `explain` shows.
 const REMEMBERED: usize = 1000;
 
-/// What a removed container and its pod may take, in kilobytes: 4.3 were measured.
+/// Maximum memory of a removed container and its pod, in kilobytes: 4.3 were measured.
 const EACH: u64 = 8;
 
-/// Threads and pages that are begun, in kilobytes.
+/// Allowance for partly used threads and pages, in kilobytes.
 const BEGUN: u64 = 1024;
 
-/// Creates and deletes so many containers; by how much memory grew, in kilobytes.
+/// Creates and deletes `count` containers; returns the growth of memory in kilobytes.
 fn come_and_go(host: &TestHost, part: usize, count: usize) -> u64 {
     let before = in_status(host.daemon_pid(), "RssAnon");
     std::thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn memory_of_removed_containers_has_a_bound() {
     let grown = [0, 1, 2].map(|part| come_and_go(&host, part, count));
     let [first, second, third] = grown;
     if is_whole {
-        // Each removed container takes the place of an earlier one.
+        // Each removed container replaces an earlier one.
         assert!(second + third < first / 4, "{grown:?} KB for {count} containers each");
     } else {
         let most = EACH * 2 * u64::try_from(count).unwrap() + BEGUN;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first create after a daemon start: whom it waits for, that it says so, and that it does not
-//! wait for a plugin that cannot come back.
+//! The first create after a daemon start: which plugins it waits for, that it reports this, and
+//! that it does not wait for a plugin that cannot reconnect.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use test_support::{TestHost, skip, started, wait_until};
 use super::policies::row;
 use crate::succeeds;
 
-/// A plugin started by hand, in a process of its own.
+/// A plugin that is started manually, as a separate process.
 fn by_hand(host: &TestHost) -> Child {
     let mut command = Command::new(example("event_logger"));
     command.arg("--socket").arg(host.path("nri.sock"));
@@ -21,7 +21,7 @@ fn by_hand(host: &TestHost) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// A daemon that would wait long for a plugin, and one that is started by hand.
+/// A daemon that would wait long for a plugin, and a manually started plugin.
 fn with_plugin_by_hand() -> (TestHost, Child) {
     let host = started("[nri]\nplugin_registration_timeout = \"50s\"\n");
     let plugin = by_hand(&host);
@@ -29,7 +29,8 @@ fn with_plugin_by_hand() -> (TestHost, Child) {
     (host, plugin)
 }
 
-/// Where these tests run as a systemd service, so would their plugins: systemd starts those again.
+/// Whether these tests run as a systemd service: then their plugins would too, and systemd restarts
+/// those.
 fn is_service() -> bool {
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let is_service = cgroup.contains(":/system.slice/") && cgroup.contains(".service");
@@ -74,7 +75,7 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
         return;
     }
     let (mut host, mut plugin) = with_plugin_by_hand();
-    // It notices nothing of the daemon's end.
+    // It does not notice the daemon's exit.
     let pid = Pid::from_raw(i32::try_from(plugin.id()).unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();
     host.kill_daemon();

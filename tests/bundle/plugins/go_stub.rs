@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same life with a plugin on the official Go stub (NRI v0.12.5), where Go is there: our
-//! framing, handshake and calls against the reference's own code.
+//! The usual lifecycle with a plugin on the official Go stub (NRI v0.12.5), if Go is installed: our
+//! framing, handshake and calls with the reference's code.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -41,9 +41,9 @@ fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
     assert_eq!(host.read("told").lines().collect::<Vec<_>>(), crate::life("c1"));
 }
 
-/// The time that is left travels with each request: a handler's context has it as its deadline.
+/// The remaining time is sent with each request, and is the deadline of a handler's context.
 #[test]
-fn a_handler_on_the_go_stub_knows_the_time_that_it_has() {
+fn a_go_stub_handler_receives_its_deadline() {
     let Some(program) = golang::program("recorder") else { return };
     let mut host =
         TestHost::new("[plugin.recorder]\nrequest_timeout = \"20s\"\nsync_timeout = \"300s\"\n");
@@ -55,12 +55,12 @@ fn a_handler_on_the_go_stub_knows_the_time_that_it_has() {
         let line = lines.lines().find_map(|line| line.strip_prefix(event)).unwrap();
         line.trim().parse::<i64>().unwrap()
     };
-    // Without a limit it would be -1; each is its own.
+    // Without a limit it would be -1; each request has a separate one.
     assert!((1..=20_000).contains(&left("CreateContainer")), "{lines}");
     assert!((20_001..=300_000).contains(&left("Synchronize")), "{lines}");
 }
 
-/// A request of several hundred KB is where the reference's reader stops if frames are cut wrong.
+/// The reference's reader fails at a request of several hundred KB if frames are cut incorrectly.
 #[test]
 fn a_large_container_reaches_a_plugin_on_the_go_stub() {
     let Some(program) = golang::program("recorder") else { return };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pre-installed plugins with the built binary: started with what they need and nothing else,
-//! started again when they die, following their folder and their configuration.
+//! Pre-installed plugins with the built binary: their environment, their restarts, and changes of
+//! their folder and configuration.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -14,7 +14,7 @@ use test_support::{BUNDLE, TestHost, wait_until};
 
 use crate::succeeds;
 
-/// A world with the sample plugin as `10-greeter`, which writes what it sees to the file `saw`.
+/// A host with the sample plugin as `10-greeter`, which writes its input to the file `saw`.
 fn host(more: &str) -> TestHost {
     let host = TestHost::new(more);
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -38,7 +38,7 @@ pub(super) fn row(host: &TestHost, name: &str) -> Option<Value> {
     rows.find(|plugin| plugin["name"] == name && plugin["state"] == "synchronized").cloned()
 }
 
-/// The process of a synchronized plugin, another one than `old`.
+/// The PID of a synchronized plugin, once it differs from `old`.
 pub(super) fn process(host: &TestHost, name: &str, old: i32) -> i32 {
     let mut pid = old;
     wait_until("the plugin is synchronized", || {
@@ -73,7 +73,7 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
     assert_eq!(events, wanted);
 }
 
-/// It writes what it sees into a pipe with room for no more than the first line.
+/// It writes into a pipe that holds only the first line.
 #[test]
 fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
     use std::io::Write;
@@ -93,7 +93,7 @@ fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
     assert!(!output.status.success() && said.contains("10-greeter is still being"), "{said}");
     assert!(host.logged(&["took longer than"]) == 0, "nothing was held");
     succeeds(&host.create("c1"));
-    // Without a reader it would wait for one, and outlive its daemon.
+    // With no reader it would wait, and outlive its daemon.
     let pid = i32::try_from(host.admin(&["plugins"])[0]["pid"].as_i64().unwrap()).unwrap();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
@@ -114,7 +114,7 @@ fn a_launched_plugin_gets_its_socket_and_three_variables_only() {
         assert!(link(fd).display().to_string().starts_with("pipe:"), "what it prints is read");
     }
     assert!(link("3").display().to_string().starts_with("socket:"));
-    // What the plugin opened by itself comes from its event loop; nothing is a file of ours.
+    // The plugin's own descriptors belong to its event loop; none is a file of the daemon.
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
         assert!(!target.starts_with(host.path("")), "{}", target.display());
@@ -130,7 +130,7 @@ fn is_watched(pid: i32, folder: &Path) -> bool {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_watched_for_from_above() {
+fn a_missing_plugin_folder_is_awaited_from_its_parent() {
     let mut host = TestHost::new("");
     configure(&host, "saw");
     let text = host.read("config.toml").replace("/plugins\"", "/a/b/plugins\"");
@@ -144,7 +144,7 @@ fn a_folder_that_is_not_there_is_watched_for_from_above() {
     std::fs::create_dir(host.path("a/b/plugins")).unwrap();
     symlink(example("demo_plugin"), host.path("a/b/plugins/10-greeter")).unwrap();
     process(&host, "greeter", 0);
-    // It goes, with its plugin, and is watched for again.
+    // The folder is removed with its plugin, and is watched for again.
     std::fs::remove_file(host.path("a/b/plugins/10-greeter")).unwrap();
     std::fs::remove_dir(host.path("a/b/plugins")).unwrap();
     wait_until("its plugin has ended", || row(&host, "greeter").is_none());
@@ -161,7 +161,7 @@ fn a_file_that_is_not_a_plugin_is_reported_once() {
     symlink("/nowhere", host.path("plugins/13-lost")).unwrap();
     host.start_daemon();
     process(&host, "greeter", 0);
-    // Two more looks at the folder, the first of which changes it.
+    // Two further checks of the folder, of which the first changes it.
     symlink(example("demo_plugin"), host.path("plugins/20-late")).unwrap();
     process(&host, "late", 0);
     for (name, why) in [
@@ -260,7 +260,7 @@ fn a_changed_configuration_starts_a_replacement_plugin() {
     wait_until("the old process is gone", || !is_running(pid));
     succeeds(&host.create("c2"));
     assert!(host.read("saw-anew").contains("CreateContainer"));
-    // A text that cannot be read is said, and the plugin stays as it is.
+    // An unreadable configuration is reported, and the plugin stays unchanged.
     let pid = process(&host, "greeter", 0);
     nri_runc::testing::files::replace(&host.path("10-greeter.conf"), b"\xff\xfe").unwrap();
     wait_until("it is said", || host.logged(&["10-greeter was skipped", "10-greeter.conf"]) == 1);
@@ -268,7 +268,7 @@ fn a_changed_configuration_starts_a_replacement_plugin() {
     assert_eq!(process(&host, "greeter", 0), pid);
 }
 
-/// The row of a plugin in whatever state.
+/// The row of a plugin in any state.
 fn any_row(host: &TestHost, name: &str) -> Value {
     let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
@@ -287,7 +287,7 @@ fn with_failing_plugins() -> TestHost {
     host
 }
 
-/// What a look sees that falls between two lives of the failing plugin.
+/// The result of a check that falls between two runs of the failing plugin.
 fn between_its_lives<T>(host: &TestHost, look: impl Fn() -> T) -> T {
     wait_until("it shows between its lives", || any_row(host, "short")["state"] == "gone");
     look()

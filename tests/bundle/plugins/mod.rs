@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins from their connection to their end: who may register, what their failures cost, how one
-//! process replaces another, and the plugins that the daemon starts itself.
+//! Plugins from connection to exit: registration, the effects of failures, replacement of one
+//! process by another, and plugins that the daemon starts.
 
 mod first_create;
 mod go_stub;

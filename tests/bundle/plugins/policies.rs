@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plugin's failure does to a container, to the engine's call and to the plugin, with the
-//! built binary. The whole table of failures and policies is in `tests/pure/failures.rs`.
+//! The effect of a plugin's failure on a container, on the engine's call and on the plugin, with
+//! the built binary. `tests/pure/failures.rs` has the complete table of failures and policies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use test_support::{BUNDLE, SILENT, TestHost, wait_until};
 
 use crate::{refused, started, succeeds};
 
-/// Connects a handler as `id`, in a thread of its own.
+/// Connects a handler as `id`, in a separate thread.
 pub(crate) fn connect(host: &TestHost, id: &str, handler: Arc<dyn Handler>) {
     play(host.path("nri.sock"), id, handler);
 }
@@ -29,7 +29,7 @@ pub(crate) fn row(host: &TestHost, id: &str) -> Option<Value> {
     rows.find(is_it).cloned()
 }
 
-/// Connects a plugin and waits until it takes part.
+/// Connects a plugin and waits until it is synchronized.
 pub(crate) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
     let responder = Arc::new(responder);
     connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
@@ -42,7 +42,7 @@ fn hears(responder: &SharedPlugin, line: &str) {
 }
 
 #[test]
-fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
+fn a_silent_plugin_that_declares_fail_request_refuses() {
     let host = started(SILENT);
     let odd = seat(
         &host,
@@ -91,7 +91,7 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
             let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
             let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, act));
             refused(&host, &host.create("c1"), &["cannot create c1", why]);
-            // The others had been asked, so they hear that it came to nothing.
+            // The other plugins had been asked, so they receive the end of the container.
             for event in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
             {
                 hears(&next, &format!("{event} c1"));
@@ -192,7 +192,7 @@ fn a_denied_field_refuses_the_container_by_name() {
     assert!(host.read("fake/seen.json").contains("KEY=1"));
 }
 
-/// Does not get through Synchronize.
+/// Never completes Synchronize.
 struct Late(Response);
 
 #[async_trait]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file of a pre-installed plugin is replaced: the process of the new one runs beside the old
-//! one until it is synchronized; if it fails, the old one stays.
+//! The file of a pre-installed plugin is replaced: the new process runs beside the old one until it
+//! is synchronized; if it fails, the old one stays.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::launched::{configure, is_running, process, row};
 use super::takeover::{create, works};
 use crate::succeeds;
 
-/// Puts a copy of the sample plugin in the place of the installed one, as a package manager does.
+/// Replaces the installed plugin by a copy of the sample plugin, as a package manager does.
 fn install(host: &TestHost) {
     test_support::program::copy(&example("demo_plugin"), &host.path("greeter.new"));
     std::fs::rename(host.path("greeter.new"), host.path("plugins/10-greeter")).unwrap();
 }
 
-/// The same with a script.
+/// Replaces it by a script, likewise.
 fn install_script(host: &TestHost, text: &str) {
     host.put_program("greeter.new", &format!("#!/bin/sh\n{text}\n"));
     std::fs::rename(host.path("greeter.new"), host.path("plugins/10-greeter")).unwrap();
@@ -34,7 +34,7 @@ fn host(more: &str) -> TestHost {
     host
 }
 
-/// Creates a container with a bundle of its own, which the plugin must adjust.
+/// Creates a container with a separate bundle, and checks that the plugin adjusts it.
 #[track_caller]
 fn is_greeted(host: &TestHost, id: &str) {
     succeeds(&create(host, id));
@@ -42,7 +42,7 @@ fn is_greeted(host: &TestHost, id: &str) {
     assert!(seen.contains("GREETING"), "{id} was created without the plugin: {seen}");
 }
 
-/// Ends the load when its test does, however that ends.
+/// Ends the load when the test ends, even by a panic.
 struct Load<'a>(&'a AtomicBool);
 
 impl Drop for Load<'_> {
@@ -68,7 +68,7 @@ fn a_replaced_plugin_file_takes_over_without_a_gap() {
             });
             let load = Load(&is_over);
             install(&host);
-            // At no moment is there none.
+            // One of the processes is always connected.
             let new = loop {
                 let output = host.call(&["nri", "--json", "plugins"]);
                 let plugins: Value = serde_json::from_slice(&output.stdout)
@@ -117,7 +117,7 @@ fn a_new_file_that_fails_leaves_the_old_process() {
 }
 
 #[test]
-fn an_old_process_that_dies_without_a_successor_is_missed() {
+fn an_old_process_that_dies_without_a_successor_is_gone() {
     let host = host("");
     let pid = process(&host, "greeter", 0);
     install_script(&host, "exit 3");
@@ -148,9 +148,9 @@ fn a_replaced_launched_plugin_returns_after_its_replacement() {
     let other = works("other");
     let other = other.connect_as(&host, "10-greeter");
     wait_until("its process is gone", || !is_running(pid));
-    let is_logged = || host.logged(&["10-greeter is not started again before process"]) == 1;
+    let is_logged = || host.logged(&["10-greeter is restarted only after process"]) == 1;
     wait_until("it gives way", is_logged);
-    // Longer than the pause after which it would be started.
+    // Longer than the pause before a restart.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(row(&host, "greeter").unwrap()["launched"], false);
     other.leave();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Required plugins from RunPodSandbox on: a pod begins only when each of them has answered, a
-//! plugin that missed the pod is not made up for by its return, and a pod or a container waits for
-//! a plugin that is away as long as the operator says, and keeps nobody else waiting.
+//! Required plugins from RunPodSandbox on: a pod starts only after a response of each, a plugin
+//! that missed the pod does not make up for it by reconnecting, and a pod or container waits for an
+//! absent plugin as long as configured without delaying others.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const KEY: &str = "required-plugins.noderesource.dev";
 const VALIDATOR: &str = "[nri.default_validator]\nenable = true\n\
                          tolerate_missing_plugins_annotation = \"tolerate.example\"\n";
 
-/// A bundle as containerd's CRI plugin lays it down, with annotations of the pod.
+/// Writes a bundle as containerd's CRI plugin does, with annotations of the pod.
 fn bundle(host: &TestHost, (id, pod): (&str, &str), namespace: &str, more: &Value) -> String {
     let kind = if id == pod { "sandbox" } else { "container" };
     let mut annotations = json!({
@@ -41,7 +41,7 @@ fn bundle(host: &TestHost, (id, pod): (&str, &str), namespace: &str, more: &Valu
     folder
 }
 
-/// Creates the sandbox of a pod and starts it; the outcome of the start.
+/// Creates the sandbox of a pod and starts it; returns the result of the start.
 fn pod_in(host: &TestHost, pod: &str, namespace: &str, more: &Value) -> std::process::Output {
     succeeds(&host.create_from(&bundle(host, (pod, pod), namespace, more), pod));
     host.verb(&["start", pod])
@@ -71,7 +71,7 @@ fn a_pod_does_not_begin_without_a_required_plugin() {
     assert_eq!(told.lock().unwrap().len(), 0, "nobody hears of a pod that never began");
     let said = host.admin(&["explain", "p1"])["refused"].to_string();
     assert!(said.contains("required plugin guard is not connected"), "{said}");
-    // The engine clears up and tries again with another pod.
+    // The engine removes the pod and retries with another one.
     succeeds(&host.verb(&["delete", "--force", "p1"]));
     let _guard = host.plugin("10", "guard", Script::default());
     succeeds(&pod(&host, "p2"));
@@ -92,7 +92,7 @@ fn exempt_and_tolerant_pods_start_without_a_required_plugin() {
 }
 
 #[test]
-fn a_plugin_that_the_pod_asks_for_counts_from_its_beginning_too() {
+fn a_plugin_required_by_the_pod_must_answer_its_start_too() {
     let host = started(VALIDATOR);
     let more = json!({KEY: "[guard]"});
     fails(&pod_in(&host, "p1", "shop", &more), &["required plugin guard is not connected"]);
@@ -102,7 +102,7 @@ fn a_plugin_that_the_pod_asks_for_counts_from_its_beginning_too() {
     );
     let _guard = host.plugin("10", "guard", Script::default());
     succeeds(&pod_in(&host, "p3", "shop", &more));
-    // Where nothing is validated, the annotation means nothing, as in the reference.
+    // If nothing is validated, the annotation has no effect, as in the reference.
     let host = started("");
     succeeds(&pod_in(&host, "p1", "shop", &more));
 }
@@ -122,15 +122,15 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         wait_until("the others are told its end", || {
             next.told() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
         });
-        // Each container of an engine without pods is its own pod.
+        // Each container of an engine without pods is a separate pod.
         if act == Response::Hang {
             fails(&host.create("c1"), &[why]);
         }
     }
 }
 
-/// A pod that may do without the plugin, with one container that may not: the plugin was dropped by
-/// its time-out at RunPodSandbox, and is back.
+/// A pod that tolerates the missing plugin, with one container that does not: the plugin was
+/// disconnected by its time-out at RunPodSandbox, and has reconnected.
 fn missed(settings: &str) -> TestHost {
     let host = started(&format!("autostart = false\n{SILENT}{VALIDATOR}{settings}"));
     let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
@@ -155,12 +155,12 @@ fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
         assert!(said.contains("did not answer RunPodSandbox in time"), "{said}");
     }
     succeeds(&member(&host, "p1", "c2"));
-    // Another daemon knows it as well.
+    // The next daemon knows it too.
     host.kill_daemon();
     host.start_daemon();
     let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     fails(&member(&host, "p1", "c1"), &words);
-    // A new pod is another matter.
+    // A new pod is independent of that.
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p2", "shop", &more));
     succeeds(&host.create_from(&bundle(&host, ("c1", "p2"), "shop", &json!({})), "c1"));
@@ -236,7 +236,7 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
     succeeds(&host.verb(&["delete", "--force", "p2"]));
     assert!(start.try_wait().unwrap().is_none() && create.try_wait().unwrap().is_none());
     let told = host.plugin("10", "guard", Script::default());
-    // Their callers would give up before the wait is over.
+    // Otherwise their callers would give up before the wait ends.
     assert!(start.wait().unwrap().success() && create.wait().unwrap().success());
     let told = told.lock().unwrap().clone();
     for line in ["RunPodSandbox p1", "RunPodSandbox c1", "CreateContainer c1"] {
@@ -250,7 +250,7 @@ fn a_wait_ends_at_its_limit_and_before_the_callers() {
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);
     assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
-    // One of two is not waited for: there is nothing to wait for.
+    // Two required plugins are absent and one of them is not awaited, so there is no wait.
     let more = "[plugin.guard]\nrequired = true\nwait = \"50s\"\n[plugin.b]\nrequired = true\n";
     fails(&started(more).create("c1"), &["required plugins b, guard are not connected"]);
     let more = "[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"5s\"\n";

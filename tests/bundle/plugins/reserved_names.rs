@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The name of a pre-installed plugin is its file's (D55): no other process has it, or stands in for it
-//! where it is required, whether the plugin runs or not. What lets a plugin connect is judged again
-//! when it changes.
+//! The name of a pre-installed plugin belongs to its file (D55): no other process may use it, or count
+//! as the required plugin of that name, whether the plugin runs or not. The permission of a connection
+//! is checked again when the configuration changes.
 
 use std::os::unix::fs::symlink;
 
@@ -13,7 +13,7 @@ use test_support::{
 const REQUIRED: &str =
     "[nri]\nplugin_registration_timeout = \"2s\"\n[plugin.policy]\nrequired = true\n";
 
-/// A host with this file in the folder of plugins, and a daemon.
+/// A host with a daemon, and this file in the folder of plugins.
 fn host(more: &str, install: impl FnOnce(&TestHost)) -> TestHost {
     let mut host = TestHost::new(more);
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -27,7 +27,7 @@ fn sample(host: &TestHost) {
     symlink(example("demo_plugin"), host.path("plugins/10-policy")).unwrap();
 }
 
-/// It never registers.
+/// Installs a plugin that never registers.
 fn silent(host: &TestHost) {
     put(host, "plugins/10-policy", "exec sleep 300");
 }
@@ -85,7 +85,7 @@ fn an_outside_process_cannot_be_a_pre_installed_plugin() {
 }
 
 #[test]
-fn a_name_is_its_files_before_the_first_start_and_between_two() {
+fn a_file_owns_its_name_before_and_between_its_runs() {
     let never = host(REQUIRED, silent);
     let _outside = Started::plugin(&never, "10-policy");
     is_turned_away(&never, "10-policy");
@@ -165,7 +165,7 @@ fn a_displaceable_name_can_be_used_by_another_process() {
     succeeds(&host.create("c1"));
     assert!(!host.read("fake/seen.json").contains("GREETING"), "the launched one was not asked");
     assert_eq!(host.logged(&["was refused"]), 0);
-    // Not any more: the process goes, and the file's is back.
+    // With the restriction the process is disconnected, and the file's process returns.
     host.configure(&host.path("fake/runc"), REQUIRED);
     succeeds(&host.call(&["nri", "reload"]));
     host.logs(&["10-policy is disconnected by the new configuration", "has this name"], 1);
@@ -175,7 +175,7 @@ fn a_displaceable_name_can_be_used_by_another_process() {
 #[test]
 fn a_new_file_takes_over_despite_earlier_fights() {
     let host = host(REQUIRED, |_| {});
-    // Three takeovers within a minute are a fight.
+    // Three takeovers within a minute make the place contested.
     let _fighting: Vec<_> = (0..4)
         .map(|round| {
             let told = connect(host.path("nri.sock"), "10", "policy", Script::default());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long plugins may take, and take: the limit of Synchronize and its progress, answer times in `plugins`.
+//! Response times of plugins: the limit and the progress of Synchronize, and the times in `plugins`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use test_support::{SILENT, Script, TestHost, started, succeeds, wait_until};
 
 use super::policies::{connect, row};
 
-/// Takes in its snapshot only when the test lets it.
+/// Completes Synchronize only when the test permits it.
 #[derive(Default)]
 struct Thorough(AtomicBool);
 
@@ -35,7 +35,7 @@ impl Handler for Thorough {
     }
 }
 
-/// How far its Synchronize is.
+/// The progress of its Synchronize.
 fn progress(host: &TestHost) -> Value {
     host.admin(&["plugins"])[0]["synchronizing"].clone()
 }
@@ -45,7 +45,7 @@ fn synchronize_has_its_own_time_limit_and_shows_its_progress() {
     let host = started(&format!("{SILENT}[plugin.late]\nsync_timeout = \"90s\"\n"));
     let late = Arc::new(Thorough::default());
     connect(&host, "10-late", Arc::<Thorough>::clone(&late));
-    // Longer than a request may take, and until the log has a line.
+    // Longer than the limit of a request, and until the log has a line.
     host.logs_at_least(&["10-late is being synchronized for", "limit 90s"], 1);
     let seen = progress(&host);
     assert_eq!((&seen["limit_ms"], &seen["answered"]), (&90_000.0.into(), &0.into()), "{seen}");
@@ -62,7 +62,7 @@ fn synchronize_has_its_own_time_limit_and_shows_its_progress() {
 }
 
 #[test]
-fn a_plugin_that_overruns_its_limit_of_synchronize_is_let_go() {
+fn a_plugin_over_its_limit_of_synchronize_is_disconnected() {
     let host = started("[plugin.late]\nsync_timeout = \"3s\"\n");
     connect(&host, "10-late", Arc::new(Thorough::default()));
     host.logs(&["10-late could not be synchronized", "it did not answer in time"], 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugin socket between this daemon and an engine's own NRI: taken when it becomes free, lost
-//! and taken back, and what an operator is told meanwhile.
+//! and taken back, and the messages for an operator meanwhile.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
@@ -18,20 +18,20 @@ fn becomes(host: &TestHost, wanted: &str) {
     wait_until(&format!("the socket is {wanted}"), || state(host)["state"] == wanted);
 }
 
-/// What `check` says of the socket.
+/// The result of `check` for the socket.
 fn checked(host: &TestHost) -> Value {
     let found = host.admin(&["check"]);
     let mut found = found.as_array().unwrap().iter();
     found.find(|finding| finding["check"] == "plugin socket").unwrap().clone()
 }
 
-/// An engine ends in order: its socket's file goes with it.
+/// An engine exits cleanly, and removes its socket's file.
 fn let_go(host: &TestHost, engine: UnixListener) {
     std::fs::remove_file(host.path("nri.sock")).unwrap();
     drop(engine);
 }
 
-/// Another process that listens for plugins; it ends when it is killed.
+/// Another process that listens for plugins until it is killed.
 fn other_process(host: &TestHost) -> Child {
     host.write(
         "other.jsonl",
@@ -45,7 +45,7 @@ fn other_process(host: &TestHost) -> Child {
 }
 
 #[test]
-fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
+fn the_plugin_socket_is_taken_once_the_engine_frees_it() {
     let mut host = TestHost::new("[plugin.env]\nrequired = true\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
     host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
@@ -63,7 +63,8 @@ fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
     wait_until("the pre-installed one starts", || {
         host.path("plugins/20-file.was-started").exists()
     });
-    // Nothing is passed through any more: the required plugin is, by now.
+    // The daemon no longer passes calls through, so the missing required plugin refuses this
+    // container.
     let refused = host.create("c2");
     let line = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(line.contains("required plugin env is not connected"), "{line}");
@@ -75,7 +76,7 @@ fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
 }
 
 #[test]
-fn an_engine_that_is_killed_leaves_the_plugin_socket_to_us() {
+fn the_plugin_socket_of_a_killed_engine_is_taken() {
     let mut host = TestHost::new("");
     let mut engine = other_process(&host);
     host.start_daemon();
@@ -102,7 +103,7 @@ fn a_plugin_socket_closed_silently_is_found_free_later() {
     host.start_daemon();
     assert_eq!(state(&host)["state"], "taken");
     while engine.accept().is_ok() {}
-    // Twice the time after which it is looked at: an engine logs every connection.
+    // Twice the interval of the checks: an engine logs every connection.
     std::thread::sleep(std::time::Duration::from_secs(12));
     assert!(engine.accept().is_err(), "the engine was connected to again");
     drop(engine);
@@ -110,7 +111,8 @@ fn a_plugin_socket_closed_silently_is_found_free_later() {
     becomes(&host, "open");
 }
 
-/// A daemon with a required plugin, whose plugin socket was replaced by an engine's: this process.
+/// A daemon with a required plugin, whose plugin socket this process has replaced, as an engine
+/// would.
 fn replaced_by_an_engine() -> (TestHost, UnixListener) {
     let host = started("[plugin.env]\nrequired = true\n");
     drop(host.plugin("10", "env", sets("HELLO", "there")));
@@ -143,7 +145,7 @@ fn connected_plugins_stay_while_an_engine_has_the_socket() {
 }
 
 #[test]
-fn a_plugin_socket_is_taken_back_when_the_engine_lets_go_of_it() {
+fn a_lost_plugin_socket_is_retaken_once_the_engine_frees_it() {
     let (host, engine) = replaced_by_an_engine();
     let_go(&host, engine);
     becomes(&host, "open");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin connects with the identity of a connected one: it takes its place once it is
-//! synchronized, no container is created without the plugin, and a newcomer that fails changes
-//! nothing. Two that fight are told apart in `takeover_fights.rs`.
+//! A plugin connects with the identity of a connected one: it replaces the old one once it is synchronized,
+//! no container is created without the plugin, and a failing newcomer changes nothing. `takeover_fights.rs`
+//! tests repeated takeovers.
 
 use std::process::Output;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,17 +16,17 @@ use tokio::sync::Semaphore;
 use super::policies::connect;
 use crate::succeeds;
 
-/// What a candidate does in the method that its test names.
+/// The behaviour of a candidate in the method that its test names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Does {
-    /// Waits until the test lets it go on.
+    /// Waits until the test releases it.
     Waits,
     Refuses,
     Leaves,
     Hangs,
 }
 
-/// One of several processes of a plugin: it sets `FROM` to its own name.
+/// One of several processes of a plugin; it sets `FROM` to its name.
 pub(super) struct Candidate {
     name: &'static str,
     does: Vec<(&'static str, Does)>,
@@ -47,7 +47,7 @@ const EVENTS: [Event; 8] = [
     Event::RemovePodSandbox,
 ];
 
-/// Those that it writes down and plays its part at.
+/// The events that it records, and in which it acts.
 const HEARD: [Event; 4] = [
     Event::CreateContainer,
     Event::PostCreateContainer,
@@ -67,7 +67,7 @@ impl Candidate {
         }
     }
 
-    /// Connects it as `10-foo`, without waiting for what becomes of it.
+    /// Connects it as `10-foo`, without waiting for the result.
     pub(super) fn connect(self, host: &TestHost) -> Arc<Self> {
         self.connect_as(host, "10-foo")
     }
@@ -91,7 +91,7 @@ impl Candidate {
         self.runtime.get().unwrap().close();
     }
 
-    /// The events of a container, in order.
+    /// The received events of a container, in order.
     pub(super) fn told_of(&self, id: &str) -> Vec<String> {
         let told = self.told();
         let events = told.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
@@ -164,7 +164,7 @@ acts_at_every_event! { Candidate {
 
 } }
 
-/// A candidate that works.
+/// A candidate that succeeds.
 pub(super) fn works(name: &'static str) -> Candidate {
     Candidate::with(name, &[])
 }
@@ -176,15 +176,15 @@ pub(super) fn states(host: &TestHost) -> Vec<String> {
     rows.map(|row| row["state"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Connects the first one and waits until it takes part.
+/// Connects the first candidate and waits until it is synchronized.
 pub(super) fn first(host: &TestHost, candidate: Candidate) -> Arc<Candidate> {
     let first = candidate.connect(host);
     wait_until("the first one takes part", || states(host) == ["synchronized"]);
     first
 }
 
-/// Creates a container with a bundle of its own; beside other calls of the test, whose output goes
-/// to files that are for one at a time.
+/// Creates a container with a separate bundle. Other calls of the test may run meanwhile, so the output
+/// does not go to the shared files.
 pub(super) fn create(host: &TestHost, id: &str) -> Output {
     let bundle = format!("bundle-{id}");
     std::fs::create_dir_all(host.path(&bundle).join("rootfs")).unwrap();
@@ -196,23 +196,23 @@ pub(super) fn create(host: &TestHost, id: &str) -> Output {
     Output { status, stdout: Vec::new(), stderr: host.read(&err).into_bytes() }
 }
 
-/// Which process of the plugin adjusted a container; empty if none did.
+/// The process of the plugin that adjusted a container; empty if none did.
 pub(super) fn adjusted_by(host: &TestHost, id: &str) -> String {
     let seen: Value = serde_json::from_str(&host.read(&format!("fake/seen-{id}.json"))).unwrap();
     let env = seen["process"]["env"].as_array().unwrap().iter().filter_map(Value::as_str);
     env.filter_map(|pair| pair.strip_prefix("FROM=")).collect::<Vec<_>>().join(",")
 }
 
-/// Creates a container, which the process `by` of the plugin adjusts.
+/// Creates a container, and checks that the process `by` adjusts it.
 #[track_caller]
 pub(super) fn creates(host: &TestHost, id: &str, by: &str) {
     succeeds(&create(host, id));
     assert_eq!(adjusted_by(host, id), by, "{id}");
 }
 
-/// Creates a container, which `old` adjusts, and waits for the last event of it: one that connects later is
-/// not told of it, and one that is being synchronized has it in its queue. The state `created` is shown
-/// before that event is sent.
+/// Creates a container that `old` adjusts, and waits for its last event, because a plugin that connects
+/// later does not receive that event, and one that is being synchronized has it in its queue. The state
+/// `created` is shown before that event is sent.
 fn creates_settled(host: &TestHost, old: &Candidate, id: &str) {
     creates(host, id, "old");
     old.hears(&format!("PostCreateContainer {id}"));
@@ -274,8 +274,8 @@ fn requests_in_progress_end_with_the_old_process() {
     });
 }
 
-/// The time limit of a request: of a plugin that hangs it is waited for, of one that works it must be
-/// enough on a busy machine.
+/// The time limit of a request: a hanging plugin is awaited that long, and a working one must finish within
+/// it on a busy machine.
 fn patience(does: Does) -> &'static str {
     match does {
         Does::Hangs => "[nri]\nplugin_request_timeout = \"5s\"\n",
@@ -283,7 +283,7 @@ fn patience(does: Does) -> &'static str {
     }
 }
 
-/// The same for a plugin whose Synchronize the test holds: only its other requests end early.
+/// Likewise for a plugin whose Synchronize the test holds: only its other requests end early.
 fn patience_with_held_synchronize(does: Does) -> String {
     let patience = patience(does);
     match patience {
@@ -311,7 +311,7 @@ fn a_newcomer_that_fails_changes_nothing() {
     }
 }
 
-/// The newcomer goes, and the old one has its place.
+/// Checks that the newcomer is disconnected, and that the old one keeps its place.
 #[track_caller]
 fn nothing_has_changed(host: &TestHost, old: &Candidate, what: &str) {
     wait_until("the newcomer is gone", || states(host) == ["synchronized"]);
@@ -401,7 +401,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
         let waits = scope.spawn(|| creates(&host, "c1", ""));
         wait_until("it waits", || host.logged(&["requests wait up to", "10-foo"]) == 1);
         new.leave();
-        // Its caller would give up before the wait is over, and it would not be created.
+        // Otherwise its caller would give up before the wait ends, and the container would not be created.
         waits.join().unwrap();
     });
     host.logs(&["requests continue after"], 1);
@@ -418,7 +418,7 @@ fn an_update_requested_before_the_takeover_is_refused_in_time() {
         ..Default::default()
     };
     let at = Some("PostCreateContainer".to_owned());
-    // Told to wait in Synchronize by another plugin's name, it asks from inside of an event.
+    // The plugin is held in Synchronize, and then sends an update from inside an event.
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let hold = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
@@ -456,7 +456,7 @@ fn an_unresponsive_process_stays_until_its_successor_is_ready() {
     let old = first(&host, Candidate::with("old", &hangs));
     creates(&host, "c1", "");
     wait_until("it was silent twice", || has_struck(2));
-    // Such takeovers are no fight, however many there are.
+    // Such takeovers never count as contested, however many there are.
     for round in 0..5 {
         let new = Candidate::with("new", &hangs).connect(&host);
         new.hears("Synchronize");
@@ -483,7 +483,7 @@ fn a_required_plugin_stays_available_during_a_takeover() {
     old.hears("Shutdown");
     assert!(is_connected());
     creates(&host, "c2", "new");
-    // The pod that the old one answered for is no pod that the plugin has missed.
+    // The new process counts as having answered for the pod that the old one answered for.
     succeeds(&host.verb(&["start", "c1"]));
     new.hears("StartContainer c1");
 }

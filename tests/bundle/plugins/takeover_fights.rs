@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that fight for the identity of one plugin are told from an upgrade: the newcomer is
-//! refused, and every container has the plugin all the while.
+//! Processes that compete for the identity of one plugin are distinguished from an upgrade: the
+//! newcomer is refused, and every container has the plugin throughout.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,8 +15,8 @@ use crate::succeeds;
 
 const ID: &str = "10-foo";
 
-/// Starts a process of the plugin, which limits each container's processes to `limit`; in this
-/// cgroup, if there is one.
+/// Starts a process of the plugin, which sets each container's pids limit to `limit`, in a cgroup if
+/// one is given.
 fn process(host: &TestHost, limit: u32, cgroup: Option<&PathBuf>, more: &[&str]) -> Started {
     let config = host.path(&format!("limit-{limit}.json"));
     host.write(&format!("limit-{limit}.json"), &format!("{{\"pids\":{{\"limit\":{limit}}}}}"));
@@ -66,7 +66,7 @@ fn of_two_reconnecting_processes_one_is_refused_without_a_gap() {
         assert!(line.contains(&format!("process {}", process.0.id())), "{line}");
     }
     assert!(line.contains("3 times within 60 seconds"), "{line}");
-    // It comes back again and again, which is one line and one failure.
+    // Its repeated connections cause one line and one failure.
     let failures = || host.admin(&["status"])["failures"].clone();
     let count = || {
         let failures = failures();
@@ -78,12 +78,12 @@ fn of_two_reconnecting_processes_one_is_refused_without_a_gap() {
     let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
     let row = "nri_runc_plugin_takeovers_total{plugin=\"10-foo\",result=\"completed\"} ";
     let completed = page.lines().find_map(|line| line.strip_prefix(row)?.parse::<u64>().ok());
-    // A slow machine begins a second minute, with three more.
+    // On a slow machine a second minute begins, with three more takeovers.
     let most = 3 * (begun.elapsed().as_secs() / 60 + 1);
     assert!(completed.is_some_and(|count| (3..=most).contains(&count)), "{page}");
     let stays = holder(&host);
     assert!(limit(&host, "last").is_number());
-    // The one that stays goes: the other one has the place at once.
+    // When the winner disconnects, the other one gets the place immediately.
     drop(if stays == one.0.id() { one } else { other });
     wait_until("the other one takes part", || holder(&host) != stays && holder(&host) != 0);
 }
@@ -101,7 +101,7 @@ fn the_fourth_takeover_within_a_minute_is_refused() {
         }
         (begun.elapsed() < Duration::from_secs(50)).then_some((host, old))
     };
-    // A machine that is too busy for three within a minute may not be so for long.
+    // A machine that is too busy for three takeovers within a minute may soon be less busy.
     let (host, old) = (0..5).find_map(|_| upgraded()).unwrap();
     let fourth = works("v4").connect(&host);
     wait_until("it is refused", || host.logged(&[ID, "was refused"]) == 1);
@@ -137,7 +137,7 @@ impl Pods {
         let root = PathBuf::from(mount?).join(format!("kubepods-test-{}", std::process::id()));
         let mut pods = Self(Vec::new());
         for name in names {
-            // As long as a real one: of all hierarchies the longest path counts.
+            // As long as a real path, because the longest path of all hierarchies counts.
             let path = root.join(format!("pod0a1b2c3d-0000-4000-8000-00000000000{name}"));
             if std::fs::create_dir_all(&path).is_err() {
                 skip::machine_lacks("cgroups cannot be made here");
@@ -152,7 +152,7 @@ impl Pods {
 impl Drop for Pods {
     fn drop(&mut self) {
         for path in &self.0 {
-            // What ran there has been killed, but may not be gone yet.
+            // The processes in it were killed, but may not have exited yet.
             let gone = || std::fs::remove_dir(path).is_ok() || !path.exists();
             let _left_behind = (0..100).any(|_try| {
                 std::thread::sleep(Duration::from_millis(10));
@@ -172,7 +172,8 @@ fn a_restarted_container_of_a_replaced_pod_stays_displaced() {
     takes_part(&host, &old);
     let new = process(&host, 102, b, &[]);
     takes_part(&host, &new);
-    // A plugin exits when its connection ends, and kubelet starts it again in the pod that is to go.
+    // A plugin exits when its connection ends, and kubelet restarts it in the pod that is being
+    // deleted.
     let again = process(&host, 103, a, &[]);
     let words = ["was refused", "another pod has taken over from its pod"];
     wait_until("it is refused", || host.logged(&words) == 1);
@@ -181,12 +182,12 @@ fn a_restarted_container_of_a_replaced_pod_stays_displaced() {
         host.logs(&[words[0], &name], 1);
     }
     assert_eq!(limit(&host, "c1"), 102);
-    // Another pod may take over, as may another process of that pod.
+    // Another pod may take over, and so may another process of that pod.
     let third = process(&host, 104, c, &[]);
     takes_part(&host, &third);
     let third_again = process(&host, 105, c, &[]);
     takes_part(&host, &third_again);
-    // Once the place is empty, any pod may have it.
+    // Once the place is free, any pod may take it.
     drop(third_again);
     wait_until("the place is empty", || holder(&host) == 0);
     let last = process(&host, 106, a, &[]);

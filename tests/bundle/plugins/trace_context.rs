@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A caller that is traced: plugins receive its trace with the request, as from an engine's own NRI.
+//! A traced caller: plugins receive its trace context with the request, as from an engine's own NRI.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,8 @@ use crate::{started, succeeds};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Creates a container by a caller with these variables; what a plugin was told of its trace.
+/// Creates a container by a caller with these variables; returns the trace context that a plugin
+/// received.
 fn told(
     host: &TestHost,
     told: &Arc<Mutex<Vec<String>>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields that plugins of a newer NRI set and that this version does not know: the log and
-//! `explain` name each, whichever answer or request they came in.
+//! Fields of a newer NRI that plugins set and this version does not know: the log and `explain`
+//! name each, in every kind of response or request.
 
 use nri_runc::plugin::api;
 use serde_json::Value;
@@ -8,10 +8,10 @@ use test_support::{Script, TestHost, wait_until};
 
 use crate::{started, succeeds};
 
-/// A number that no message of NRI v0.12 has.
+/// A field number that no message of NRI v0.12 has.
 const UNKNOWN: u32 = 99;
 
-/// An update that sets an unknown field and nothing else.
+/// An update that sets only an unknown field.
 fn odd_update(id: &str) -> api::ContainerUpdate {
     let mut update =
         api::ContainerUpdate { container_id: id.to_owned(), ..api::ContainerUpdate::default() };

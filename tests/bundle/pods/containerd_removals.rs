@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers and pods that containerd's CRI plugin still keeps when the runtime has deleted them:
-//! plugins hear of their removal when containerd removes them, once, whatever happens to the daemon
-//! meanwhile. What has no folder there is removed with the runtime's `delete`, as ever.
+//! Containers and pods that containerd's CRI plugin still keeps after the runtime has deleted them:
+//! plugins receive their removal once, when containerd removes them, even if the daemon restarts
+//! meanwhile. Without a folder they are removed with the runtime's `delete`.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,13 +12,13 @@ use crate::{started, succeeds};
 
 const HOMES: &str = "io.containerd.grpc.v1.cri";
 
-/// The folder of a container, or of the sandbox of a pod.
+/// The folder of a container, or of a pod's sandbox.
 fn folder(id: &str, pod: &str) -> String {
     let kind = if id == pod { "sandboxes" } else { "containers" };
     format!("{HOMES}/{kind}/{id}")
 }
 
-/// Makes a container, or the sandbox of a pod, as containerd does, and starts it.
+/// Creates and starts a container, or a pod's sandbox, as containerd does.
 fn run(host: &TestHost, id: &str, pod: &str) {
     std::fs::create_dir_all(host.path(&folder(id, pod))).unwrap();
     let kind = if id == pod { "sandbox" } else { "container" };
@@ -40,7 +40,7 @@ fn run(host: &TestHost, id: &str, pod: &str) {
     succeeds(&host.verb(&["start", id]));
 }
 
-/// Its process ends, and the shim has it deleted, with its bundle.
+/// The process exits, and the shim deletes the container with its bundle.
 fn ends(host: &TestHost, id: &str) {
     succeeds(&host.verb(&["kill", id, "9"]));
     succeeds(&host.verb(&["delete", id]));
@@ -48,7 +48,7 @@ fn ends(host: &TestHost, id: &str) {
         .unwrap();
 }
 
-/// The engine removes it.
+/// The engine removes the container.
 fn remove(host: &TestHost, id: &str, pod: &str) {
     std::fs::remove_dir_all(host.path(&folder(id, pod))).unwrap();
 }
@@ -71,7 +71,7 @@ fn state(host: &TestHost, id: &str) -> String {
     found["state"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Nothing more is under way for it.
+/// Waits until nothing is pending for the container.
 fn is_settled(host: &TestHost, id: &str) {
     wait_until("its delete is settled", || {
         let record = records(host).into_iter().find(|record| record["key"]["id"] == id);
@@ -97,7 +97,7 @@ fn a_container_and_its_pod_are_removed_with_the_engines_files() {
     is_settled(&host, "c1");
     assert_eq!(state(&host, "c1"), "stopped");
     assert!(std::fs::read_dir(host.path("run/state/pristine")).unwrap().next().is_none());
-    // Who comes now learns of the exited container, and of its removal.
+    // A plugin that connects now receives the exited container, and its removal.
     let late = host.plugin("20", "late", Script::default());
     assert_eq!(count(&late, "Synchronize c1"), 1, "{:?}", late.lock().unwrap());
     assert_eq!(count(&told, "RemoveContainer c1"), 0);
@@ -163,7 +163,7 @@ fn removals_without_a_daemon_are_reported_oldest_first() {
     let told = host.plugin("10", "a", Script::default());
     hears(&told, "RemoveContainer c1");
     assert_eq!(state(&host, "c2"), "stopped", "its engine keeps it");
-    // The next daemon watches as well.
+    // The next daemon watches too.
     remove(&host, "c2", "p1");
     hears(&told, "RemovePodSandbox p1");
     let told = told.lock().unwrap().clone();
@@ -191,7 +191,7 @@ fn a_container_its_engine_drops_is_removed_with_the_delete() {
 }
 
 #[test]
-fn the_end_of_everything_that_the_engine_kept_removes_it_all() {
+fn removing_the_engines_whole_folder_removes_all_pods() {
     let host = started("");
     let told = host.plugin("10", "listener", Script::default());
     for pod in ["p1", "p2"] {
@@ -202,7 +202,7 @@ fn the_end_of_everything_that_the_engine_kept_removes_it_all() {
     std::fs::remove_dir_all(host.path(HOMES)).unwrap();
     hears(&told, "RemovePodSandbox p1");
     hears(&told, "RemovePodSandbox p2");
-    // What comes after it is watched anew.
+    // Later pods are watched again.
     run(&host, "p3", "p3");
     ends(&host, "p3");
     is_settled(&host, "p3");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods of CRI-O that no runtime call announces: the folders that stand for them come, go, are
-//! garbage, are late, or were made while no daemon ran. The host's files lie in a private folder.
+//! Pods of CRI-O that no runtime call announces: their folders appear, disappear, are invalid or
+//! late, or were created while no daemon ran. The host's files are in a private folder.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::succeeds;
 
 const HOME: &str = "host/run/containers/storage/overlay-containers";
 
-/// A test host that sees paths below its `host` as the machine's, with this machine's processes.
+/// A test host that resolves paths below its `host`, with this machine's processes.
 fn host() -> TestHost {
     let host = TestHost::new("");
     std::fs::create_dir(host.path("host")).unwrap();
@@ -32,7 +32,7 @@ fn document(annotations: &Value) -> String {
     document.to_string()
 }
 
-/// What CRI-O writes of a pod that has no infrastructure container.
+/// CRI-O's document of a pod that has no infrastructure container.
 fn pod(id: &str, name: &str) -> Value {
     json!({
         "io.container.manager": "cri-o",
@@ -64,12 +64,12 @@ fn member(pod: &str, name: &str) -> Value {
     })
 }
 
-/// As CRI-O writes it: a file is made, then it is written.
+/// Writes a file as CRI-O does: creates it, then writes the content.
 fn write(host: &TestHost, name: &str, text: &str) {
     std::fs::write(host.path(name), text).unwrap();
 }
 
-/// Puts a document where CRI-O would; returns its folder.
+/// Writes a document where CRI-O would; returns its folder.
 fn put(host: &TestHost, id: &str, text: &str) -> String {
     let folder = format!("{HOME}/{id}/userdata");
     std::fs::create_dir_all(host.path(&folder)).unwrap();
@@ -112,7 +112,7 @@ fn a_pod_without_containers_is_announced_stopped_and_removed() {
     let mut host = host();
     host.start_daemon();
     let ear = listener(&host);
-    // None of the folders is there yet, and each comes alone.
+    // None of the folders exists yet, and each is created separately.
     for folder in ["run", "run/containers", "run/containers/storage"] {
         std::fs::create_dir(host.path("host").join(folder)).unwrap();
     }
@@ -129,7 +129,7 @@ fn a_pod_without_containers_is_announced_stopped_and_removed() {
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(ear.count(event), 1, "{event}");
     }
-    // All of it again, and one that is gone without having been stopped.
+    // The same again, with one pod that disappears without having been stopped.
     put(&host, "5a0e", &document(&pod("5a0e", "shop")));
     ear.hears("RunPodSandbox shop");
     remove(&host, "5a0e");
@@ -137,7 +137,7 @@ fn a_pod_without_containers_is_announced_stopped_and_removed() {
     assert!(ear.order("StopPodSandbox shop") < ear.order("RemovePodSandbox shop"));
 }
 
-/// Messages of RunPodSandbox, without what only the time makes different.
+/// Messages of RunPodSandbox, without the parts that depend on the time.
 fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
     let heard = Arc::clone(&seen);
@@ -164,7 +164,7 @@ fn a_pod_is_announced_once_by_whichever_source_is_first() {
             put(&host, "5a0d", &text);
             wait_until("the pod is told", || count() == 1);
         } else {
-            // The folder lies where nobody looks before the container shows it.
+            // The folder is in a place that is unknown until the container shows it.
             let home = "host/elsewhere/overlay-containers/5a0d/userdata";
             std::fs::create_dir_all(host.path(home)).unwrap();
             host.write(&format!("{home}/config.json"), &text);
@@ -177,7 +177,7 @@ fn a_pod_is_announced_once_by_whichever_source_is_first() {
         succeeds(&host.verb(&["start", "c1"]));
         assert_eq!(count(), 1);
         if !folder_first {
-            // From now on it is known where pods come.
+            // From now on the place of the pods is known.
             let home = "host/elsewhere/overlay-containers/5a0f/userdata";
             std::fs::create_dir_all(host.path(home)).unwrap();
             write(&host, &format!("{home}/config.json"), &document(&pod("5a0f", "later")));
@@ -211,10 +211,10 @@ fn other_files_are_skipped_and_a_slow_pod_document_is_awaited() {
     let fifo = host.path(&format!("{HOME}/9f/userdata"));
     std::fs::create_dir_all(&fifo).unwrap();
     nix::unistd::mkfifo(&fifo.join("config.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // One whose folder goes before it has a document.
+    // A pod whose folder disappears before it has a document.
     std::fs::create_dir_all(host.path(&format!("{HOME}/90/userdata"))).unwrap();
     remove(&host, "90");
-    // Half of a document first.
+    // At first half of a document.
     let text = document(&pod("5a0d", "web"));
     let folder = put(&host, "5a0d", &text[..text.len() / 2]);
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -290,7 +290,7 @@ fn strict(host: &TestHost, recovered: &Arc<AtomicBool>) -> Ear {
     Ear(host.plugin("10", "strict", script))
 }
 
-/// A container's bundle in a pod, as CRI-O writes it.
+/// Writes a container's bundle in a pod as CRI-O does.
 fn put_member(host: &TestHost, id: &str, pod: &str, name: &str) -> String {
     let bundle = put(host, id, &document(&member(pod, name)));
     std::fs::create_dir(host.path(&bundle).join("rootfs")).unwrap();
@@ -338,7 +338,8 @@ fn a_refused_pod_refuses_each_create_until_plugins_accept() {
     assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
 }
 
-/// A daemon takes pods over that appeared while none ran, but not one that its predecessor refused.
+/// A daemon takes over the pods that appeared while none ran, except for one that its predecessor
+/// refused.
 #[test]
 fn a_refused_pod_stays_refused_after_a_daemon_restart() {
     let mut host = host();
@@ -381,7 +382,7 @@ fn a_refused_pod_is_forgotten_with_its_folder() {
     }
 }
 
-/// A required plugin that comes late: the pod was refused without it, and begins with it.
+/// A required plugin connects late: the pod was refused without it, and starts with it.
 #[test]
 fn a_pod_refused_for_a_missing_plugin_starts_once_it_connects() {
     let mut host = host();
@@ -401,8 +402,8 @@ fn a_pod_refused_for_a_missing_plugin_starts_once_it_connects() {
     assert_eq!(guard.count("RunPodSandbox web"), 1);
 }
 
-/// A pod's author may write CRI-O's keys into the pod's document, but a runtime is called all the
-/// same: it is one pod, told once.
+/// A pod's author may write CRI-O's keys into the pod's document, but a runtime is called for it:
+/// it is one pod, announced once.
 #[test]
 fn a_pod_with_forged_metadata_is_announced_once() {
     let mut host = host();
@@ -444,7 +445,7 @@ fn a_pod_of_another_handler_is_not_announced() {
     host.write(record, &registered(true));
     with("5a04", "default-now", "");
     ear.hears("RunPodSandbox default-now");
-    // Unregistered, it calls us for none. Nothing tells that a pod was passed over.
+    // Unregistered: the engine calls the wrapper for none, so nothing shows the missed pod.
     std::fs::remove_file(host.path(record)).unwrap();
     with("5a05", "after", "nri-runc");
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -453,7 +454,8 @@ fn a_pod_of_another_handler_is_not_announced() {
     assert_eq!(known, ["default-now", "ours"]);
 }
 
-/// An engine that was killed cleans up as it starts, and calls no runtime for what it gives up.
+/// An engine that was killed cleans up at its start, and calls no runtime for the pods that it
+/// gives up.
 #[test]
 fn pods_that_a_crashed_engine_gave_up_end_once() {
     let mut host = host();

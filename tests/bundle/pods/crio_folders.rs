@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that an engine keeps as folders, and what only the members of a pod know of it.
+//! Pods that an engine keeps as folders, and pod data that only the members have.
 
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
     });
     succeeds(&host.create_from(&annotated(&host, "c1", &member, None), "c1"));
     succeeds(&host.verb(&["start", "c1"]));
-    // CRI-O marks it after its containers, but we may see it the other way round.
+    // CRI-O marks the pod after its containers, but the daemon may see it in the other order.
     host.write(&format!("{pod}/stopped"), "");
     succeeds(&host.verb(&["kill", "c1", "9"]));
     let heard = |event: &str| told.lock().unwrap().iter().any(|line| line == event);
@@ -59,7 +59,7 @@ fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
 
 /// Podman's `kube play`: the infrastructure container does not have the annotations of the YAML.
 #[test]
-fn annotations_that_only_a_member_has_are_its_pods() {
+fn annotations_that_only_a_member_has_become_the_pods() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods of CRI-O without an infrastructure container, which no runtime call begins or ends (D20).
-//! The layout is CRI-O's, made by hand.
+//! Pods of CRI-O without an infrastructure container, whose start and end no runtime call shows
+//! (D20). The files are laid out manually, as CRI-O does.
 
 use serde_json::{Value, json};
 use test_support::{BUNDLE, Script, TestHost, wait_until};
@@ -18,7 +18,7 @@ fn document(host: &TestHost, folder: &str, annotations: &Value) -> String {
     bundle
 }
 
-/// What CRI-O lays down for the pod before its first container.
+/// Writes the pod's files as CRI-O does before its first container.
 fn pod(host: &TestHost) {
     let annotations = json!({
         "io.container.manager": "cri-o",
@@ -63,7 +63,7 @@ fn a_pod_without_infrastructure_ends_with_its_folder() {
     pod(&host);
     succeeds(&create(&host, "app1"));
     ends(&host, &told, "app1", 5);
-    // kubelet restarts the container: another id, the same pod.
+    // kubelet restarts the container: another ID, the same pod.
     succeeds(&create(&host, "app2"));
     ends(&host, &told, "app2", 9);
     assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
@@ -100,7 +100,7 @@ fn a_refused_pod_fails_the_create_and_is_announced_again() {
         assert!(!output.status.success() && line.contains("not here"), "{line}");
         let wanted = [&BEGINS[..1], &POD_ENDS].concat();
         assert_eq!(std::mem::take(&mut *told.lock().unwrap()), wanted);
-        // CRI-O has the pod until kubelet removes it.
+        // CRI-O keeps the pod until kubelet removes it.
         assert_eq!(host.admin(&["pods"])[0]["containers"], json!([]));
     }
     assert_eq!(host.read("fake/argv"), "");

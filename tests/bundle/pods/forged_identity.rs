@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and containers that claim to be somebody else's: what the daemon, with the wrapper or
-//! without, makes of them, and where the operator reads of it.
+//! Pods and containers that claim another identity: the result of the daemon and the wrapper, and
+//! where the operator sees it.
 
 use serde_json::{Value, json};
 use test_support::{BUNDLE, TestHost};
@@ -10,7 +10,7 @@ use crate::{Script, sets, succeeds};
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 const UID: &str = "11111111-2222-4333-8444-555555555555";
 
-/// Puts a bundle into `folder`.
+/// Writes a bundle into `folder`.
 fn bundle(host: &TestHost, folder: &str, annotations: &Value, cgroups_path: &str) -> String {
     std::fs::create_dir_all(host.path(folder)).unwrap();
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
@@ -20,8 +20,8 @@ fn bundle(host: &TestHost, folder: &str, annotations: &Value, cgroups_path: &str
     folder.to_owned()
 }
 
-/// The sandbox of a CRI-O pod `tenant/evil` whose author makes kube-system's etcd of it, and CRI-O's
-/// own record of it.
+/// The sandbox of a CRI-O pod `tenant/evil` whose author presents it as kube-system's etcd, and
+/// CRI-O's record of it.
 fn forged_sandbox(host: &TestHost, is_podmans: bool) -> String {
     let mut annotations = json!({
         "io.container.manager": "cri-o",
@@ -122,14 +122,14 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
     let asked = told.lock().unwrap().clone();
     assert!(asked.iter().any(|line| line.starts_with("CreateContainer")), "{asked:?}");
     assert!(host.admin(&["explain", "c1"])["skipped"].to_string().contains("annotations alone"));
-    // The engine's own word: the shim's folder of containerd's CRI plugin.
+    // Evidence of the engine: the shim's folder of containerd's CRI plugin.
     let path = "io.containerd.runtime.v2.task/k8s.io/c2";
     succeeds(&host.create_from(&bundle(&host, path, &annotations, "/kubepods/c2"), "c2"));
     assert!(!host.read("fake/seen.json").contains("HELLO=there"));
 }
 
 #[test]
-fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
+fn an_nri_runc_key_joins_no_pod_of_another_engine() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let tasks = "io.containerd.runtime.v2.task";
@@ -169,7 +169,7 @@ fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
 }
 
 #[test]
-fn names_that_our_keys_give_have_a_bound() {
+fn names_from_nri_runc_keys_are_bounded() {
     let mut host = TestHost::new("");
     host.start_daemon();
     for (id, length) in [("c1", 253), ("c2", 254)] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods as the engines make and remove them: when plugins receive each event, and what a pod may not claim.
+//! Pods as the engines create and remove them: when plugins receive each event, and which identities a pod
+//! may not claim.
 
 mod containerd_removals;
 mod crio_announced;

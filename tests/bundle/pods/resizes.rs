@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What it costs to hear of pods' resizes: nothing between two of them, however many pods there are.
-//! And which pods are not followed. The host's files lie in a private folder; with real cgroups it is
-//! in `tests/node/resources`.
+//! The cost of watching for resizes: no wake-ups between two of them, however many pods there are. Also
+//! pods that are not watched. The host's files are in a private folder; `tests/node/resources` tests
+//! real cgroups.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::succeeds;
 /// As many as a node has.
 const PODS: usize = 110;
 
-/// A test host that sees paths below its `host` as the machine's, with this machine's processes.
+/// A test host that resolves paths below its `host`, with this machine's processes.
 fn host() -> TestHost {
     let mut host = TestHost::new("");
     std::fs::create_dir(host.path("host")).unwrap();
@@ -29,7 +29,7 @@ fn host() -> TestHost {
     host
 }
 
-/// The folder that stands for the pod's cgroup.
+/// The folder that represents the pod's cgroup.
 fn cgroup(host: &TestHost, parent: &str) -> PathBuf {
     let at = memory_limit().0;
     host.path("host").join(at.strip_prefix("/").unwrap()).join(parent.trim_start_matches('/'))
@@ -40,7 +40,7 @@ fn limit(folder: &Path, value: &str) {
     std::fs::write(folder.join(memory_limit().1), value).unwrap();
 }
 
-/// Makes a pod in this cgroup and starts it.
+/// Creates a pod in this cgroup and starts it.
 fn pod(host: &TestHost, id: &str, parent: &str) {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["linux"]["cgroupsPath"] = json!(format!("{parent}/{id}"));
@@ -67,7 +67,7 @@ fn count(told: &Arc<Mutex<Vec<String>>>, event: &str) -> usize {
     told.iter().filter(|line| line.starts_with(event)).count()
 }
 
-/// How often the daemon's threads have slept and were woken.
+/// The number of times that the daemon's threads slept and were woken.
 fn wake_ups(host: &TestHost) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", host.daemon_pid())).unwrap();
     let of_task = |task: std::fs::DirEntry| {
@@ -87,8 +87,8 @@ fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
         limit(&cgroup(&host, &parent(n)), "67108864");
         pod(&host, &format!("p{n}"), &parent(n));
     }
-    // At first the runtimes' exits are still being settled. The daemon has a few timers of its own; one
-    // look at each pod would be more.
+    // At first the runtimes' exits are still being settled. The daemon has a few timers; one check of
+    // each pod would exceed this number.
     wait_until("there are few wake-ups in three seconds", || {
         let before = wake_ups(&host);
         std::thread::sleep(Duration::from_secs(3));
@@ -116,9 +116,9 @@ fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
     pod(&host, "p2", "/kubepods/pod2");
     limit(&cgroup(&host, "/k8s.io"), "1000");
     std::fs::remove_dir_all(cgroup(&host, "/kubepods/pod2")).unwrap();
-    // It is there again, and is another one.
+    // A cgroup of the same name, created again.
     limit(&cgroup(&host, "/kubepods/pod2"), "1000");
-    // A cgroup that did not exist before its pod is known from then on.
+    // A cgroup that did not exist before its pod is watched from its creation.
     pod(&host, "p3", "/kubepods/pod3");
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(count(&told, "UpdatePodSandbox"), 0);
@@ -129,7 +129,7 @@ fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
     assert_eq!(count(&told, "RemovePodSandbox"), 3);
 }
 
-/// A process that writes the limit and lives on, as an agent of the node does.
+/// A process that writes the limit and keeps running, like an agent of the node.
 fn agent(folder: &Path, value: &str) -> std::process::Child {
     let file = folder.join(memory_limit().1);
     let mut agent = std::process::Command::new("sh");
@@ -167,7 +167,7 @@ fn only_kubelets_writes_are_resizes() {
 }
 
 #[test]
-fn a_writer_that_cannot_be_named_is_counted_and_no_resize() {
+fn an_unidentified_write_is_counted_but_is_no_resize() {
     let host = host();
     let told = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container that is its own pod, on engines without pods (D47): the namespace that plugins are
-//! told, which exempts nobody, and the pod's process and addresses from the moment when it has any.
+//! A container that is its own pod, on engines without pods (D47): its namespace, which exempts no container, and the
+//! pod's process and addresses as soon as they exist.
 
 use nri_plugin::Adjustment;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::{started, succeeds};
 
-/// The pod as the event about it said it.
+/// The pod in the message of an event.
 fn pod_at(heard: &Heard, event: &str) -> Value {
     wait_until(event, || heard.lock().unwrap().iter().any(|(name, _)| name == event));
     let heard = heard.lock().unwrap();
@@ -48,7 +48,7 @@ fn an_own_key_names_another_namespace_but_none_that_is_exempt() {
     }
 }
 
-/// A namespace that nobody but the configuration says is no reason to do without what protects.
+/// A namespace that only the configuration sets exempts no container from a protection.
 #[test]
 fn a_default_namespace_exempts_no_container() {
     let required = "[plugin.guard]\nrequired = true\n";
@@ -83,7 +83,7 @@ fn a_pod_has_its_containers_process_until_it_exits() {
     assert_eq!((&created["pid"], &created["ips"]), (&json!(pid), &json!(null)), "{created}");
     succeeds(&host.verb(&["start", "c1"]));
     assert_eq!(pod_at(&heard, "StartContainer")["pid"], pid);
-    // The next daemon knows it, and plugins that come later.
+    // The next daemon knows it, and tells plugins that connect later.
     host.kill_daemon();
     host.start_daemon();
     let (script, later) = listening(Script::default());
@@ -92,13 +92,13 @@ fn a_pod_has_its_containers_process_until_it_exits() {
     let (event, request) = later.lock().unwrap()[0].clone();
     assert_eq!((event.as_str(), &request["pods"][0]["pid"]), ("Synchronize", &json!(pid)));
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    // Its number may be another process's by now.
+    // Its PID may belong to another process by now.
     assert_eq!(pod_at(&later, "StopContainer")["pid"], json!(null));
     succeeds(&host.verb(&["delete", "c1"]));
     assert_eq!(pod_at(&later, "StopPodSandbox")["pid"], json!(null));
 }
 
-/// Two containers of one pod, by keys of our own: the pod goes on with the process of the other.
+/// Two containers of one pod, by nri-runc's keys: after one exits, the pod has the process of the other.
 #[test]
 fn a_shared_pod_keeps_the_process_of_its_running_member() {
     let host = started("");
@@ -125,7 +125,7 @@ fn a_shared_pod_keeps_the_process_of_its_running_member() {
     assert_eq!(last, json!(null));
 }
 
-/// The private world with a real runtime, in the order in which it ends: containers first.
+/// A host with a real runtime; the fields are in the order of their end: containers first.
 struct Place {
     real: RealRuntime,
     host: TestHost,
@@ -174,7 +174,7 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
         assert_eq!(pod_at(&heard, event)["ips"], json!(["192.0.2.7"]), "{event}");
     }
     heard.lock().unwrap().clear();
-    // One in the host's network, one whose network has no address but its own.
+    // One container in the host's network, and one whose network has only the loopback address.
     place.runs("hosts", false);
     assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
     heard.lock().unwrap().clear();
@@ -200,7 +200,7 @@ fn an_unknown_cri_engines_pod_has_its_containers_addresses() {
     assert_eq!(place.host.admin(&["pods"])[0]["engine"], "kubernetes");
 }
 
-/// Containers that a daemon finds without their records: their addresses are looked up while it already serves commands.
+/// Number of containers that a daemon recovers without records: it looks up their addresses while it serves commands.
 const FOUND: usize = 200;
 
 #[test]

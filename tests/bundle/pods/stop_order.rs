@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! StopPodSandbox in time (D37): before the signal that ends the infrastructure container, else at
-//! its exit, once, and never before a member's StopContainer.
+//! its exit; once, and never before a member's StopContainer.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use test_support::{BUNDLE, Script, TestHost, heard, started, succeeds, task, wait_until};
 
-/// A bundle as a Kubernetes engine writes it, of the pod `web`, in a folder of its name.
+/// Writes a bundle of the pod `web`, as a Kubernetes engine does, into a folder of its name.
 pub(crate) fn document(host: &TestHost, name: &str, kind: &str) {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
@@ -21,7 +21,8 @@ pub(crate) fn document(host: &TestHost, name: &str, kind: &str) {
     host.write(&format!("{}/config.json", task(name)), &document.to_string());
 }
 
-/// The pod with its infrastructure container and these members, all running, and a witness.
+/// The pod with its infrastructure container and these members, all running, and a plugin that
+/// records events.
 fn running(host: &TestHost, members: &[&str], script: Script) -> Arc<Mutex<Vec<String>>> {
     let told = host.plugin("10", "witness", script);
     document(host, "pause", "sandbox");
@@ -46,14 +47,14 @@ fn is_alive(pid: nix::unistd::Pid) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// What was told of the pod's end, in order.
+/// The received events of the pod's end, in order.
 fn ends(told: &Mutex<Vec<String>>) -> Vec<String> {
     let told = told.lock().unwrap();
     let is_end = |line: &&String| line.starts_with("Stop") || line.starts_with("Remove");
     told.iter().filter(is_end).cloned().collect()
 }
 
-/// A plugin that notes at StopPodSandbox whether the infrastructure container is alive.
+/// A plugin that records at StopPodSandbox whether the infrastructure container is alive.
 fn looking(host: &TestHost) -> (Script, Arc<Mutex<Vec<bool>>>) {
     let found: Arc<Mutex<Vec<bool>>> = Arc::default();
     let (notes, file) = (Arc::clone(&found), host.path("root/pause/pid"));
@@ -102,7 +103,7 @@ fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
 fn a_signal_that_ends_nothing_sends_no_event() {
     let host = started("");
     let told = running(&host, &[], Script::default());
-    // A runtime that only takes note of the signal.
+    // A runtime that only records the signal.
     let quiet = host.read("fake/runc").replace("kill) kill -9", "kill) : ");
     host.put_program("fake/runc", &quiet);
     for signal in ["0", "HUP", "USR1", "SIGWINCH", "CONT", "nonsense", "34"] {
@@ -137,7 +138,7 @@ fn a_pod_that_dies_by_itself_is_stopped_at_its_exit_and_once() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_alive_is_stopped_before() {
+fn a_running_pod_is_stopped_before_its_deletion() {
     let host = started("");
     let (script, found) = looking(&host);
     let told = running(&host, &[], script);
@@ -169,7 +170,7 @@ fn a_plugin_slow_at_the_pods_stop_delays_a_kill_by_a_second() {
     let (begun, pid) = (Instant::now(), pid_of(&host, "pause"));
     succeeds(&host.verb(&["kill", "pause", "9"]));
     let took = begun.elapsed();
-    // The plugin would be waited for until its time limit.
+    // Otherwise the plugin would be awaited until its time limit.
     assert!(took >= Duration::from_millis(800) && took < Duration::from_secs(50), "{took:?}");
     wait_until("it has ended", || !is_alive(pid));
     assert_eq!(ends(&told), ["StopPodSandbox web"]);

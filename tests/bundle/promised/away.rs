@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Promises while somebody is away: the daemon, the plugin for a while, or all plugins, since another process
-//! serves them.
+//! Promises while something is missing: the daemon, the plugin for a while, or all plugins because another
+//! process serves them.
 
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
             &host.create_from(&bundle, "c1"),
             &["the promise \"gpu driver\" needs the plugin gpu"],
         );
-        // Kubelet has no part in a plain container.
+        // kubelet allocates nothing to a plain container.
         succeeds(&host.create("c2"));
     }
     let elsewhere = promise("claims = [\"dra.net\"]\nnamespaces = [\"prod\"]");
@@ -59,7 +59,7 @@ fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
 }
 
 #[test]
-fn the_daemon_reads_refusals_of_promises_without_it() {
+fn promise_refusals_without_a_daemon_are_reported_later() {
     let mut host = TestHost::new(&format!("autostart = false\n{}", promise(DEVICES)));
     fails(&host.create("c1"), &["the promise \"gpu driver\" needs the plugin gpu"]);
     host.start_daemon();
@@ -119,7 +119,7 @@ fn a_container_waits_for_the_plugin_up_to_the_promises_limit() {
     assert!(began.elapsed() >= Duration::from_millis(50));
 }
 
-/// Each verb that makes a container, while nobody answers: the plugin, the daemon, a daemon that was stopped.
+/// Each verb that creates a container, with a missing plugin, a missing daemon, and a stopped daemon.
 #[test]
 fn no_verb_gets_past_a_promise_without_daemon_or_plugin() {
     for away in ["the plugin", "the daemon", "a daemon that answers"] {

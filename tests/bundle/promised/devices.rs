@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Promises by what the engine's document has: device nodes, mounts, annotations; without the plugin, with
-//! it, in audit mode, hidden by a rule, and where the plugin does not answer.
+//! Promises by the engine's document: device nodes, mounts, annotations; without the plugin, with it, in
+//! audit mode, hidden by a rule, and if the plugin does not respond.
 
 use nri_runc::plugin::Event;
 use serde_json::json;
@@ -26,7 +26,7 @@ fn a_container_with_the_device_needs_the_plugin() {
     );
     assert_eq!(host.read("gpu/config.json"), before);
     assert!(!host.path("fake/seen.json").exists(), "the runtime was never called");
-    // A container without it needs nothing.
+    // A container without the device needs nothing.
     succeeds(&host.create("c2"));
     assert_eq!(host.admin(&["explain", "c2"])["promises"], json!([]));
     let _told = host.plugin("10", "gpu", Script::default());
@@ -86,7 +86,7 @@ fn a_device_of_another_name_counts_by_its_number() {
 }
 
 #[test]
-fn only_the_plugin_of_that_name_keeps_the_promise() {
+fn only_the_plugin_of_that_name_satisfies_the_promise() {
     let lines = promise(NVIDIA).replace("\"gpu\"", "\"10-gpu\"");
     let host = started(&lines);
     let bundle = gpu(&host);
@@ -102,7 +102,7 @@ fn only_the_plugin_of_that_name_keeps_the_promise() {
 }
 
 #[test]
-fn audit_mode_creates_and_notes_it() {
+fn a_promise_in_audit_mode_refuses_nothing_and_is_noted() {
     let mut host = TestHost::new("");
     let audit = host.path("audit.log").display().to_string();
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{audit}\"\n");
@@ -133,12 +133,12 @@ fn audit_mode_creates_and_notes_it() {
 }
 
 #[test]
-fn exempt_namespaces_hold_and_no_annotation_excuses() {
+fn only_exempt_namespaces_exempt_from_a_promise() {
     let validator = "[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate\"\n";
     let host = started(&format!("{validator}{}", promise("devices = [\"/proc\"]")));
     let bundle = pod_container(&host, "kube-system", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
-    // One that claims to be there is not.
+    // A container that claims this namespace falsely is not exempt.
     let forged = lay_down(&host, "kube-system", "c2", "forged");
     fails(&host.create_from(&forged, "c2"), &["the promise \"gpu driver\" refuses container c2"]);
     let tolerant = with_device(&host, "b", "", ("tolerate", "true"));
@@ -173,7 +173,7 @@ fn a_plugin_that_does_not_answer_keeps_no_promise() {
     let bundle = gpu(&host);
     let wanted = "it needs the plugin gpu, and 10-gpu did not answer CreateContainer in time";
     fails(&host.create_from(&bundle, "c1"), &["the promise \"gpu driver\" refuses", wanted]);
-    // For others the request goes on without it, as its section says.
+    // For other failures the request continues without it, as its section says.
     succeeds(&host.create("c2"));
 }
 
@@ -218,7 +218,7 @@ fn adjust_and_policy_test_show_promises_without_a_daemon() {
     let other = host.path("bundle").display().to_string();
     succeeds(&host.call(&["nri", "adjust", "--bundle", &other]));
     for (bundle, verdict) in
-        [(&bundle, "needs the plugin gpu: devices"), (&other, "is not about it")]
+        [(&bundle, "needs the plugin gpu: devices"), (&other, "does not match it")]
     {
         let page = host.call(&["nri", "policy", "test", "--bundle", bundle]);
         let page = String::from_utf8_lossy(&page.stdout).into_owned();

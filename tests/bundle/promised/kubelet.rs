@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Promises by kubelet's word: claims of DRA drivers and extended resources, from a kubelet of the test that
-//! answers on a PodResources socket. The pod is refused as a whole.
+//! Promises by kubelet's data: claims of DRA drivers and extended resources, from a fake kubelet on a
+//! PodResources socket. The pod is refused as a whole.
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -38,7 +38,7 @@ fn pod(name: &str, claim: &str, resource: &str) -> Vec<u8> {
     field(1, &all.concat())
 }
 
-/// A kubelet that counts the questions.
+/// A kubelet that counts the requests.
 struct Kubelet {
     questions: Arc<Mutex<usize>>,
     _stop: tokio::sync::oneshot::Sender<()>,
@@ -89,7 +89,7 @@ fn socket(host: &TestHost) -> PathBuf {
     host.path("kubelet/pod-resources/kubelet.sock")
 }
 
-/// A host with a promise by kubelet's word, and its kubelet's socket.
+/// A host with a promise by kubelet's data, and its kubelet's socket.
 fn host(lines: &str) -> TestHost {
     let mut host = TestHost::new("");
     let socket = socket(&host).display().to_string();
@@ -99,7 +99,7 @@ fn host(lines: &str) -> TestHost {
     host
 }
 
-/// A bundle as containerd's CRI plugin lays it down.
+/// Writes a bundle as containerd's CRI plugin does.
 fn bundle(host: &TestHost, pod: &str, name: &str) -> String {
     let id = if name.is_empty() { pod.to_owned() } else { format!("{pod}-{name}") };
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
@@ -117,7 +117,7 @@ fn bundle(host: &TestHost, pod: &str, name: &str) -> String {
     folder
 }
 
-/// Creates the sandbox of a pod and starts it; the outcome of the start.
+/// Creates the sandbox of a pod and starts it; returns the result of the start.
 fn run_pod(host: &TestHost, pod: &str) -> Output {
     succeeds(&host.create_from(&bundle(host, pod, ""), pod));
     host.verb(&["start", pod])
@@ -192,7 +192,8 @@ fn unknown_allocations_count_only_while_the_plugin_is_missing() {
     succeeds(&member(&host, "p3", "app"));
 }
 
-/// A container which kubelet does not list, as it does not an init container, has what only the records have.
+/// kubelet does not list a container, such as an init container: its claims are then read from the records
+/// alone.
 #[test]
 fn unlisted_claims_are_read_from_kubelets_records() {
     let host = host(CLAIMS);

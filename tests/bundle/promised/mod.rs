@@ -8,7 +8,7 @@ mod kubelet;
 use serde_json::{Value, json};
 use test_support::{BUNDLE, TestHost, started};
 
-/// A host with a promise of these further lines, by the plugin `gpu`.
+/// A host with a promise of the plugin `gpu` with these further lines.
 fn host(lines: &str) -> TestHost {
     started(&promise(lines))
 }
@@ -17,7 +17,7 @@ fn promise(lines: &str) -> String {
     format!("[[require]]\nname = \"gpu driver\"\nplugin = \"gpu\"\n{lines}\n")
 }
 
-/// Writes a bundle of `/dev/nvidia0`, as `number`, and with this annotation; returns its folder.
+/// Writes a bundle with the device `path` and this annotation; returns its folder.
 fn with_device(host: &TestHost, bundle: &str, path: &str, annotation: (&str, &str)) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     if !path.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log: a line for each value that a plugin changed, that was refused or left out, and
-//! for each plugin that comes, goes or is turned away; what disks and tenants do to it; `audit`.
+//! The audit log: a line for each value that a plugin changed, that was refused or skipped, and for
+//! each plugin that connects, disconnects or is refused; full disks and hostile tenants; `audit`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ fn lines(host: &TestHost, filter: &[&str]) -> Vec<Value> {
     lines.as_array().cloned().unwrap_or_default()
 }
 
-/// The lines with this action, once there are any: a thread of the daemon writes them.
+/// Waits for lines with this action, which a thread of the daemon writes, and returns them.
 fn with_action(host: &TestHost, action: &str) -> Vec<Value> {
     let mut found = Vec::new();
     wait_until("the line is written", || {
@@ -158,7 +158,7 @@ fn a_value_refused_by_the_runtime_is_a_line_with_its_field() {
 }
 
 #[test]
-fn a_skipped_plugin_has_a_line() {
+fn a_skipped_plugin_has_an_audit_line() {
     let host = host("[plugin.a]\nrequest_timeout = \"3s\"\n");
     let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
@@ -173,7 +173,7 @@ fn a_skipped_plugin_has_a_line() {
 }
 
 #[test]
-fn plugins_that_come_go_and_are_turned_away_are_lines() {
+fn connected_disconnected_and_refused_plugins_are_audited() {
     let host = host("");
     let leaves = Script { leaves: true, ..Script::default() };
     let _told = host.plugin("10", "a", leaves);
@@ -192,7 +192,7 @@ fn plugins_that_come_go_and_are_turned_away_are_lines() {
 }
 
 #[test]
-fn an_eviction_is_a_line() {
+fn an_eviction_is_an_audit_line() {
     let host = host("");
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
@@ -239,7 +239,7 @@ fn nothing_that_a_plugin_names_forges_a_line_or_moves_a_cursor() {
 fn a_failing_disk_fails_no_container_and_is_reported_once() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
-    std::fs::create_dir_all(&path).unwrap(); // A folder refuses like a full disk, to root too.
+    std::fs::create_dir_all(&path).unwrap(); // A folder at the path refuses writes like a full disk, even to root.
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
@@ -313,7 +313,7 @@ fn audit_finds_lines_by_pod_plugin_and_time_without_a_daemon() {
     assert_eq!(wrong.status.code(), Some(2));
     let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(text.contains("'yesterday' for '--since <TIME>': not an age such as 90s"), "{text}");
-    // Several actions, and none that there is not.
+    // Several actions, and an unknown one.
     let actions = |words: &[&str]| -> Vec<Value> {
         lines(&host, words).iter().map(|line| line["action"].clone()).collect()
     };
@@ -362,7 +362,7 @@ fn a_reload_opens_the_audit_log_and_closes_it() {
     assert_eq!(ids, ["while"]);
 }
 
-/// `audit --follow`: its lines, and what it says on standard error in the file `follow.err`.
+/// `audit --follow`: its lines; its standard error is in the file `follow.err`.
 struct Follower {
     process: Started,
     lines: Receiver<String>,
@@ -374,7 +374,7 @@ impl Follower {
         Self::of(|output| host.spawn_kept(&words, Some(output), "follow.err"))
     }
 
-    /// The same, on the journal that a program in this folder prints.
+    /// Likewise, on the journal that a program in this folder prints.
     fn on_journal(host: &TestHost, folder: &str) -> Self {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = std::process::Command::new(test_support::program::nri_runc());
@@ -405,7 +405,7 @@ impl Follower {
         self.lines.recv_timeout(Duration::from_secs(120)).expect("a line is printed")
     }
 
-    /// How it ended, and what it said on standard error.
+    /// Its exit code and its standard error.
     fn ends(mut self, host: &TestHost) -> (Option<i32>, String) {
         wait_until("it ends", || self.process.try_wait().unwrap().is_some());
         (self.process.wait().unwrap().code(), host.read("follow.err"))

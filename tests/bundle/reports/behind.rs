@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrapper behind nri-runc that writes `config.json` itself: `explain` tells its changes from those
-//! of plugins.
+//! A wrapper behind nri-runc that writes `config.json` itself: `explain` distinguishes its changes
+//! from those of plugins.
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
 use test_support::{BUNDLE, Script, TestHost, fails, succeeds, wait_until};
 
-/// A host whose runtime is a wrapper that does this to the document `$f` of a create, and becomes the
-/// runtime.
+/// A host whose runtime is a wrapper that applies `script` to the document `$f` of a create, and then
+/// executes the runtime.
 fn behind(script: &str) -> TestHost {
     let mut host = TestHost::new("");
     let runtime = host.path("fake/runc").display().to_string();
@@ -28,7 +28,7 @@ fn explained(host: &TestHost) -> Value {
     host.admin(&["explain", "c1"])
 }
 
-/// Has the document written anew with these edits.
+/// A script that rewrites the document with these edits.
 fn edits(sed: &str) -> String {
     format!("new=$(sed '{sed}' \"$f\"); printf %s \"$new\" >\"$f\"")
 }
@@ -62,7 +62,7 @@ fn a_later_wrapper_that_removes_a_plugins_value_is_shown() {
     succeeds(&host.create("c1"));
     let members = json!([{"field": "process.env[HELLO]", "change": "removed"}]);
     assert_eq!(explained(&host)["changed_behind"], members);
-    // What the wrapper wrote stays, as before.
+    // The wrapper's changes stay, as before.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("it is removed", || !host.admin(&["pods"]).to_string().contains("c1"));
     assert!(!host.read("bundle/config.json").contains("HELLO"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `policy test --compare`: what other rules, injections and promises would have decided about a recording,
-//! and about the pods of a manifest; recordings that lack what a decision depends on.
+//! and about the pods of a manifest; recordings that lack data for a decision.
 
 use std::process::{Child, Output};
 
@@ -12,7 +12,7 @@ use test_support::{TestHost, fails, succeeds, wait_until};
 
 use crate::rules::pod_container;
 
-/// Records what happens during `act` until a creation of this container is decided.
+/// Records during `act`, until a creation of this container is decided.
 fn record(host: &TestHost, last: &str, act: impl FnOnce()) {
     let file = host.path("script.jsonl").display().to_string();
     let mut recorder: Child =
@@ -46,7 +46,7 @@ fn recorded(more: &str) -> TestHost {
     host
 }
 
-/// Compares the recording with these lines beside the present configuration.
+/// Compares the recording with these lines added to the current configuration.
 fn compare(host: &TestHost, more: &str, words: &[&str]) -> Output {
     let present = host.read("config.toml");
     host.write("new.toml", &format!("{present}\n{more}"));
@@ -64,7 +64,7 @@ fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect(&why)
 }
 
-/// The containers with another decision, each with what it is now.
+/// The containers with another decision, each with the new decision.
 fn verdicts(output: &Output) -> Vec<(String, String)> {
     let document = document(output);
     let rows = document["decisions"].as_array().unwrap().iter();
@@ -104,7 +104,7 @@ fn changed_rules_injections_and_promises_change_decisions() {
         assert_eq!(verdicts.len(), 1, "{more}: {verdicts:?}");
         assert!(verdicts[0].0 == "c1" && verdicts[0].1.starts_with(wanted), "{more}: {verdicts:?}");
     }
-    // What was is not what is there now: no plugin takes part any more.
+    // A recording is independent of the present: no plugin is connected now.
     let page = compare(&host, "[plugin.a]\ndeny = [\"Env\"]\n", &[]);
     let page = String::from_utf8(page.stdout).unwrap();
     assert!(page.starts_with("2 containers, 2 with another decision"), "{page}");
@@ -114,7 +114,7 @@ fn changed_rules_injections_and_promises_change_decisions() {
 }
 
 #[test]
-fn a_pod_that_was_hidden_has_no_answer_to_go_by() {
+fn a_hidden_pod_has_no_recorded_answer() {
     let rule =
         "[[rule]]\nname = \"hide\"\nnamespaces = [\"shop\"]\nplugins = [\"a\"]\nhide = true\n";
     let host = recorded(rule);
@@ -163,7 +163,7 @@ fn a_recording_that_lacks_needed_data_is_refused() {
     fails(&compare(&host, "", &[]), &["script.jsonl, line 1"]);
     host.write("script.jsonl", &script);
     fails(&compare(&host, "[[rule]]\nname = 5\n", &[]), &["new.toml:"]);
-    // A recording is replayed as before.
+    // The recording can still be replayed.
     host.write("script.jsonl", &script.replace("\"plugins\":[\"10-a\"]", "\"plugins\":[]"));
     let socket = host.path("dry.sock").display().to_string();
     let script = host.path("script.jsonl").display().to_string();

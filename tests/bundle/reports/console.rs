@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a person at a terminal sees and a script does not: colours, and a line while something takes
-//! long.
+//! Output that a person at a terminal sees and a script does not: colours, and a progress line.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -12,11 +11,11 @@ use super::terminal::{Terminal, ends};
 const RED: &str = "\u{1b}[31m";
 const GREEN: &str = "\u{1b}[32m";
 
-/// A verb's pages that have colours, and a failure.
+/// Verbs with coloured pages, and a failure.
 const COLOURED: [&[&str]; 6] =
     [&["pods"], &["plugins"], &["check"], &["help"], &["explain", "nobody"], &["statsu"]];
 
-/// The page without the line that says what takes so long, which a busy machine shows.
+/// The page without the progress line, which a busy machine shows.
 fn without_progress(page: &str) -> String {
     page.replace("\r\u{1b}[K", "")
 }

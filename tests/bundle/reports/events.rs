@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `events`: what happens on a node as lines for other programs, readers that are slow, too many or back
-//! after a restart, and the clients of docs/events.md.
+//! `events`: the events of a node as lines for other programs; readers that are slow, too many or
+//! reconnecting; and the clients of docs/events.md.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ fn events(host: &TestHost, words: &[&str]) -> Vec<Value> {
     read(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// Each event as its kind and what it is about.
+/// Each event as its kind and subject.
 fn told(events: &[Value]) -> Vec<String> {
     let about = |event: &Value| {
         let of = |member: &str| event[member].as_str().unwrap().to_owned();
@@ -35,7 +35,7 @@ fn told(events: &[Value]) -> Vec<String> {
     events.iter().map(about).collect()
 }
 
-/// A reader that follows, and what it has written.
+/// A reader that follows, and its output.
 struct Following(Started);
 
 impl Following {
@@ -58,7 +58,7 @@ fn live(host: &TestHost, id: &str) {
 }
 
 #[test]
-fn a_life_is_a_stream_of_events_each_there_once() {
+fn a_containers_events_are_streamed_exactly_once() {
     let host = started("");
     let _told = host.plugin("10", "a", Script::default());
     live(&host, "c1");
@@ -83,7 +83,7 @@ fn a_life_is_a_stream_of_events_each_there_once() {
     );
     let rest = events(&host, &["--since", life[5]["cursor"].as_str().unwrap()]);
     assert_eq!(rest, life[6..]);
-    // A container that is refused was none.
+    // A refused container has neither a created nor a removed event.
     let _guard = host.plugin("20", "guard", Script { refuses: Some("no"), ..Script::default() });
     fails(&host.create("c2"), &["20-guard refused"]);
     let last = life[7]["cursor"].as_str().unwrap();
@@ -95,7 +95,7 @@ fn a_life_is_a_stream_of_events_each_there_once() {
     assert!(rest.iter().all(|event| event["kind"] != "created" && event["kind"] != "removed"));
 }
 
-/// The shim's file with the exit code lies in the bundle.
+/// The shim writes the file with the exit code into the bundle.
 #[test]
 fn the_end_of_a_container_has_its_exit_code() {
     let host = started("");
@@ -145,7 +145,7 @@ fn updates_are_events_but_repeated_values_are_not() {
 }
 
 #[test]
-fn a_plugin_that_leaves_is_disconnected() {
+fn a_plugin_that_exits_has_a_disconnected_event() {
     let host = started("");
     let _gone = host.plugin("30", "leaves", Script { leaves: true, ..Script::default() });
     let _refused_or_created = host.create("c1");
@@ -218,7 +218,7 @@ fn a_follower_without_events_continues_and_notes_the_gap() {
                 target.display().to_string().starts_with("socket:")
             })
         });
-        // The daemon answers in the order of the questions.
+        // The daemon answers requests in order.
         host.admin(&["status"]);
         host.kill_daemon();
         wait_until("it is missed", || host.read("follower.err").contains("watching for it"));
@@ -231,7 +231,7 @@ fn a_follower_without_events_continues_and_notes_the_gap() {
 }
 
 #[test]
-fn a_reader_that_stops_delays_nothing_and_gets_a_lost_line() {
+fn a_paused_reader_delays_nothing_and_gets_a_lost_line() {
     let host = started("");
     let follower = Following::begin(&host, &[]);
     live(&host, "first");
@@ -267,7 +267,7 @@ fn a_reader_that_stops_delays_nothing_and_gets_a_lost_line() {
     assert!(metrics().contains(&format!("nri_runc_events_lost_total {missed}")), "{missed}");
 }
 
-/// Asks as a program does that is not ours; the first answer.
+/// Sends a request as a foreign program does; returns the first response.
 fn ask(host: &TestHost, question: &Value) -> (DaemonResponse, UnixStream) {
     let mut stream = UnixStream::connect(host.path("run/daemon.sock")).unwrap();
     let question = WrapperRequest {
@@ -316,7 +316,7 @@ fn of_page(language: &str) -> String {
     rest.split_once("\n```").unwrap().0.to_owned() + "\n"
 }
 
-/// Runs it, compiled by `build` if that is given; `None` after saying why it is skipped.
+/// Runs the program, compiled by `build` if given; `None` after printing why it is skipped.
 fn client(host: &TestHost, language: &str, file: &str, build: &[&str]) -> Option<Started> {
     host.write(file, &of_page(language));
     let (source, program) = (host.path(file), host.path("client"));

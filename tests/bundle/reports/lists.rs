@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lists as operators of crictl, docker and kubectl expect them: filters, formats, `--watch`, prefixes
-//! of IDs, tips for words of other tools, and the exit codes of the table.
+//! of IDs, hints for words of other tools, and the exit codes of the table.
 
 use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
@@ -14,7 +14,7 @@ use test_support::{BUNDLE, SILENT, Script, TestHost, started, succeeds, wait_unt
 
 use super::terminal::{ends, signal};
 
-/// A container `app` of a pod, with the pod's label `app`.
+/// Creates a container `app` in a pod with the label `app`.
 fn create_in(host: &TestHost, namespace: &str, pod: &str, id: &str) {
     let keys = json!({"nri-runc.dev/pod-namespace": namespace, "nri-runc.dev/pod-name": pod,
         "nri-runc.dev/pod-id": format!("pod-of-{id}"), "nri-runc.dev/container-name": "app",
@@ -64,7 +64,7 @@ fn pods_are_filtered_in_every_format() {
         set(&["shop/db"])
     );
     assert_eq!(names(&["--engine", "podman"]), set(&[]));
-    // A state that the list prints of a container is taken too.
+    // A state that the list shows for a container is accepted too.
     assert_eq!(names(&["--state", "creating"]), set(&[]));
     succeeds(&host.verb(&["start", "d1"]));
     wait_until("it runs", || names(&["--state", "running"]) == set(&["stage/web"]));
@@ -81,7 +81,7 @@ fn pods_are_filtered_in_every_format() {
 }
 
 #[test]
-fn a_name_that_pods_prints_is_a_name_that_explain_takes() {
+fn names_printed_by_pods_are_accepted_by_explain() {
     let host = with_three_pods();
     succeeds(&host.create("alone"));
     for name in page(&host, &["pods", "-o", "name"]).lines() {
@@ -107,7 +107,7 @@ fn pods_have_ages_and_the_newest_comes_first() {
     assert!(page(&host, &["pods", "-o", "wide"]).contains("app=web"));
 }
 
-/// The document that a reader of YAML finds.
+/// The document that a YAML parser reads.
 fn read(node: &Yaml<'_>) -> Value {
     match node {
         Yaml::Value(Scalar::Null) => Value::Null,
@@ -129,7 +129,7 @@ fn read(node: &Yaml<'_>) -> Value {
 }
 
 #[test]
-fn yaml_is_the_document_that_json_is() {
+fn yaml_and_json_print_the_same_document() {
     let host = with_three_pods();
     let _told = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("e1"));
@@ -180,7 +180,7 @@ fn unsupported_or_repeated_formats_are_usage_errors() {
 }
 
 #[test]
-fn a_prefix_that_several_have_is_an_error_that_names_them() {
+fn an_ambiguous_prefix_is_an_error_that_lists_the_matches() {
     let host = with_three_pods();
     for (words, wanted) in [
         (
@@ -211,7 +211,7 @@ fn a_prefix_that_several_have_is_an_error_that_names_them() {
 }
 
 #[test]
-fn an_entry_of_the_audit_log_is_found_by_a_prefix_that_one_has() {
+fn an_audit_line_is_found_by_an_unambiguous_prefix() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
@@ -239,7 +239,7 @@ fn an_entry_of_the_audit_log_is_found_by_a_prefix_that_one_has() {
     assert!(yaml.starts_with("- version: 1\n"), "{yaml}");
 }
 
-/// A verb that goes on; what it prints is in the files `watched` and `watched.err`.
+/// Starts a verb that keeps running; its output is in the files `watched` and `watched.err`.
 fn spawn(host: &TestHost, words: &[&str]) -> Child {
     let file =
         std::fs::OpenOptions::new().append(true).create(true).open(host.path("watched")).unwrap();
@@ -329,7 +329,7 @@ fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
     assert!(code == Some(2) && !line.contains("tip: a similar"), "{line}");
 }
 
-/// Starts a container with a limit that the runtime of the tests does not apply.
+/// Starts a container with a limit that the fake runtime does not apply.
 fn start_drifting(host: &TestHost) -> impl Sized {
     let limits = host.plugin("10", "limits", Adjustment::new().rlimit("RLIMIT_NOFILE", 123, 321));
     succeeds(&host.create("drifts"));
@@ -337,7 +337,7 @@ fn start_drifting(host: &TestHost) -> impl Sized {
     limits
 }
 
-/// The paths of a pod's manifest, and of a configuration that decides otherwise about it, or not.
+/// The paths of a pod's manifest, and of a configuration that decides otherwise about it or not.
 fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
     let pod = "kind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
     host.write("pod.yaml", pod);
@@ -347,7 +347,7 @@ fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [Stri
     ["pod.yaml", "new.toml"].map(|name| host.path(name).display().to_string())
 }
 
-/// Runs one command line for each row of the table but `daemon`'s. Returns its code and what it printed.
+/// Runs one command line for each row of the table except `daemon`. Returns its exit code and output.
 fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>, String) {
     let (bundle, root) =
         (host.path("bundle").display().to_string(), host.path("").display().to_string());
@@ -413,7 +413,7 @@ fn every_row_of_the_table_of_exit_codes_is_true() {
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
     let away = TestHost::new("");
-    // The log that is searched where none is configured is this machine's.
+    // Without a configuration, the log of this machine is searched.
     let path = format!("[audit]\npath = \"{}\"\n", away.path("audit.log").display());
     away.configure(&away.path("fake/runc"), &path);
     for (verb, code, meaning) in EXIT_CODES_OF_VERBS {
@@ -453,12 +453,12 @@ fn explain_shows_each_plugins_time_since_the_last_creation() {
     let line =
         page.lines().find(|line| line.starts_with("took: CreateContainer 10-first ")).unwrap();
     assert!(line.contains("ms, 20-second "), "{page}");
-    // The ID is used again: the earlier container's requests are not this one's.
+    // The ID is used again: requests of the earlier container do not count.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create("c1"));
     let again = host.admin(&["explain", "c1"]);
     assert_eq!(creations(&again["times"]), ["10-first", "20-second"], "{again}");
-    // Nobody was asked about a container that was never created here.
+    // No plugin was asked about a container that was never created here.
     let none = host.call(&["nri", "explain", "c2"]);
     let line = String::from_utf8_lossy(&none.stderr).into_owned();
     assert!(line.contains("no container or pod matches c2") && line.contains("[NR478]"), "{line}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon counts: containerd's names for what both know, over the admin verb and over
-//! HTTP; health and readiness; clients that are slow, many or wrong.
+//! The daemon's metrics: containerd's names for shared metrics, by the admin verb and over HTTP;
+//! health and readiness; slow, many or faulty clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ fn metrics(host: &TestHost) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The number of a row, 0 if it is not there.
+/// The value of a row, 0 if it does not exist.
 fn value(page: &str, row: &str) -> f64 {
     let line =
         page.lines().find(|line| line.strip_prefix(row).is_some_and(|rest| rest.starts_with(' ')));
@@ -38,7 +38,7 @@ fn invocations(event: &str, status: &str, error: &str) -> String {
     )
 }
 
-/// Where the daemon says that it serves metrics.
+/// The address at which the daemon reports that it serves metrics.
 fn address(host: &TestHost) -> String {
     const SAYS: &str = "metrics are served at http://";
     wait_until("metrics are served", || host.logged(&[SAYS]) == 1);
@@ -173,7 +173,7 @@ fn the_listener_serves_only_the_metrics_page() {
     let host = started(LISTENS);
     let at = address(&host);
     succeeds(&host.create("c1"));
-    // The outcome of the create may be counted between the two.
+    // The result of the create may be counted between the two requests.
     let mut page = String::new();
     wait_until("both are the same page", || {
         let (status, next) = get(&at, "/metrics");
@@ -240,13 +240,13 @@ fn a_node_with_a_mistyped_protection_is_not_ready() {
     assert!(why.contains("plugin.a.requird"), "{why}");
 }
 
-/// Connections that send half a request, more than are served at once.
+/// Connections that send half a request: more than are served at once.
 const SLOW: usize = 200;
-/// What of them may be open in the daemon, the daemon's other descriptors aside.
+/// Maximum number of them that are open in the daemon, without its other descriptors.
 const SERVED: usize = 16;
 
 #[test]
-fn slow_clients_keep_no_probe_away_and_the_oldest_is_closed() {
+fn slow_clients_block_no_probe_and_the_oldest_is_closed() {
     let host = started(LISTENS);
     let at = address(&host);
     let pid = host.admin(&["status"])["pid"].as_u64().unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What operators and their programs read: lists, screens, events, metrics, the audit log, recordings.
+//! Output for operators and their programs: lists, screens, events, metrics, the audit log,
+//! recordings.
 
 mod audit;
 mod behind;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `replay --record`: what a daemon asked its plugins becomes a script that `replay` follows.
+//! `replay --record`: the requests to a daemon's plugins become a script for `replay`.
 
 use std::process::Stdio;
 
@@ -13,7 +13,7 @@ use test_support::{Started, TestHost, wait_until};
 
 use crate::{life, sets, started, succeeds};
 
-/// Begins a recording, and waits until it listens.
+/// Begins a recording, and waits until it records.
 fn begin(host: &TestHost, more: &[&str]) -> Started {
     let file = host.path("script.jsonl").display().to_string();
     let words = [&["nri", "replay", "--record", &file][..], more].concat();
@@ -22,7 +22,7 @@ fn begin(host: &TestHost, more: &[&str]) -> Started {
     recording
 }
 
-/// Ends it, once a request of this name was written.
+/// Ends the recording once it has a request of this name.
 fn end(mut recording: Started, host: &TestHost, last: &str) -> Vec<Value> {
     let call = format!("\"call\":\"{last}\"");
     wait_until("the last request is written", || host.read("script.jsonl").contains(&call));
@@ -31,13 +31,13 @@ fn end(mut recording: Started, host: &TestHost, last: &str) -> Vec<Value> {
     script(host)
 }
 
-/// What was recorded.
+/// The recorded lines.
 fn script(host: &TestHost) -> Vec<Value> {
     let text = host.read("script.jsonl");
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The one line that says how much was recorded, and where.
+/// The line with the number of recorded requests and the path.
 fn summary(host: &TestHost) -> String {
     let requests = calls(&script(host)).len();
     let (bytes, path) = (host.read("script.jsonl").len(), host.path("script.jsonl"));
@@ -45,7 +45,7 @@ fn summary(host: &TestHost) -> String {
     format!("recorded {requests}, {bytes} bytes, to {}", path.display())
 }
 
-/// A life with an update in it.
+/// A lifecycle with an update.
 fn live(host: &TestHost, id: &str) {
     succeeds(&host.create(id));
     succeeds(&host.verb(&["start", id]));
@@ -79,7 +79,7 @@ fn a_recorded_life_is_replayed_to_another_plugin() {
     let shares = &update["request"]["linuxResources"]["cpu"]["shares"];
     assert_eq!(*shares, json!({"value": "77"}), "{update}");
 
-    // Today's plugin hears what the node did yesterday.
+    // A plugin of today receives the node's earlier requests.
     let mut file = host.read("script.jsonl");
     let wait = json!({"wait": {"synchronized": ["10-new"], "timeout": "60s"}});
     let at = file.find('\n').unwrap() + 1;

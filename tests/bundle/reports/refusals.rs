@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whatever is refused or skipped shows: in the log, in `status`, in `explain` of the container and
-//! of its pod, and in `check`.
+//! Every refusal and skip is shown: in the log, in `status`, in `explain` of the container and of
+//! its pod, and in `check`.
 
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
@@ -16,19 +16,19 @@ fn checked(host: &TestHost, name: &str) -> Value {
     found.find(|finding| finding["check"] == name).unwrap().clone()
 }
 
-/// Why `id` was refused, as `explain` says.
+/// The reasons why `id` was refused, as `explain` shows them.
 fn refusals(host: &TestHost, id: &str) -> String {
     host.admin(&["explain", id])["refused"].to_string()
 }
 
-/// A bundle as containerd's CRI makes it, of `id`.
+/// Writes the bundle of `id` as containerd's CRI plugin does.
 fn cri_task(host: &TestHost, id: &str, kind: &str, name: &str) {
     cri(host, kind, name);
     std::fs::create_dir_all(host.path(&task(id))).unwrap();
     host.write(&format!("{}/config.json", task(id)), &host.read("bundle/config.json"));
 }
 
-/// The same in the usual place.
+/// Likewise, in the usual place.
 fn cri(host: &TestHost, kind: &str, name: &str) {
     let annotations = json!({
         "io.kubernetes.cri.container-type": kind,
@@ -90,7 +90,7 @@ fn a_container_refused_before_any_plugin_is_explained() {
     assert_eq!(explained["refused"].as_array().map(Vec::len), Some(1), "{explained}");
     let failure = host.admin(&["status"])["failures"][0].clone();
     assert!(failure["what"].as_str().unwrap().starts_with("create c1: "), "{failure}");
-    // The next of that id says nothing of it.
+    // The next container of that ID does not show it.
     host.write("bundle/config.json", BUNDLE);
     succeeds(&host.create("c1"));
     assert_eq!(host.admin(&["explain", "c1"])["refused"], json!([]));
@@ -136,7 +136,7 @@ fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
     assert_eq!(pod["skipped"], missed, "{pod}");
     assert_eq!(pod["containers"][0]["id"], "c1", "{pod}");
     assert_eq!(host.admin(&["explain", "c1"])["skipped"], missed);
-    // And after both are gone.
+    // Also after both are removed.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "box"]));
     wait_until("the pod is gone", || host.admin(&["pods"]) == json!([]));
@@ -205,7 +205,7 @@ fn runtimes_line(words: &str) -> String {
     format!("{{\"level\":\"error\",\"msg\":\"{words}\",\"time\":\"t\"}}\n")
 }
 
-/// The runtime refuses a container with these lines in its log; what `explain` says of it then.
+/// The runtime refuses a container with these lines in its log; returns the output of `explain`.
 fn refused_by_the_runtime(host: &TestHost, lines: &str) -> String {
     host.write("fake/fail", lines);
     assert!(!host.create("c1").status.success());
@@ -293,7 +293,7 @@ fn a_silent_daemon_later_reports_the_wrappers_refusals() {
     host.configure(&host.path("fake/runc"), &more);
     let mut host = host;
     host.start_daemon();
-    // It takes the question and says nothing, as long as the wrapper waits.
+    // It receives the request and does not respond as long as the wrapper waits.
     let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
     kill(&host, nix::sys::signal::Signal::SIGSTOP);
     assert!(!host.create("c1").status.success());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! JSON outputs of the built binary against `docs/schema`: each of them fits its schema, and nothing
-//! that differs from it in one place does.
+//! JSON outputs of the built binary against `docs/schema`: each output fits its schema, and no
+//! output with one changed place does.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use test_support::{Script, TestHost, fails, is_synchronized, succeeds, wait_unti
 
 use crate::rules::pod_container;
 
-/// The schemas, each with its free places: values of any kind, members of a map, and members that an
-/// output need not have.
+/// The schemas, each with its free places: values of any kind, members of a map, and optional
+/// members.
 const SCHEMAS: [(&str, &[&str]); 9] = [
     ("status", &[".requests.", ".program."]),
     ("plugins", &[".gone_at-", ".gone_time-", ".reason-"]),
@@ -59,14 +59,14 @@ fn events(host: &TestHost) -> Vec<(&'static str, Value)> {
     events.lines().map(|line| ("event", serde_json::from_str(line).unwrap())).collect()
 }
 
-/// The outputs of a host on which much has happened, each with its schema.
+/// The outputs of a host with varied activity, each with its schema.
 fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let mut outputs = vec![("check", host.admin(&["check"]))];
     host.start_daemon();
     let empty = ["status", "plugins", "pods"].map(|verb| (verb, host.admin(&[verb])));
     outputs.extend(empty);
 
-    // The runtime of the tests applies no limits.
+    // The fake runtime applies no limits.
     let adjust = Adjustment::new().annotation("example.org/a", "b").env("A", "1");
     let adjust = adjust.env("PATH", "/bin").rlimit("RLIMIT_NOFILE", 123, 321);
     let updates = vec![update_of("c2", &json!({"cpu": {"shares": 512}}))];
@@ -144,7 +144,7 @@ fn each_output_fits_its_schema_and_no_wrong_form_of_it_does() {
 }
 
 #[test]
-fn each_schema_is_of_an_output() {
+fn each_schema_belongs_to_an_output() {
     let folder = std::fs::read_dir(test_support::program::project().join("docs/schema")).unwrap();
     let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> = files.collect();
@@ -152,7 +152,7 @@ fn each_schema_is_of_an_output() {
 }
 
 #[test]
-fn each_keyword_of_a_schema_is_held() {
+fn each_keyword_of_a_schema_is_enforced() {
     let refuses = |schema: Value, document: Value, why: &str| {
         let checked = Schema::new(schema).check(&document).unwrap_err();
         assert!(checked.contains(why), "{checked}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What operators read: hostile names on every screen and in the log, help, tables.
+//! Output for operators: hostile names on every screen and in the log, help, tables.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use test_support::{BUNDLE, SILENT, Script, TestHost, skip, wait_until};
 
 use crate::{sets, started, succeeds};
 
-/// Title of the terminal, clear screen, a second line, the other direction, nothing visible, C1.
+/// The terminal's title, clear screen, a second line, reversed direction, invisible characters, C1.
 const HOSTILE: &str =
     "x\u{1b}]0;owned\u{7}\u{1b}[2J\nfailure: forged\u{202e}\u{200b}\u{9b}31m\u{2066}";
 
-/// Nothing but characters that a terminal shows, in lines.
+/// Checks that all characters are visible on a terminal, in lines.
 #[track_caller]
 fn is_printable(what: &str, bytes: &[u8]) {
     let text = std::str::from_utf8(bytes).unwrap();
@@ -39,7 +39,7 @@ fn hostile_plugin() -> Adjustment {
 }
 
 #[test]
-fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
+fn hostile_names_are_escaped_on_screens_and_in_logs() {
     let host = started("");
     host.write("bundle/config.json", &hostile_bundle());
     let _told = host.plugin("10", "paints", hostile_plugin());
@@ -101,7 +101,7 @@ fn hostile_names_reach_no_screen_and_no_log_as_they_are() {
 }
 
 #[test]
-fn json_keeps_hostile_names_as_they_are() {
+fn json_keeps_hostile_names_unchanged() {
     let host = started("");
     host.write("bundle/config.json", &hostile_bundle());
     let _told = host.plugin("10", "paints", hostile_plugin());
@@ -169,7 +169,7 @@ fn help_fits_a_terminal_of_eighty_columns() {
     }
 }
 
-/// A program that is called by an engine stays the runtime's: its help is not ours to change.
+/// A program that an engine calls stays the runtime's: nri-runc does not change its help.
 #[test]
 fn help_of_the_runtime_is_the_runtimes_own() {
     let host = TestHost::new("");
@@ -180,7 +180,7 @@ fn help_of_the_runtime_is_the_runtimes_own() {
     assert!(Path::new(&host.path("run")).read_dir().is_err(), "nothing was started or written");
 }
 
-/// A container of the pod `web` in `namespace`, called `app`.
+/// A container of the pod `web` in `namespace`, named `app`.
 fn create_app(host: &TestHost, namespace: &str, id: &str) {
     let keys = format!(
         "\"annotations\": {{\"nri-runc.dev/pod-namespace\": \"{namespace}\",
@@ -335,7 +335,7 @@ fn a_refused_container_has_the_time_of_its_refusal() {
     assert!(document["refused_time"].as_str().is_some_and(|time| time.ends_with('Z')));
     assert_eq!(document["created_at"], 0, "{document}");
     assert!(page(&host, &["explain", "bad1"]).contains("(refused 2"));
-    // Two are meant: a table with their ages.
+    // Two objects match: a table with their ages.
     let output = host.call(&["nri", "explain", "bad"]);
     let table = String::from_utf8(output.stdout).unwrap();
     let ages: Vec<&str> =
@@ -431,7 +431,7 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
 }
 
 #[test]
-fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
+fn the_kill_switch_is_logged_even_without_a_daemon() {
     let host = TestHost::new("[log]\ntarget = \"file\"");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));
@@ -442,7 +442,7 @@ fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
     assert!(said.contains("still disabled"), "{said}");
 }
 
-/// A daemon whose plugin `slow` was disconnected for its silence.
+/// A daemon whose plugin `slow` was disconnected for time-outs.
 fn with_a_plugin_that_went() -> TestHost {
     let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"skip\""));
     drop(host.plugin("10", "slow", Script { hangs: true, ..Script::default() }));
@@ -452,7 +452,7 @@ fn with_a_plugin_that_went() -> TestHost {
 }
 
 #[test]
-fn a_plugin_that_went_shows_its_failures_and_why() {
+fn a_disconnected_plugin_shows_its_failures_and_the_reason() {
     let host = with_a_plugin_that_went();
     let row = host.admin(&["plugins"])[0].clone();
     assert_eq!((&row["failures"], &row["timeouts"]), (&json!(1), &json!(1)), "{row}");
@@ -471,7 +471,7 @@ fn the_page_of_plugins_shows_policies_and_fits_a_terminal() {
 }
 
 #[test]
-fn only_the_wide_page_has_plugins_events() {
+fn only_the_wide_page_of_plugins_has_their_events() {
     let host = with_a_plugin_that_went();
     assert!(!page(&host, &["plugins"]).contains("RunPodSandbox"));
     let wide = page(&host, &["plugins", "-o", "wide"]);
@@ -493,7 +493,8 @@ fn ids_of_engines_are_short_and_wide_ones_are_whole() {
     assert!(made["created_at"].as_i64().unwrap() > 0 && made["created_time"].is_string(), "{made}");
 }
 
-/// Each verb says one thing to a user who may not: nothing that it could not see is judged.
+/// Each verb prints one line to a user without permission, and judges nothing that it could not
+/// read.
 #[test]
 fn without_root_each_verb_fails_in_one_line() {
     use std::os::unix::fs::PermissionsExt;
@@ -505,7 +506,7 @@ fn without_root_each_verb_fails_in_one_line() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = temp.path().join("nri-runc");
-    // Not by this process: a child of another test would hold the program open for writing.
+    // Copied by another process: a child of another test would hold the program open for writing.
     let mut copy = std::process::Command::new("cp");
     assert!(copy.arg(test_support::program::nri_runc()).arg(&program).status().unwrap().success());
     for words in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sysdump` of the built binary: what is in the archive, that no secret is, that it is made with the daemon
-//! dead too, and that it replaces nothing.
+//! `sysdump` of the built binary: the content of the archive, that it has no secret, that it works without
+//! the daemon, and that it replaces nothing.
 
 use std::io::Read;
 use std::path::Path;
@@ -29,7 +29,7 @@ const FILES: [&str; 13] = [
 
 const SECRETS: usize = 49;
 
-/// A secret, planted in one place each.
+/// A secret for one place.
 fn secret(number: usize) -> String {
     assert!(number < SECRETS);
     format!("sekrit{number:02}qz")
@@ -54,7 +54,7 @@ fn configuration(host: &TestHost) -> String {
     )
 }
 
-/// A pre-installed plugin that prints secrets, never registers, and ends with its daemon.
+/// A pre-installed plugin that prints secrets, never registers, and exits with its daemon.
 fn leaky_plugin(host: &TestHost) {
     let s = secret;
     std::fs::create_dir_all(host.path("plugins")).unwrap();
@@ -79,7 +79,7 @@ fn leaky_plugin(host: &TestHost) {
     host.write("10-leaky.conf", &format!("token={}\n{}\n", s(14), s(15)));
 }
 
-/// A document with secrets wherever its author may have some.
+/// A document with secrets in every place where its author may put one.
 fn document() -> Value {
     let s = secret;
     json!({
@@ -111,7 +111,7 @@ fn document() -> Value {
     })
 }
 
-/// A plugin that answers with secrets.
+/// A plugin whose responses have secrets.
 fn connect_plugin(host: &TestHost) {
     let s = secret;
     let hook = api::Hook {
@@ -126,7 +126,7 @@ fn connect_plugin(host: &TestHost) {
     let _sets = host.plugin("20", "sets", adjust);
 }
 
-/// A host on which all of them were seen.
+/// A host with all of these secrets.
 fn host_with_secrets() -> TestHost {
     let mut host = TestHost::new("");
     let more = configuration(&host);
@@ -231,7 +231,7 @@ fn an_archive_without_a_daemon_names_the_missing_parts() {
     }
     assert!(file(&files, "log.txt").contains("10-leaky: TOKEN=(hidden)"));
     assert!(file(&files, "check.json").contains("\"check\""));
-    // Not even the configuration can be read.
+    // Even the configuration cannot be read.
     host.write("config.toml", "= broken");
     assert_eq!(names(&dump(&host, "broken.tar.gz")), FILES);
 }

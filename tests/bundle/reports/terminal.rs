@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A terminal to run verbs on, and what they write to it.
+//! A terminal on which verbs run, and their output on it.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use test_support::{TestHost, wait_until};
 
-/// A terminal and what runs on it.
+/// A terminal and the program on it.
 pub(super) struct Terminal {
     pub(super) master: File,
     slave: OwnedFd,
@@ -38,12 +38,12 @@ impl Terminal {
         host.spawn_on(&[&["nri", "top"], words].concat(), end(), end())
     }
 
-    /// Any verb, with its standard error here too.
+    /// A verb, with its standard error on the terminal too.
     pub(super) fn run(&self, host: &TestHost, words: &[&str], env: &[(&str, &str)]) -> Child {
         host.spawn_at(&[&["nri"][..], words].concat(), &self.slave, env)
     }
 
-    /// What a verb writes until it ends, and its exit code.
+    /// The output of a verb until it exits, and its exit code.
     pub(super) fn page(
         &mut self,
         host: &TestHost,
@@ -53,7 +53,7 @@ impl Terminal {
         self.seen.clear();
         let mut child = self.run(host, words, env);
         let mut ended = None;
-        // A terminal holds a few thousand characters only.
+        // A terminal buffers only a few thousand characters.
         wait_until("it has ended", || {
             self.shown();
             ended = child.try_wait().unwrap();
@@ -62,7 +62,7 @@ impl Terminal {
         (ended.and_then(|status| status.code()), self.shown().to_owned())
     }
 
-    /// Everything that was written so far.
+    /// The whole output so far.
     pub(super) fn shown(&mut self) -> &str {
         let mut bytes = [0; 65536];
         while let Ok(read @ 1..) = self.master.read(&mut bytes) {

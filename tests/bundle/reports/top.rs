@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `top`: one page into a pipe, a live screen on a terminal, and a terminal that is as it was
-//! before, however it ends.
+//! `top`: one page into a pipe, a live screen on a terminal, and a terminal that is restored
+//! however it ends.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use test_support::{Script, TestHost, started, succeeds, wait_until};
 
 use super::terminal::{Terminal, ends, signal};
 
-/// To the screen of its own and from it.
+/// Switches to the alternate screen and back.
 const ENTERED: &str = "\u{1b}[?1049h";
 const LEFT: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
@@ -73,7 +73,7 @@ fn a_stopped_daemon_is_shown_and_its_successor_is_found() {
     host.start_daemon();
     let _told = host.plugin("10", "late", Script::default());
     wait_until("the next daemon is shown", || terminal.shown().contains("10-late"));
-    // A stop would leave the shell on top's screen.
+    // If it stopped, the shell would be on top's screen.
     signal(&top, Signal::SIGTSTP);
     std::thread::sleep(Duration::from_millis(200));
     terminal.seen.clear();
@@ -90,7 +90,7 @@ fn a_stopped_terminal_does_not_block_top() {
         let mut terminal = Terminal::new(100, 30);
         let mut top = terminal.run_top(&host, &["--interval", "100ms"]);
         wait_until("a page is shown", || terminal.shown().contains("no plugins"));
-        // Ctrl-S, then time for the page that waits.
+        // Ctrl-S, then time for the pending page.
         terminal.master.write_all(b"\x13").unwrap();
         std::thread::sleep(Duration::from_millis(400));
         signal(&top, by);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hide = true`: the plugin hears of no pod and no container, by no way that there is, and cannot
-//! tell a hidden container from one that does not exist; other plugins hear as ever.
+//! `hide = true`: the plugin receives no pod and no container by any means, and cannot distinguish
+//! a hidden container from one that does not exist; other plugins are unaffected.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use super::host::{Asker, lay_down, pod_container};
 const SECRET: &str =
     "[[rule]]\nname = \"secret\"\nnamespaces = [\"vault\"]\nplugins = [\"nosy\"]\nhide = true\n";
 
-/// Everything up to RemoveContainer, and validation.
+/// Every event up to RemoveContainer, and validation.
 const WITH_VALIDATION: i32 = 0x7ff | 1 << 13;
 
 fn told_of(told: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
@@ -94,7 +94,8 @@ fn a_hidden_container_looks_like_a_missing_one() {
     assert_eq!((&explained["changes"], &explained["owners"]), (&json!([]), &json!({})));
 }
 
-/// A validator sees what others want of other containers, but not of those that are hidden from it.
+/// A validator receives the updates that others request for other containers, except for containers
+/// that are hidden from it.
 #[test]
 fn a_validator_sees_no_updates_of_hidden_containers() {
     let host = started(SECRET);
@@ -177,7 +178,7 @@ fn a_reload_hides_later_pods_and_shows_others_at_the_next_sync() {
     assert!(heard(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
 }
 
-/// With how long creates wait for plugins that are to come back.
+/// Adds the time for which creates wait for plugins that may reconnect.
 fn waiting(lines: &str, seconds: u32) -> String {
     format!("[nri]\nplugin_registration_timeout = \"{seconds}s\"\n{lines}")
 }
@@ -246,7 +247,7 @@ fn explain_shows_past_decisions_not_todays_rules() {
     create("old");
     let decided = json!([{"plugin": "10-nosy", "rule": "secret"}]);
     assert_eq!((hidden_from("old"), hidden_from("pod-of-old")), (decided.clone(), decided.clone()));
-    // One that connects later is not told of it either.
+    // A plugin that connects later does not receive it either.
     let _late = host.plugin("11", "nosy", Script::default());
     let both = json!([
         {"plugin": "10-nosy", "rule": "secret"}, {"plugin": "11-nosy", "rule": "secret"}]);

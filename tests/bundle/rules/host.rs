@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What rules do to a node: creates, updates of others and evictions are refused or noted, operators
-//! see which rule it was, and a mistyped rule closes what it was meant to protect.
+//! The effect of rules on a node: creates, updates of others and evictions are refused or noted,
+//! operators see the deciding rule, and a mistyped rule refuses the containers that it was meant to
+//! protect.
 
 use nri_plugin::Adjustment;
 use nri_runc::plugin::api;
@@ -9,12 +10,12 @@ use test_support::adjustments::{sets, update_of};
 use test_support::scripted_plugin::{Ask, heard};
 use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
 
-/// A container as containerd's CRI plugin lays it down, in a namespace; its bundle.
+/// Writes a container of a namespace as containerd's CRI plugin does; returns its bundle.
 pub(crate) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> String {
     lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
-/// The same anywhere: whoever writes a bundle writes its annotations.
+/// Likewise in any folder: the author of a bundle writes its annotations.
 pub(crate) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
@@ -30,7 +31,7 @@ pub(crate) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str)
     bundle.to_owned()
 }
 
-/// A plugin that asks for updates and evictions on its own.
+/// A plugin that sends updates and evictions unprompted.
 pub(crate) struct Asker(tokio::sync::mpsc::UnboundedSender<Ask>);
 
 impl Asker {
@@ -40,7 +41,7 @@ impl Asker {
         (Self(sender), Script { asks: Some(asks), ..Script::default() })
     }
 
-    /// The containers whose updates failed.
+    /// Sends the updates and evictions; returns the containers whose updates failed.
     pub(crate) fn ask(&self, update: Vec<api::ContainerUpdate>, evict: &[&str]) -> Vec<String> {
         let evict = evict.iter().map(|id| api::ContainerEviction {
             container_id: (*id).to_owned(),
@@ -79,9 +80,9 @@ fn a_denied_field_refuses_the_create_and_names_the_rule() {
     let explained = host.admin(&["explain", "c1"]);
     assert!(explained["refused"][0].as_str().unwrap().contains(wanted), "{explained}");
     assert!(metric(&host, "nri_runc_rule_hits_total{rule=\"no env\",result=\"refused\"} 1"));
-    // The plugin hears the end of what it took part in.
+    // The plugin receives the end of a container about which it was asked.
     wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox pod-of-c1"));
-    // Elsewhere it may.
+    // In another namespace it may.
     let bundle = pod_container(&host, "dev", "c2");
     succeeds(&host.create_from(&bundle, "c2"));
     assert!(seen(&host).contains("HELLO=there"));
@@ -135,7 +136,7 @@ fn rules_use_the_default_namespace_without_pods() {
     succeeds(&host.create("c1"));
 }
 
-/// A container of each of two namespaces, created.
+/// Creates a container in each of two namespaces.
 fn two_pods(host: &TestHost) {
     for (namespace, id) in [("kube-system", "c1"), ("dev", "c2")] {
         let bundle = pod_container(host, namespace, id);
@@ -176,7 +177,7 @@ fn a_reply_with_an_update_of_a_protected_container_passes() {
     let mut script = sets("HELLO", "there");
     script = Script { update, only: Some("c2"), ..script };
     let _told = host.plugin("10", "a", script);
-    // Its replies to other containers are empty: only the one to c2 asks for something.
+    // Its other responses are empty: only the one to c2 requests something.
     let bundle = pod_container(&host, "kube-system", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     let bundle = pod_container(&host, "dev", "c2");
@@ -209,7 +210,7 @@ fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
     let bundle = pod_container(&host, "dev", "c1");
     let wanted = "unknown key rule.namespace (did you mean namespaces?)";
     fails(&host.create_from(&bundle, "c1"), &["configuration has an error", wanted]);
-    // An exempt namespace goes on, and no plugin hears of it.
+    // An exempt namespace continues, and no plugin receives it.
     let bundle = pod_container(&host, "kube-system", "c2");
     succeeds(&host.create_from(&bundle, "c2"));
     assert!(!seen(&host).contains("HELLO"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the operator's rules do to plugins, containers and operators with the built binary.
+//! The effect of the operator's rules on plugins, containers and operators, with the built binary.
 
 mod hidden;
 pub(crate) mod host;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[plugin.NAME] from` on a host without containers: by the file that a process executes, by the
-//! namespaces that it is in, and never by a number that another process had.
+//! `[plugin.NAME] from` on a host without containers: by the file that a process executes and by its
+//! namespaces, never by a PID that another process had.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,7 +35,7 @@ fn the_named_program_is_the_plugin_and_no_other_is() {
     let _ear = Started::plugin(&host, "10-ear");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-ear"));
     assert_eq!(failures(&host), [] as [Value; 0]);
-    // A name that nothing restricts is anybody's.
+    // An unrestricted name may be used by any process.
     let _other = host.plugin("10", "eye", Script::default());
 }
 
@@ -54,7 +54,7 @@ fn a_repeatedly_refused_plugin_is_one_line_and_a_count() {
     let program = example("event_logger").display().to_string();
     assert!(is_refused(&host, &[&format!("{program} on the host"), "(plugin.ear.from)"]));
     host.logs(&["10-ear was refused"], 1);
-    // While it comes again, its handshake is shown in its place.
+    // While it reconnects, its handshake is shown instead.
     wait_until("it is shown with the reason", || {
         let plugins = host.admin(&["plugins"]);
         plugins.as_array().into_iter().flatten().any(|row| {
@@ -95,12 +95,12 @@ fn a_copy_of_the_program_is_another_program() {
     wait_until("it is refused", || is_refused(&host, &[&copy.display().to_string()]));
 }
 
-/// A cgroup that the test has made, with those above it that it has made.
+/// A cgroup that the test has created, with the parents that it has created.
 struct Made(std::path::PathBuf);
 
 impl Made {
-    /// Makes `path` below a folder of the test's own, and moves the process there; none where the machine
-    /// does not let it.
+    /// Creates `path` below a folder for this test, and moves the process there; `None` if the machine
+    /// does not permit it.
     fn with(path: &str, pid: u32) -> Option<Self> {
         let (top, _limit) = test_support::cgroup::memory_limit();
         let own = top.join(format!("nri-runc-origin-{}", std::process::id()));
@@ -114,7 +114,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // A second failure would end the tests that run beside this one.
+            // A second panic would abort the tests that run concurrently.
             return;
         }
         wait_until("the cgroup is empty", || {
@@ -129,7 +129,7 @@ impl Drop for Made {
     }
 }
 
-/// Any process that may make cgroups can give one a container's name.
+/// Any process that may create cgroups can give one a container's name.
 #[test]
 fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
     let host = started("[plugin.\"*\"]\nfrom = [\"exe:/nowhere\"]\n");
@@ -141,12 +141,12 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
         return skip::machine_lacks("cgroups cannot be made here");
     };
     let refusals = || host.admin(&["status"])["refused_connections"][0]["count"].as_u64();
-    // What is said of a plugin that connects from this cgroup.
+    // The rejection of a plugin that connects from this cgroup.
     let said_of = |name: &str, cgroup: &str| {
         let plugin = Started::plugin(&host, name);
         let made = Made::with(cgroup, plugin.0.id());
         assert!(made.is_some(), "{cgroup}");
-        // It may have connected once before it was there.
+        // It may have connected once before the process was in the cgroup.
         let before = refusals();
         wait_until("it has come again", || refusals() >= before.map(|count| count + 2));
         drop(plugin);
@@ -163,16 +163,16 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
     test_support::succeeds(&host.verb(&["delete", "--force", &id]));
 }
 
-/// Connects, leaves the connection to a child that is the named program, and ends.
+/// Connects, leaves the connection to a child that is the named program, and exits.
 #[test]
 #[expect(unsafe_code, reason = "a process that leaves its connection to a child")]
 fn an_exited_process_is_refused_even_if_its_pid_is_reused() {
     use std::os::fd::AsRawFd;
     let program = example("device_injector");
-    // Its heir calls itself as it likes.
+    // The child uses any name.
     let host = started(&from(&program).replace("plugin.ear", "plugin.\"*\""));
     let socket = host.path("nri.sock");
-    // What follows the fork may only call the kernel: everything is made before.
+    // After the fork only system calls are permitted, so everything is allocated before.
     let argv = [std::ffi::CString::new(program.display().to_string()).unwrap()];
     let env = [c"NRI_PLUGIN_SOCKET=3".to_owned()];
     let address = nix::sys::socket::UnixAddr::new(&socket).unwrap();

@@ -37,7 +37,7 @@ fn a_bundle_is_tested_without_a_daemon_by_the_files_rules() {
     for line in [
         "refused: Env Eviction; refused by its own section: Sysctl",
         "10-a: rule \"no env\" decides: plugins: \"a\", namespaces: \"prod-*\"",
-        "10-a: rule \"watch\" matches too, but an earlier rule decides: it is about every plugin",
+        "10-a: rule \"watch\" also matches, but an earlier rule decides: it matches every plugin",
     ] {
         assert!(page.contains(line), "{line}\n{page}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The samples that inject hooks, resource limits and network interfaces, and the one that prints
-//! what changed.
+//! changes.
 
 use serde_json::json;
 use test_support::{TestHost, succeeds, wait_until};
@@ -101,7 +101,7 @@ fn limits_are_set_by_annotation_whichever_way_they_are_written() {
 }
 
 #[test]
-fn limits_that_mean_nothing_refuse_the_container() {
+fn invalid_limits_refuse_the_container() {
     let (host, _started) = external("ulimit_adjuster", "10-ulimit-adjuster", &[]);
     let key = "ulimits.noderesource.dev";
     for (value, wanted) in [
@@ -129,7 +129,7 @@ fn network_devices_are_requested_by_annotation() {
 }
 
 #[test]
-fn network_devices_that_cannot_be_refuse_the_container() {
+fn impossible_network_devices_refuse_the_container() {
     let host = launched("network_device_injector", "10-network-device-injector", "");
     for (value, wanted) in [
         ("ens4", "netdevices.noderesource.dev: "),
@@ -178,7 +178,7 @@ fn the_differ_prints_changes_without_environment_values() {
 }
 
 #[test]
-fn a_differ_with_another_configuration_than_a_file_is_refused() {
+fn a_differ_without_a_file_in_its_configuration_is_refused() {
     for config in ["file = ", "/var/log/changes", "file = a\nfile = b"] {
         let mut host = TestHost::new("");
         install(&host, "differ", "99-differ", config);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sample plugins as programs, launched and started by hand, against the built binary and its
-//! daemon with a small runtime: what they change, what they write, and how they refuse.
+//! The sample plugins as programs, launched and started manually, with the built binary, its daemon
+//! and a small runtime: their changes, their output and their refusals.
 
 mod injectors;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use test_support::example::example;
 use test_support::{BUNDLE, LIFE, Started, TestHost, succeeds, wait_until};
 
-/// Puts a plugin where it is launched from, with its configuration.
+/// Installs a plugin in the folder of launched plugins, with its configuration.
 fn install(host: &TestHost, name: &str, id: &str, config: &str) {
     std::fs::create_dir_all(host.path("plugins")).unwrap();
-    // A link, as a fresh copy may be held open by a child of another test.
+    // A link, because a child of another test may hold a new copy open.
     std::os::unix::fs::symlink(example(name), host.path("plugins").join(id)).unwrap();
     host.write(&format!("{id}.conf"), config);
 }
@@ -35,7 +35,7 @@ fn launched_by(mut host: TestHost, name: &str, id: &str, config: &str) -> TestHo
     host
 }
 
-/// A host whose node has cgroups of version 2 alone, with the controller `misc`.
+/// A host whose node has only cgroup v2, with the controller `misc`.
 fn with_misc() -> TestHost {
     let host = TestHost::new("");
     let node = host.path("node").display().to_string();
@@ -57,7 +57,7 @@ fn by_hand(host: &TestHost, name: &str, more: &[&str]) -> Command {
     command
 }
 
-/// A daemon, and a plugin started by hand.
+/// A daemon, and a manually started plugin.
 fn external(name: &str, id: &str, more: &[&str]) -> (TestHost, Started) {
     let mut host = TestHost::new("");
     host.start_daemon();
@@ -77,7 +77,7 @@ fn seen(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/seen.json")).unwrap()
 }
 
-/// Refused in one line with all these words, and nothing was changed or started.
+/// Checks for a refusal in one line with all these words, without a change or a start.
 #[track_caller]
 fn refuses(host: &TestHost, words: &[&str]) {
     let before = host.read("bundle/config.json");
@@ -202,7 +202,7 @@ fn injections_that_cannot_be_read_or_found_refuse_the_container() {
     }
 }
 
-/// No specification on any node has it, so it must not be dropped in silence.
+/// No specification on any node has it, so it must not be dropped silently.
 #[test]
 fn an_unknown_injected_cdi_device_refuses_the_container() {
     let host = launched("device_injector", "10-device-injector", "");
@@ -210,8 +210,8 @@ fn an_unknown_injected_cdi_device_refuses_the_container() {
     refuses(&host, &["nri-runc.test/none=one"]);
 }
 
-/// The folder of a container, and that of its pod, as CRI-O keeps them: what the whole pod was
-/// given stands in the pod's. Returns the bundle.
+/// Writes the folder of a container, and that of its pod, as CRI-O does: the pod's folder has the
+/// resources of the whole pod. Returns the bundle.
 fn in_pod(host: &TestHost, id: &str, pod: &str, resources: &str, annotations: Value) -> String {
     const KEY: &str = "io.kubernetes.cri-o";
     let folder = |id: &str| format!("overlay-containers/{id}/userdata");
@@ -223,7 +223,7 @@ fn in_pod(host: &TestHost, id: &str, pod: &str, resources: &str, annotations: Va
     };
     let name = format!("k8s_{pod}_shop_u-{pod}_0");
     let metadata = json!({"name": pod, "uid": format!("u-{pod}"), "namespace": "shop"});
-    // CRI-O writes the pod's annotations twice: each as one of the document's, and all as a list.
+    // CRI-O writes the pod's annotations twice: each separately, and all as a list.
     let mut of_sandbox = annotations.clone();
     of_sandbox[format!("{KEY}.Metadata")] = metadata.to_string().into();
     of_sandbox[format!("{KEY}.Annotations")] = annotations.to_string().into();
@@ -250,7 +250,7 @@ fn cpus(host: &TestHost) -> String {
     seen(host)["linux"]["resources"]["cpu"]["cpus"].as_str().unwrap_or_default().to_owned()
 }
 
-/// KEP-4112, story 3: decided by what the pod was given, before any of its containers is seen.
+/// KEP-4112, story 3: decided by the resources of the pod, before any of its containers is known.
 #[test]
 fn a_whole_cpu_pod_keeps_its_cpus_for_all_its_containers() {
     let config = r#"{"exclusive": "2-4", "shared": "0-1"}"#;
@@ -296,7 +296,7 @@ fn a_pinned_pod_gets_cpus_and_memory_of_one_numa_node() {
     };
     succeeds(&create("a1", "poda", TWO_CPUS));
     assert_eq!((cpus(&host), mems()), ("4,5".to_owned(), Some("1".to_owned())));
-    // What is left is of both.
+    // The remaining CPUs belong to both.
     succeeds(&create("b1", "podb", TWO_CPUS));
     assert_eq!((cpus(&host), mems()), ("3,6".to_owned(), Some("0,1".to_owned())));
     succeeds(&create("c1", "podc", HALF_A_CPU));
@@ -323,7 +323,7 @@ fn a_restarted_pinner_knows_the_taken_cpus() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("1 are left"));
 }
 
-/// KEP-4112, story 4: a resource that no field of the CRI carries, enforced by the cgroup.
+/// KEP-4112, story 4: a resource that no field of the CRI has, enforced by the cgroup.
 #[test]
 fn misc_resources_are_enforced_and_never_more_than_the_node_has() {
     let limits = r#"{"sgx_epc": 100, "keys": 3}"#;
@@ -351,7 +351,7 @@ fn misc_resources_are_enforced_and_never_more_than_the_node_has() {
     succeeds(&create("d1", narrow));
 }
 
-/// The lines of a log, taken apart.
+/// The parsed lines of a log.
 fn lines(host: &TestHost, name: &str) -> Vec<Value> {
     let text = host.read(name);
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` through the built binary: who is asked, what the runtime gets, who wins.
+//! `update` through the built binary: which plugins are asked, what the runtime receives, and whose
+//! values take precedence.
 
 mod repeated;
 
@@ -16,7 +17,7 @@ fn answers(container: &str, resources: &Value) -> Script {
     Script { updates: vec![update_of(container, resources)], ..Script::default() }
 }
 
-/// Waits until the daemon has seen that the container is there.
+/// Waits until the daemon knows that the container exists.
 pub(crate) fn settled(host: &TestHost) {
     wait_until("the create is settled", || {
         let pods = host.admin(&["pods"]);
@@ -61,7 +62,7 @@ fn plugins_receive_an_engines_update_and_change_it() {
 }
 
 #[test]
-fn an_engine_that_repeats_itself_undoes_nothing() {
+fn an_engines_repeated_values_undo_nothing() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
@@ -109,7 +110,7 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(!host.path("fake/update.json").exists());
     assert_eq!(count(&told, "PostUpdateContainer"), 0);
-    // An engine that asks again and again is remembered once, and the container is still there.
+    // Repeated identical requests of an engine are recorded once, and the container still exists.
     update(&host, &json!({"cpu": {"shares": 5}}));
     let refused = host.admin(&["explain", "c1"])["refused"].clone();
     assert_eq!(refused.as_array().map(Vec::len), Some(1), "{refused}");
@@ -133,7 +134,7 @@ fn values_invalid_for_every_runtime_name_the_plugin() {
 }
 
 #[test]
-fn resources_in_a_file_have_a_bound() {
+fn resources_in_a_file_are_bounded() {
     let host = started("");
     let _told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
@@ -156,7 +157,7 @@ fn resources_in_a_file_have_a_bound() {
 }
 
 #[test]
-fn a_failed_update_does_not_count_as_done() {
+fn a_failed_update_does_not_count_as_applied() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
@@ -165,7 +166,7 @@ fn a_failed_update_does_not_count_as_done() {
     assert!(!update(&host, &json!({"pids": {"limit": 5}})).status.success());
     std::fs::remove_file(host.path("fake/fail-update")).unwrap();
     succeeds(&update(&host, &json!({"pids": {"limit": 5}})));
-    // Of the failed one too (D39), and that at the latest before the second.
+    // Also of the failed one (D39), at the latest before the second.
     wait_until("both are told", || count(&told, "PostUpdateContainer") == 2);
     assert_eq!(count(&told, "UpdateContainer"), 2, "the first was not taken for done");
     let conflict = host.plugin("20", "too", answers("c1", &json!({"cpu": {"shares": 78}})));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An engine that repeats its values with an `update`: plugins that own some are asked with the
-//! engine's, what they do not answer stays, and that is noted once.
+//! An engine that repeats its values with an `update`: plugins that own some of them receive the
+//! engine's, their values stay unless they answer, and that is noted once.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn create(host: &TestHost) {
     settled(host);
 }
 
-/// Notes the resources of each UpdateContainer.
+/// Records the resources of each UpdateContainer.
 fn noting(script: Script) -> (Arc<Mutex<Vec<api::LinuxResources>>>, Script) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
@@ -90,7 +90,7 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     host.logs(&["c1", "repeats linux.resources.cpu.shares = 1024", "77", "10-pin"], 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["repeated"].as_array().map(Vec::len), Some(1), "{explained}");
-    // What the engine changes in the end is its own, and nothing of it is repeated.
+    // The engine's final change is its own, and nothing of it counts as repeated.
     succeeds(&update(&host, &json!({"cpu": {"shares": 512}})));
     wait_until("it is settled", || count(&told, "PostUpdateContainer c1") == 5);
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 512);
@@ -152,7 +152,7 @@ fn a_new_quota_leaves_the_period_that_a_plugin_owns() {
     let host = started("");
     let told = host.plugin("10", "slow", owns(&json!({"cpu": {"period": 60_000}})));
     create(&host);
-    // containerd sends its own period along.
+    // containerd always sends its period too.
     succeeds(&update(&host, &json!({"cpu": {"quota": 40_000, "period": 100_000}})));
     let got = runtime_got(&host);
     assert_eq!((&got["cpu"]["quota"], &got["cpu"]["period"]), (&json!(40_000), &json!(60_000)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod that containerd made while no daemon could be asked: the next daemon finds sandbox and
-//! container with their names, and a plugin hears of their end.
+//! A pod that containerd created while no daemon could be asked: the next daemon finds sandbox and
+//! container with their names, and a plugin receives their end.
 
 use test_support::Script;
 
@@ -8,7 +8,7 @@ use super::host::{self, Engine};
 use super::{container, create, end_pod, pod, run_pod, start};
 
 #[tokio::test]
-async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
+async fn a_pod_created_without_the_daemon_is_adopted() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let file = engine.path("nri-runc.toml");
@@ -52,7 +52,7 @@ async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
     daemon.wait().unwrap();
 }
 
-/// Shows plugins the whole node, of which this engine's state directory is a part.
+/// Shows plugins the whole node, including this engine's state directory.
 fn shows_node(engine: &Engine) {
     let file = engine.path("nri-runc.toml");
     let text = std::fs::read_to_string(&file).unwrap();

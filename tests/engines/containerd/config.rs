@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of containerd 2.x in its own versions, 3 and 4.
+//! Configurations of containerd 2.x in its config versions 3 and 4.
 
 use std::path::Path;
 
 use test_support::cri::node;
 
-/// What a containerd is to be.
+/// The properties of a containerd.
 pub(super) struct Wanted<'a> {
     pub(super) version: u8,
-    /// What its shims call: each runtime by its handler, the first is the default.
+    /// The programs that its shims call: each runtime by its handler, the first is the default.
     pub(super) handlers: &'a [(&'a str, Passes)],
     pub(super) runtime: &'a Path,
-    /// Whether its own NRI is on, on `own.sock`.
+    /// Whether its own NRI is on, at `own.sock`.
     pub(super) has_nri: bool,
 }
 
-/// Which annotations reach the runtime.
+/// The annotations that reach the runtime.
 #[derive(Clone, Copy)]
 pub(super) enum Passes {
     All,
     None,
 }
 
-/// The text of `containerd.toml`; what it names is written beside it.
+/// The text of `containerd.toml`; the files that it names are written beside it.
 pub(super) fn containerd(dir: &Path, wanted: &Wanted<'_>) -> String {
     node::write_network(&dir.join("cni"), &dir.join("cni-bin"));
     node::write_devices(&dir.join("cdi"));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The NRI cases of the CRI's own suite on containerd 2.4.2: with its own NRI, then with nri-runc.
+//! The NRI cases of the CRI validation suite on containerd 2.4.2: with its own NRI, then with
+//! nri-runc.
 
 use test_support::{critest, registry, tools};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container of `ctr run`, which has no pod and no namespace of Kubernetes: what containerd's own
-//! records say of it, and what its process shows once there is one.
+//! A container of `ctr run`, which has no pod and no Kubernetes namespace: the data of containerd's
+//! records, and of its process once that exists.
 
 use nri_plugin::Adjustment;
 use serde_json::json;
@@ -9,7 +9,7 @@ use test_support::scripted_plugin::listening;
 
 use super::host::{self, Engine};
 
-/// What ctr prints; it must succeed.
+/// Runs ctr successfully; returns its output.
 #[track_caller]
 pub(super) fn ctr(engine: &Engine, words: &[&str]) -> String {
     let output = engine.containerd.ctr_in("lab", words).unwrap();
@@ -61,7 +61,7 @@ async fn a_ctr_container_has_its_image_exec_and_addresses() {
     );
     assert_eq!([&pod["namespace"], &pod["runtimeHandler"]], ["containerd", us]);
     assert_eq!((&pod["pid"], &pod["ips"]), (&json!(null), &json!(null)));
-    // ctr gives it no filter, unless it is told to.
+    // ctr gives it no filter by default.
     assert_eq!(container["linux"]["seccompProfile"]["profileType"], "UNCONFINED");
     let started = at("PostStartContainer");
     let pid = ctr(&engine, &["task", "ls"]);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What later runtimes alone can do takes effect, seen from inside: scheduler, I/O priority, memory
-//! policy, seccomp and a network interface of the node, on containerd 2.4.2 with runc 1.5.2 and
-//! 1.6.0-rc.1. With runc 1.1.5 the interface is refused by name.
+//! Features that only later runtimes support take effect, read inside the container: scheduler, I/O
+//! priority, memory policy, seccomp and a network interface of the node, on containerd 2.4.2 with
+//! runc 1.5.2 and 1.6.0-rc.1. With runc 1.1.5 the interface is refused by name.
 //!
-//! The node's network is a namespace of the test's own with one pair of interfaces.
+//! The node's network is a separate namespace with one pair of interfaces.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ use super::samples::sample;
 
 const HANDLERS: [(&str, Passes); 1] = [("nri-runc", Passes::All)];
 
-/// Prints what a process of the container finds; fields 41 and 19 of stat are policy and nice.
+/// Prints the values of a process in the container; fields 41 and 19 of stat are policy and nice.
 const LOOK: &str = r#"
 echo "policy $(cut -d ' ' -f 41 /proc/self/stat) nice $(cut -d ' ' -f 19 /proc/self/stat)"
 echo "io $(ionice -p $$)"
@@ -37,7 +37,8 @@ fn ip(words: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// A network of this thread's own, and of what it starts, with the interface `node0`.
+/// Moves this thread and its children to a new network namespace with the interface `node0`;
+/// returns whether that worked.
 fn has_network_of_its_own() -> bool {
     if unshare(CloneFlags::CLONE_NEWNET).is_err() {
         skip::machine_lacks("a network namespace of its own is refused");
@@ -51,7 +52,7 @@ fn has_network_of_its_own() -> bool {
 }
 
 fn adjusting() -> Script {
-    // ENOSYS: neither containerd's own profile nor a missing right would say that.
+    // ENOSYS, because neither containerd's own profile nor a missing permission returns it.
     let call = json!({"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": {"value": 38}});
     adjusts(&json!({"linux": {
         "scheduler": {"policy": "SCHED_BATCH", "nice": 5},
@@ -61,7 +62,7 @@ fn adjusting() -> Script {
     }}))
 }
 
-/// A pod with a network of its own, and a container that looks around.
+/// A pod with a separate network, and a container that prints its values.
 fn pod(engine: &Engine) -> (PodSandboxConfig, ContainerConfig) {
     let mut config = cri::pod(engine.cgroup(), "inside");
     config.log_directory = engine.path("logs").display().to_string();
@@ -72,7 +73,7 @@ fn pod(engine: &Engine) -> (PodSandboxConfig, ContainerConfig) {
     pods::on_own_network(config, app)
 }
 
-/// containerd 2.4.2 with nri-runc and this runc; what libcni keeps goes with it.
+/// containerd 2.4.2 with nri-runc and this runc; files of libcni are removed with it.
 fn start(runc: &Path) -> Option<Engine> {
     let (tools, containerd) = (host::tools()?, tools::newer("containerd-2.4.2")?);
     if !has_network_of_its_own() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Exit codes where the kernel reports none (before Linux 6.15) and containerd writes none (before 2.4): they
+//! Exit codes if the kernel reports none (before Linux 6.15) and containerd writes none (before 2.4): they
 //! come from containerd's events.
 
 use test_support::exits::{self, Exit, Received};

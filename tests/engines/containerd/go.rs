@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod on containerd with a plugin on the official Go stub (NRI v0.12.5), where Go is there:
-//! neither the engine nor the plugin knows of us. Two processes of it, as in a rolling DaemonSet.
+//! A pod on containerd with a plugin on the official Go stub (NRI v0.12.5), if Go is installed:
+//! neither the engine nor the plugin knows nri-runc. Two processes of the plugin run, as in a
+//! rolling DaemonSet.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ fn connect(engine: &Engine, program: &std::path::Path) -> Started {
     process(engine, program, "told", "yes")
 }
 
-/// Starts a process of the plugin, and waits until it takes part. It writes what it hears to the
-/// file `told`, and gives each container's variable this value.
+/// Starts a process of the plugin, and waits until it is synchronized. It writes its events to the
+/// file `told`, and sets each container's variable to this value.
 fn process(engine: &Engine, program: &std::path::Path, told: &str, value: &str) -> Started {
     let mut command = Command::new(program);
     command.arg("-socket").arg(engine.path("nri.sock"));
@@ -65,7 +66,7 @@ async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
     daemon.wait().unwrap();
 }
 
-/// Creates and starts a container; which process of the plugin gave it its variable.
+/// Creates and starts a container; returns which process of the plugin set its variable.
 async fn run(engine: &Engine, cri: &mut Cri, pod: &str, name: &str) -> (String, String) {
     let config = container(name, &["/bin/sleep", "1000"]);
     let id = create(engine, cri, pod, "web", config).await;
@@ -78,11 +79,11 @@ async fn run(engine: &Engine, cri: &mut Cri, pod: &str, name: &str) -> (String, 
     (id, value.unwrap_or("no plugin").to_owned())
 }
 
-/// A load ends by itself, whatever becomes of its test.
+/// The load ends by itself, whatever happens to its test.
 const MOST: usize = 200;
 
-/// Runs containers one after the other until `is_over`; each must have had the plugin. Returns how
-/// many each of its processes adjusted.
+/// Runs containers one after the other until `is_over`; each must have been adjusted. Returns the
+/// number of containers that each process adjusted.
 async fn load(engine: &Engine, pod: &str, is_over: &AtomicBool) -> [usize; 2] {
     let mut cri = engine.client().await;
     let mut counts = [0, 0];
@@ -134,7 +135,7 @@ async fn a_second_go_process_takes_over_under_load_without_a_gap() {
     let of_first: Vec<&str> = new.lines().filter_map(|line| line.strip_suffix(" first")).collect();
     assert_eq!(of_first, ["Synchronize", "StopContainer", "RemoveContainer"], "{new}");
     assert!(!told("told-old").contains("StopContainer first"));
-    // Whatever began before the newcomer had the place, it has heard of the end of it.
+    // The newcomer has received the end of every container that began before its takeover.
     let count = |event: &str, name: &str| {
         let line = format!("{event} {name}");
         new.lines().filter(|told| *told == line).count()
@@ -148,7 +149,7 @@ async fn a_second_go_process_takes_over_under_load_without_a_gap() {
     daemon.wait().unwrap();
 }
 
-/// No event of a container comes twice to one process.
+/// Checks that one process receives no event of a container twice.
 #[track_caller]
 fn each_event_came_once(told: &str) {
     let mut lines: Vec<&str> = told.lines().collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A containerd with nri-runc as its runtime, and a configuration of ours: Debian's, or a newer
-//! one that `scripts/newer.sh` has built.
+//! A containerd with nri-runc as its runtime, and a configuration of the test: Debian's, or a newer one that
+//! `scripts/newer.sh` has built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,21 +11,21 @@ use test_support::cri::Cri;
 
 use super::config::{self, Passes, Wanted};
 
-/// The folder of the programs that an engine needs; `None` after saying why a test is skipped.
+/// The folder of the programs that an engine needs; `None` after printing why a test is skipped.
 pub(super) fn tools() -> Option<PathBuf> {
     test_support::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
 }
 
-/// What is behind the engine, and what it is.
+/// The programs of an engine.
 pub(super) struct Parts<'a> {
-    /// Where `tools` says.
+    /// The path from `tools`.
     pub(super) tools: &'a Path,
     /// The folder of containerd, its shim and ctr.
     pub(super) containerd: &'a Path,
     /// The runtime behind nri-runc.
     pub(super) runc: &'a Path,
-    /// Its configuration, for the folder that everything is in; without it, one of version 2
-    /// that names us.
+    /// Writes its configuration for the folder of all its files; by default a configuration of version 2 that
+    /// names nri-runc.
     pub(super) configuration: Option<&'a dyn Fn(&Path) -> String>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Debian's, with Debian's runc behind us.
+    /// Debian's containerd, with Debian's runc behind nri-runc.
     pub(super) fn start(tools: &Path) -> Self {
         let runc = tools.join("runc");
         Self::of(&Parts { tools, containerd: tools, runc: &runc, configuration: None })
@@ -49,7 +49,7 @@ impl Engine {
             nri_runc::testing::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
         };
         write("data/hello", "mounted by a plugin\n");
-        // A guest without KVM is slow: nobody is late there.
+        // A guest without KVM is slow: no plugin is late there.
         let is_guest = test_support::cgroup::has_systemd();
         let patience = if is_guest { "plugin_request_timeout = \"20s\"\n" } else { "" };
         write(
@@ -77,8 +77,8 @@ impl Engine {
         Self { containerd, temp }
     }
 
-    /// A containerd of version 4 whose plugins connect to its own NRI, or to nri-runc: the socket of that NRI.
-    /// `edit` changes its configuration.
+    /// A containerd of config version 4 whose plugins connect to its own NRI, or to nri-runc; also the socket
+    /// of that NRI. `edit` changes its configuration.
     pub(super) fn of_nri(
         (tools, containerd): (&Path, &Path),
         has_nri: bool,
@@ -123,20 +123,20 @@ impl Engine {
         self.containerd.client().await
     }
 
-    /// `nri-runc nri` with these words; the document that it prints.
+    /// Runs `nri-runc nri` with these words.
     pub(super) fn nri(&self, words: &[&str]) -> std::process::Output {
         let mut program = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")));
         program.args(["nri", "--json"]).args(words);
         program.env("NRI_RUNC_CONFIG", self.path("nri-runc.toml")).output().unwrap()
     }
 
-    /// Asks the daemon of this engine's wrappers.
+    /// Sends an admin verb to the daemon of this engine's wrappers.
     pub(super) fn admin(&self, words: &[&str]) -> serde_json::Value {
         let output = self.nri(words);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// Starts the daemon, as its unit would.
+    /// Starts the daemon, as its unit does.
     pub(super) fn start_daemon(&self) -> Started {
         let mut daemon = command(Path::new(env!("CARGO_BIN_EXE_nri-runc")));
         daemon.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", self.path("nri-runc.toml"));
@@ -147,8 +147,8 @@ impl Engine {
     }
 }
 
-/// As if a daemon of this boot had been there: a new one would look for containers whose records
-/// are gone, and find those of the tests beside it.
+/// Marks the directory as one that a daemon of this boot has used: otherwise a new daemon would search for
+/// containers without records, and find those of concurrent tests.
 fn stamp(run_dir: &Path) {
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::create_dir_all(run_dir.join("state")).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections and an exec rule, in a pod's container of containerd and without any plugin.
+//! Injections and an exec rule, in a pod's container of containerd and without a plugin.
 
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{container, end_container, end_pod, start};

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A containerd that was told of us by our own `install`, from then until it has forgotten us: the
-//! doctor, a pod that is adjusted, updates that a plugin and the engine both want, a shim that is
-//! killed at work, `uninstall` that refuses while containers need us, and a configuration that is
-//! byte for byte as before.
+//! A containerd that `install` configures, until `uninstall`: `check`, an adjusted pod, updates that a
+//! plugin and the engine both request, a shim that is killed, `uninstall` that refuses while containers
+//! need nri-runc, and a configuration that is finally restored byte for byte.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -19,21 +18,21 @@ use super::host::{self, Engine, Parts};
 use super::messages::LinuxContainerResources;
 use super::{adjusting, cgroup_file, heard, look_inside, pid_of};
 
-/// How a containerd is told.
+/// How a containerd is configured.
 struct Told {
     is_default: bool,
-    /// Whether the main file stays as it is, for a file of ours that it imports.
+    /// Whether the main file stays unchanged, because it imports a file of nri-runc.
     drops_in: bool,
 }
 
 impl Told {
-    /// What a pod names.
+    /// The handler that a pod names.
     fn handler(&self) -> &'static str {
         if self.is_default { "" } else { "nri-runc" }
     }
 }
 
-/// A containerd, what it was told with, and the root that its host has for `install`.
+/// A containerd with its configuration, and the root of its host for `install`.
 struct Registered {
     engine: Engine,
     told: Told,
@@ -42,11 +41,11 @@ struct Registered {
 }
 
 impl Registered {
-    /// Starts it with a file of its owner's.
+    /// Starts it with a file of its owner.
     fn new(parts: &Parts<'_>, told: Told) -> Self {
         let engine = Engine::of(parts);
         let root = engine.path("host");
-        // Our own undo record goes below it, everything else is where it is.
+        // The undo record of nri-runc is below this root; every other file is at its real path.
         for path in [engine.path(""), PathBuf::from(env!("CARGO_BIN_EXE_nri-runc"))] {
             let first = path.components().nth(1).unwrap();
             std::fs::create_dir_all(&root).unwrap();
@@ -60,7 +59,7 @@ impl Registered {
         Self { engine, told, root, before }
     }
 
-    /// An admin verb on that host.
+    /// Runs an admin verb on that host.
     fn nri(&self, words: &[&str]) -> Result<Value, String> {
         let config = self.engine.path("host.toml").display().to_string();
         let output = self.engine.nri(&[&["--config", config.as_str()], words].concat());
@@ -82,7 +81,7 @@ impl Registered {
         std::fs::read_to_string(self.engine.path("containerd.toml")).unwrap()
     }
 
-    /// What the doctor says of the registration.
+    /// The row of `check` about the registration.
     fn checked(&self) -> (bool, String) {
         let said = self.nri(&["check"]).or_else(|_| {
             let config = self.engine.path("host.toml").display().to_string();
@@ -95,7 +94,7 @@ impl Registered {
         (finding["ok"] == true, finding["detail"].as_str().unwrap().to_owned())
     }
 
-    /// Installs twice, which is once, and starts the engine anew, as the doctor says.
+    /// Installs twice, of which only the first has an effect, and restarts the engine as `check` says.
     fn registers(&mut self) {
         assert_eq!(self.install()["changed"], true);
         assert_eq!(self.install()["changed"], false, "a second time it changed something");
@@ -109,7 +108,7 @@ impl Registered {
         assert!(is_well && detail.contains("has loaded it"), "{detail}");
     }
 
-    /// Is refused with the list while containers are there.
+    /// Checks that `uninstall` is refused with the list of containers.
     fn keeps_those_who_need_us(&self, ids: &[&String]) {
         let refusal = self.nri(&["uninstall", "containerd"]).unwrap_err();
         for id in ids {
@@ -122,9 +121,9 @@ impl Registered {
         assert!(self.root.join("var/lib/nri-runc/engines/containerd.json").exists());
     }
 
-    /// Forgets us without a trace; the engine starts with what is left.
+    /// Uninstalls without a trace; the engine starts with the remaining files.
     async fn forgets(&mut self) {
-        // containerd takes the folder of a killed shim away in its own time.
+        // containerd removes the folder of a killed shim asynchronously.
         self.engine.wait_until("nobody needs us", || {
             self.nri(&["uninstall", "containerd"]).is_ok_and(|said| said["changed"] == true)
         });
@@ -159,14 +158,14 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     let limit = (32_u64 << 20).to_string();
     let is = |shares: &str, quota: &str| (shares.to_owned(), quota.to_owned(), limit.clone());
 
-    // It repeats what it said at the creation, and changes what is nobody's.
+    // It repeats the values of the creation, and changes a value without an owner.
     let request =
         LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..resources(1024, 30_000) };
     pods::update(cri, id, request).await.unwrap();
     engine.wait_until("the quota is there", || file("cpu", "cpu.cfs_quota_us") == "30000");
     assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
 
-    // A person requests what the engine said at the creation: plugins are asked, and none answers.
+    // A person requests a value of the creation: plugins are asked, and none answers.
     let repeats = LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() };
     pods::update(cri, id, repeats).await.unwrap();
     let repeated = engine.admin(&["explain", id])["repeated"].clone();
@@ -175,12 +174,12 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     assert!(fields.iter().all(is_noted), "{repeated}");
     assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
 
-    // It changes what was the plugin's.
+    // It changes a value of the plugin.
     pods::update(cri, id, resources(300, 0)).await.unwrap();
     engine.wait_until("the shares are there", || file("cpu", "cpu.shares") == "300");
     assert_eq!(now(), is("300", "30000"));
 
-    // A refusal changes nothing, and whoever asked hears why.
+    // A refusal changes nothing, and the caller receives the reason.
     let refuses = Some("no more today");
     let guard = Script { refuses, at: Some("UpdateContainer".to_owned()), ..Script::default() };
     let _told =
@@ -195,14 +194,13 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     assert_eq!(now(), is("300", "30000"), "a refused update changed something");
 }
 
-/// Whether the containers of a shim that is killed run on, and containerd has forgotten them.
+/// Whether the containers of a killed shim keep running, and containerd has dropped them.
 fn forgets_containers(engine: &Engine) -> bool {
     let versions = engine.containerd.ctr_in("k8s.io", &["version"]).unwrap().stdout;
     String::from_utf8_lossy(&versions).contains(" v2.2.")
 }
 
-/// The shim of a pod ends without a word. containerd cleans up after it, by the runtime; where it does not,
-/// the pod ends as usual.
+/// The shim of a pod is killed. containerd cleans up by the runtime; if it does not, the pod ends as usual.
 async fn a_killed_shim_is_told_once(
     engine: &Engine,
     cri: &mut Cri,
@@ -268,7 +266,7 @@ async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
     let pid = pid_of(&mut cri, &app).await;
     look_inside(engine, &app, pid);
     assert_eq!(engine.admin(&["pods"])[0]["engine"], "containerd-cri");
-    // The driver of the entry that was copied.
+    // The driver of the copied entry.
     let has_scope =
         std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap().contains(".scope");
     assert_eq!(has_scope, registered.before.contains("SystemdCgroup = true"));
@@ -280,8 +278,7 @@ async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
     daemon.wait().unwrap();
 }
 
-/// Version 2, in the hand of somebody who has his own idea of TOML; `runtimes` is what it says of
-/// them.
+/// A configuration of version 2, written manually in unusual TOML; `runtimes` has its runtimes.
 fn by_hand(dir: &Path, runtimes: &str) -> String {
     let dir = dir.display();
     format!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kubelet without an API server, whose pods are files, above containerd with systemd's driver: their containers are
-//! in the slices that it has systemd make. `make vm-engines` has it; the node of a whole Kubernetes is `tests/kube`.
+//! A kubelet without an API server, whose pods are files, with containerd and the systemd driver: the containers are
+//! in slices that systemd creates for it. `make vm-engines` has it; `tests/kube` has the node of a whole Kubernetes.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use test_support::{Started, cgroup, heard};
 
 use super::host::Engine;
 
-/// Where it says what its pods are.
+/// The port on which it lists its pods.
 const PORT: u16 = 10255;
 
-/// Above an engine.
+/// A kubelet with an engine.
 struct Node {
     engine: Engine,
     kubelet: Started,
     program: PathBuf,
 }
 
-/// A pod of one container, `app`, as kubelet knows it.
+/// A pod of one container, `app`, as kubelet lists it.
 struct Pod {
     slice: String,
     id: String,
@@ -50,7 +50,7 @@ impl Node {
             "localStorageCapacityIsolation": false,
             "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%"},
             "resolvConf": "",
-            // Of two CPUs one is exclusive.
+            // One of two CPUs is exclusive.
             "cpuManagerPolicy": "static",
             "cpuManagerReconcilePeriod": "1s",
             "reservedSystemCPUs": "0",
@@ -64,7 +64,7 @@ impl Node {
         Self { engine, kubelet, program: program.to_owned() }
     }
 
-    /// Ends it by SIGTERM, and starts it anew. The containers run on.
+    /// Ends it by SIGTERM, and starts it again. The containers keep running.
     fn restart(&mut self) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.kubelet.0.id()).unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
@@ -73,7 +73,7 @@ impl Node {
         self.kubelet = run(&self.engine, &self.program);
     }
 
-    /// Has kubelet make a pod of a file.
+    /// Makes kubelet create a pod from a file.
     fn put(&self, name: &str, resources: &Value, probe: (&str, &str)) {
         let (kind, script) = probe;
         let container = json!({
@@ -99,12 +99,12 @@ impl Node {
                 "containers": [container],
             },
         });
-        // Its name begins with a dot until it is whole: kubelet leaves such files out.
+        // Its name begins with a dot until it is complete: kubelet ignores such files.
         let file = self.engine.path(&format!("pods/{name}.json"));
         files::replace(&file, pod.to_string().as_bytes()).unwrap();
     }
 
-    /// The pod of this file, once it is as wanted.
+    /// Waits until the pod of this file is as wanted, and returns it.
     #[track_caller]
     fn pod(&self, name: &str, is_so: impl Fn(&Pod) -> bool) -> Pod {
         let mut found = None;
@@ -151,7 +151,7 @@ fn run(engine: &Engine, program: &Path) -> Started {
     Started(kubelet.spawn().unwrap())
 }
 
-/// What kubelet says of its pods; `None` while it does not answer.
+/// Kubelet's list of its pods; `None` while it does not respond.
 fn pods() -> Option<Value> {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", PORT)).ok()?;
     stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").ok()?;
@@ -160,7 +160,7 @@ fn pods() -> Option<Value> {
     serde_json::from_str(said.split_once("\r\n\r\n")?.1).ok()
 }
 
-/// The pod of a file's name with a container.
+/// The pod of a file's name, with a container.
 fn one(pods: &Value, name: &str) -> Option<Pod> {
     let of_file = format!("{name}-node");
     let pod = pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == of_file)?;
@@ -182,14 +182,14 @@ fn one(pods: &Value, name: &str) -> Option<Pod> {
     })
 }
 
-/// Needs what the plugin gives.
+/// Needs the plugin's value.
 const NEEDS: (&str, &str) = ("readinessProbe", "test \"$HELLO\" = there");
 
 fn memory(limit: &str) -> Value {
     json!({"requests": {"memory": "16Mi"}, "limits": {"memory": limit}})
 }
 
-/// What the plugin set is in effect: shares and memory in the pod's slice, in place of kubelet's.
+/// Checks that the plugin's values are in effect: shares and memory in the pod's slice, instead of kubelet's.
 #[track_caller]
 fn has_the_plugins_values(pod: &Pod) {
     let read = |file| cgroup::read(&pod.slice, ("cri-containerd", &pod.id), file);
@@ -211,12 +211,12 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     });
     let mut node = Node::start(engine, &tools.join("kubelet"));
 
-    // An exec probe sees what the plugin gave.
+    // An exec probe sees the plugin's value.
     node.put("web", &memory("64Mi"), NEEDS);
     let web = node.pod("web", |pod| pod.is_ready);
     has_the_plugins_values(&web);
 
-    // The static CPU manager gives one pod a CPU alone, and takes it from the other in an update.
+    // The static CPU manager gives one pod a CPU alone, and takes it from the other one by an update.
     let exclusive = json!({"cpu": "1", "memory": "32Mi"});
     let exclusive = json!({"requests": exclusive, "limits": exclusive});
     node.put("pinned", &exclusive, ("readinessProbe", "true"));
@@ -225,15 +225,15 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     node.wait_until("the other has left its CPU", || node.cgroup(&web, "cpuset.cpus") == "0");
     has_the_plugins_values(&web);
 
-    // A probe that fails restarts its container, and only that.
+    // A failing probe restarts only its container.
     node.put("doomed", &memory("32Mi"), ("livenessProbe", "false"));
     node.pod("doomed", |pod| pod.restarts > 0);
     node.wait_until("its stop is told", || heard(&told, "StopContainer doomed"));
     std::fs::remove_file(node.engine.path("pods/doomed.json")).unwrap();
     node.wait_until("it is gone", || heard(&told, "RemovePodSandbox doomed-node"));
 
-    // What lives is as before for a kubelet that is restarted, and plugins hear nothing of that: kubelet has looked at
-    // both pods when it says again that they are ready, and a pod that it makes afterwards is all that is told.
+    // For a restarted kubelet the running pods are unchanged, and plugins receive nothing: kubelet has checked both
+    // pods when it reports them ready again, and only a pod that it creates afterwards is sent.
     let before = told.lock().unwrap().clone();
     node.restart();
     let again = node.pod("web", |pod| pod.is_ready);

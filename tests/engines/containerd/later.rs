@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that containerd starts later, and plugins that need a pod's network namespace when it
-//! stops.
+//! Processes that containerd starts later, and plugins that need a pod's network namespace at its
+//! stop.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::{create, run_pod};
 
-/// Says what a plugin can set, a line each.
+/// Prints every value that a plugin can set, one a line.
 const LOOK: &str = "echo hello=$HELLO from=$FROM gone=$GONE; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 
@@ -29,13 +29,13 @@ fn connected(engine: &Engine, script: Script) -> Arc<Mutex<Vec<String>>> {
     told
 }
 
-/// Sets a variable, changes one, removes one; limits and the score.
+/// Sets a variable, changes one, removes one; sets limits and the score.
 fn changing() -> Script {
     let adjustment = Adjustment::new().env("HELLO", "there").env("FROM", "plugin");
     just_so_many_files(adjustment.remove_env("GONE").oom_score_adj(950)).into()
 }
 
-/// The same through `ctr tasks exec` with a terminal of its own.
+/// Likewise through `ctr tasks exec` with a separate terminal.
 fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
     let ctr = format!(
         "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
@@ -71,12 +71,12 @@ async fn later_processes_on_containerd_have_the_plugins_values() {
         let channel = engine.containerd.channel().await;
         let said = exec_sync(channel, &app, &words).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&said.stdout), wanted, "{}", engine.log_tail());
-        // Among what the terminal and ctr say.
+        // Among the output of the terminal and of ctr.
         let said = on_a_terminal(&engine, &tools, &app);
         let has = |line: &str| said.lines().any(|said| said.ends_with(line));
         assert!(wanted.lines().all(has), "{said}\n{}", engine.log_tail());
     }
-    // A probe that fails has its own exit code, and a program that is not there its own words.
+    // A failing probe has its own exit code, and a missing program its own message.
     let channel = engine.containerd.channel().await;
     let said = exec_sync(channel.clone(), &app, &["/bin/sh", "-c", "exit 3"]).await.unwrap();
     assert_eq!(said.exit_code, 3);
@@ -112,7 +112,7 @@ async fn a_cdi_device_keeps_its_mode_and_an_exec_has_its_group() {
     daemon.wait().unwrap();
 }
 
-/// The network namespace that a request names.
+/// The network namespace in a request.
 fn network(request: &dyn MessageDyn) -> Option<String> {
     let request = scripted_plugin::json_of(request);
     let namespaces = request["pod"]["linux"]["namespaces"].as_array()?;
@@ -165,12 +165,12 @@ async fn a_plugin_enters_the_network_namespace_of_a_stopping_pod() {
         let app = cri::create(&mut cri, &id, pod.config.clone(), pod.app.clone()).await;
         start(&mut cri, &app).await.unwrap();
         if is_stopped_twice {
-            // kubelet may: it is idempotent.
+            // kubelet may repeat this, because the call is idempotent.
             let stop = super::messages::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
             cri.stop_pod_sandbox(stop).await.unwrap();
         }
         end_pod(&mut cri, &id).await;
-        // An event is told before the plugin has entered the namespace.
+        // An event may be recorded before the plugin has entered the namespace.
         engine.wait_until("the pod's end is told", || {
             entered.lock().unwrap().iter().any(|(event, _)| event == "RemovePodSandbox")
         });

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What containerd 2.4.2's own NRI says of a pod, and what nri-runc says of the same pod on the
-//! same containerd, live: two pods of different shape, three runtimes. Field by field, by the
-//! rules of `tests/bundle/fidelity`; ids are words. Part of `make interop`, which builds the parts.
+//! Compares the messages of containerd 2.4.2's own NRI about a pod with those of nri-runc about the
+//! same pod on the same containerd, live: two pods of different shape, three runtimes. Field by
+//! field, by the rules of `tests/bundle/fidelity`; IDs are replaced by words. Part of `make
+//! interop`, which builds the parts.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use super::host::{self, Engine, Parts};
 const ENGINE: &str = "containerd-2.4.2 live";
 const HANDLERS: [(&str, Passes); 2] = [("lean", Passes::None), ("rich", Passes::All)];
 
-/// What a recorder heard of each pod.
+/// The events that a recorder received of each pod.
 type Lives = Vec<(&'static str, Life)>;
 
 fn shapes(engine: &Engine) -> [(&'static str, Pod); 2] {
@@ -37,8 +38,8 @@ async fn heard(engine: &Engine, socket: &str) -> Lives {
     lives
 }
 
-/// The same containerd twice: with its own NRI and the runtime itself, then without it and with
-/// us before the runtime.
+/// Runs the same containerd twice: with its own NRI and the plain runtime, then without it and with
+/// nri-runc before the runtime.
 async fn both(version: u8, containerd: &Path, tools: &Path, runc: &Path) -> (Lives, Lives) {
     let own = Wanted { version, handlers: &HANDLERS, runtime: runc, has_nri: true };
     let ours = Wanted { runtime: Path::new(env!("CARGO_BIN_EXE_nri-runc")), has_nri: false, ..own };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What containerd 2.4.2's own metrics page counts of NRI during one pod's life, and what ours
-//! counts of the same pod with the same plugins on the same containerd: the four metrics have the
-//! same rows, numbers and buckets. Part of `make interop`, which builds that containerd.
+//! Compares the NRI metrics of containerd 2.4.2 during one pod's lifecycle with those of nri-runc
+//! for the same pod, plugins and containerd: the four metrics have the same rows, numbers and
+//! buckets. Part of `make interop`, which builds that containerd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ struct Counted {
     bounds: BTreeSet<String>,
 }
 
-/// The four metrics of a page; times are no rows, because no two lives take the same.
+/// The four metrics of a page, without times, which differ in each run.
 fn counted(page: &str) -> Counted {
     let mut counted = Counted { rows: BTreeMap::new(), bounds: BTreeSet::new() };
     for line in page.lines().filter(|line| line.starts_with("containerd_nri_")) {
@@ -54,7 +54,7 @@ fn free_address() -> String {
 
 fn page(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    // In version 1.0, so that the page does not come in chunks.
+    // In HTTP 1.0, so that the page is not chunked.
     let request = "GET /v1/metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = String::new();
@@ -62,8 +62,8 @@ fn page(address: &str) -> String {
     response
 }
 
-/// A plugin that hears everything, one that asks for an update of another container, and one that
-/// fails an event which nothing can refuse any more.
+/// A plugin that receives everything, one that requests an update of another container, and one
+/// that fails an event which can no longer be refused.
 fn connect_plugins(socket: &Path) -> Recorder {
     let recorder = Recorder::connect(socket.to_owned());
     let mut update = update_of("nobody", &json!({"cpu": {"shares": 300}}));
@@ -98,14 +98,14 @@ fn wait_for_row(
     text
 }
 
-/// The pages' numbers after one pod's life with these plugins.
+/// The pages' numbers after one pod's lifecycle with these plugins.
 async fn life(engine: &Engine, socket: &str, read: impl Fn() -> String) -> Counted {
     let recorder = connect_plugins(&engine.path(socket));
     wait_for_row(engine, &read, "containerd_nri_active_plugins_total", 3.0);
     let mut cri = engine.client().await;
     pods::live(&mut cri, &pods::lean(engine.cgroup())).await;
     recorder.wait_for("RemovePodSandbox");
-    // The last plugin is asked last.
+    // Plugins are asked in order, so the last one marks the end.
     let last = "containerd_nri_plugin_invocations_total{";
     let is_told = |page: &str| {
         page.lines().any(|line| {

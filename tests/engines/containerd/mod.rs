@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real containerd calls nri-runc in place of runc, through its CRI; a plugin that knows
-//! nothing of us changes the containers; the real runc runs the result. The test looks inside.
+//! A real containerd calls nri-runc instead of runc, through its CRI; a plugin that does not know
+//! nri-runc changes the containers; the real runc runs the result. The tests check the values inside.
 
 mod adopted;
 mod config;
@@ -67,7 +67,7 @@ fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> Strin
 }
 
 fn look_inside(engine: &Engine, id: &str, pid: u64) {
-    // The engine is done when init is let go; its program follows a moment later.
+    // The engine is done when init is released, which executes its program a moment later.
     let environ = format!("/proc/{pid}/environ");
     let environ = || std::fs::read_to_string(&environ).unwrap();
     engine.wait_until("the program runs", || environ().contains("FROM=pod"));
@@ -133,7 +133,7 @@ async fn a_pod_on_containerd_is_adjusted_and_has_all_events() {
         let end = ["StopContainer", "RemoveContainer"];
         assert_eq!(events, [&begin[..], between, &end[..]].concat(), "{name}");
     }
-    // The engine removes containers with their pod, in no order of its own.
+    // The engine removes containers with their pod, in no particular order.
     let place = |line: &str| told.iter().position(|told| told == line).unwrap();
     for removed in ["RemoveContainer app", "RemoveContainer short"] {
         assert!(place("StopContainer app") < place(removed), "{told:?}");
@@ -174,14 +174,14 @@ fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>
         .as_array()
         .and_then(|list| list.iter().find(|c| c["name"] == "short")?["pid"].as_u64())
         .unwrap_or(0);
-    // A zombie has no command line: the process has ended, whoever reaps it.
+    // A zombie has no command line: the process has exited, whichever process reaps it.
     let alive =
         || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
     engine.wait_until("the process ends", || !alive());
     let ended = Instant::now();
     engine.wait_until("the stop is told", || heard(told, "StopContainer short"));
-    // The plugin is told within 100 ms where nothing else runs; a daemon that only looks from time to
-    // time would take its minute.
+    // The plugin receives it within 100 ms on an idle machine; a polling daemon would need its
+    // minute.
     assert!(ended.elapsed() < Duration::from_secs(50), "{:?}", ended.elapsed());
 }
 

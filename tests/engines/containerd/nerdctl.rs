@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers of `nerdctl run --runtime`, as `docs/install.md` shows it: what plugins are told of
-//! them against what nerdctl says, and what they set is in them.
+//! Containers of `nerdctl run --runtime`, as in `docs/install.md`: the messages of plugins are
+//! compared with nerdctl's output, and their values are found inside.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -16,16 +16,17 @@ use super::host::{self, Engine, Parts};
 const IMAGE: &str = "localhost/busybox:1";
 const MIB: u64 = 1 << 20;
 
-/// nerdctl on a containerd of its own.
+/// nerdctl on a separate containerd.
 struct Nerdctl {
     engine: Engine,
     program: PathBuf,
-    /// containerd's. The runtime's state directory has its name, below one of the machine's.
+    /// containerd's namespace. The runtime's state directory has its name, below one of the
+    /// machine's.
     namespace: String,
 }
 
 impl Nerdctl {
-    /// With its image; `None` after saying why the test is skipped.
+    /// With its image; `None` after printing why the test is skipped.
     fn new() -> Option<Self> {
         let tools = host::tools()?;
         let program = tools.join("nerdctl");
@@ -62,7 +63,7 @@ impl Nerdctl {
         command.output().unwrap()
     }
 
-    /// What it prints; it must succeed.
+    /// Runs nerdctl successfully; returns its output.
     #[track_caller]
     fn good(&self, words: &[&str]) -> String {
         let output = self.call(words);
@@ -71,7 +72,7 @@ impl Nerdctl {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// `nerdctl run` of the image's own program, through us.
+    /// `nerdctl run` of the image's own program, through nri-runc.
     fn run(&self, name: &str, more: &[&str]) -> Output {
         let us = env!("CARGO_BIN_EXE_nri-runc");
         let cgroup = format!("/{}", self.engine.cgroup());
@@ -85,7 +86,7 @@ impl Nerdctl {
         all[0].clone()
     }
 
-    /// Connects a plugin; its events, and each with its request.
+    /// Connects a plugin; returns its events, and each with its request.
     fn plugin(&self, script: Script) -> (Arc<Mutex<Vec<String>>>, Heard) {
         let (script, requests) = listening(script);
         let socket = self.engine.path("nri.sock");
@@ -113,13 +114,13 @@ impl Drop for Nerdctl {
     }
 }
 
-/// The request of an event's first time.
+/// The first request of an event.
 fn first(requests: &Heard, event: &str) -> Value {
     let requests = requests.lock().unwrap();
     requests.iter().find(|(name, _)| name == event).unwrap().1.clone()
 }
 
-/// A plugin that sets a variable and owns the number of processes.
+/// A plugin that sets a variable and owns the pids limit.
 fn adjusting() -> Script {
     Adjustment::new().env("HELLO", "there").resources(Resources::new().pids_limit(77)).into()
 }
@@ -168,7 +169,7 @@ fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Heard)
     assert_eq!([&pod["name"], &pod["namespace"]], ["web", nerdctl.namespace.as_str()]);
     let us = env!("CARGO_BIN_EXE_nri-runc");
     assert_eq!((&pod["runtimeHandler"], &container["labels"]["app"]), (&json!(us), &json!("web")));
-    // Its own labels are in containerd's record, and not among those that it shows.
+    // nerdctl's own labels are in containerd's record, but not among those that it shows.
     for (key, value) in inspect["Config"]["Labels"].as_object().unwrap() {
         assert_eq!([&pod["labels"][key], &container["labels"][key]], [value; 2], "{key}");
     }

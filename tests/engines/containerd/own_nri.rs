@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd 2.4.2 with the configuration that it prints as its default, whose own NRI is on: a
-//! plugin that knows nothing but the usual socket is containerd's, then ours after `install
-//! --take-over-nri`, then containerd's again after `uninstall`. Each time it adjusts a pod. Beside
-//! each other, on two sockets, both have plugins that adjust one container.
+//! containerd 2.4.2 with its default configuration, in which its own NRI is on: a plugin that knows
+//! only the usual socket belongs to containerd, to nri-runc after `install --take-over-nri`, and to
+//! containerd again after `uninstall`. Each time it adjusts a pod. Side by side, on two sockets,
+//! both have plugins that adjust one container.
 //!
-//! The usual socket is in `/run/nri`, which is a mount of this test's own.
+//! The usual socket is in `/run/nri`, which is a private mount of this test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,14 +21,14 @@ use super::cgroup_file;
 use super::host::{self, Engine, Parts};
 
 const SOCKETS: &str = "/run/nri";
-/// How many pods a plugin may miss while it reconnects.
+/// Number of pods that a plugin may miss while it reconnects.
 const ATTEMPTS: u32 = 100;
 const CPU: &str = r#"{"cpu": {"shares": 512}}"#;
 
-/// An empty folder for the usual plugin socket, for this thread and what it starts.
+/// An empty folder for the usual plugin socket, for this thread and its children.
 struct SocketFolder {
     is_new: bool,
-    /// One test at a time: whoever removes the folder would take another's mount with it.
+    /// One test at a time, because removing the folder would remove another test's mount.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -62,8 +62,8 @@ fn command(program: &Path) -> Command {
     Command::new(program)
 }
 
-/// What containerd prints as its default, with folders of the test's own, no AppArmor, and the
-/// image and the limits of a machine without a registry.
+/// The default configuration that containerd prints, with private folders, without AppArmor, and
+/// with the image and the limits of a machine without a registry.
 fn default_configuration(containerd: &Path, runc: &Path, dir: &Path) -> String {
     let printed = command(&containerd.join("containerd")).args(["config", "default"]).output();
     let mut text = String::from_utf8(printed.unwrap().stdout).unwrap();
@@ -91,7 +91,7 @@ fn default_configuration(containerd: &Path, runc: &Path, dir: &Path) -> String {
     text
 }
 
-/// containerd, and a host whose undo record is below a folder of the test's own.
+/// containerd, and a host with its undo record below a private folder.
 struct Node {
     engine: Engine,
     before: String,
@@ -117,7 +117,7 @@ impl Node {
             let target = Path::new("/").join(first);
             link(&target.display().to_string(), &first.as_os_str().to_string_lossy());
         }
-        // nri-runc is configured to use the usual socket by saying nothing of it.
+        // nri-runc uses the usual socket by default.
         let config = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
         let own = format!("socket_path = \"{}\"\n", engine.path("nri.sock").display());
         assert!(config.contains(&own), "{config}");
@@ -133,7 +133,7 @@ impl Node {
         Self { engine, before }
     }
 
-    /// An admin verb on that host; what it prints, or its line.
+    /// Runs an admin verb on that host; returns its output, or its error line.
     fn nri(&self, words: &[&str]) -> Result<Value, String> {
         let config = self.engine.path("host.toml").display().to_string();
         let output = self.engine.nri(&[&["--config", config.as_str()], words].concat());
@@ -168,8 +168,8 @@ impl Node {
         (row["ok"] == true, format!("{} ({})", row["detail"], row["hint"]))
     }
 
-    /// Runs a pod with this handler until the plugin has adjusted one, and removes it; what we
-    /// say of the changes of its container.
+    /// Runs pods with this handler until the plugin has adjusted one, and removes them; returns
+    /// nri-runc's explanation of that container.
     async fn adjusted(&self, cri: &mut Cri, name: &str, handler: &str) -> Result<Value, String> {
         let mut attempt = 0;
         loop {
@@ -194,7 +194,7 @@ impl Node {
     }
 }
 
-/// The sample that knows the usual socket alone, and comes back when it loses it.
+/// The sample plugin, which knows only the usual socket and reconnects.
 fn plugin(log: &Path) -> Started {
     let mut command = command(&example("resource_defaults"));
     let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
@@ -207,7 +207,7 @@ fn parts() -> Option<(PathBuf, PathBuf, PathBuf)> {
     Some((tools::newer("containerd-2.4.2")?, host::tools()?, runc))
 }
 
-/// The engine serves the plugin, and we say so with the command; nothing is registered yet.
+/// The engine serves the plugin, which is reported with the command; nothing is registered yet.
 fn is_refused_until_somebody_decides(node: &Node) {
     let refusal = node.install(&[]).unwrap_err();
     for words in ["containerd (process ", "serves NRI itself", "--take-over-nri", "--beside"] {
@@ -266,7 +266,7 @@ async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
     let _none_of_ours = node.adjusted(&mut cri, "again", "").await;
 }
 
-/// As after `install --beside`, whose drop-in the configuration of this test has in it.
+/// As after `install --beside`; the configuration of this test has that drop-in's settings.
 #[tokio::test]
 async fn two_nris_side_by_side_both_adjust_one_container() {
     let Some((containerd, tools, runc)) = parts() else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A promise to a CDI device that a pod's container of containerd 2.4.2 is given, which containerd's record names.
+//! A promise by a CDI device that containerd 2.4.2 gives to a pod's container, which containerd's record names.
 
 use std::path::Path;
 

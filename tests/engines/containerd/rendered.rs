@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! k3s and RKE2, which write their containerd's file anew at each start: a stand-in renders it with Go's
-//! `text/template`, as they do, and becomes a real containerd. nri-runc is registered, the engine
-//! started again, a pod adjusted, and nri-runc unregistered; then every byte is as before.
+//! k3s and RKE2, which write their containerd's file at each start: a replacement renders it with Go's
+//! `text/template`, as they do, and executes a real containerd. nri-runc is registered, the engine
+//! restarted, a pod adjusted, and nri-runc unregistered; then every byte is as before.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ struct Rancher {
     program: &'static str,
     /// The template that its owner may write.
     template: &'static str,
-    /// Its own base, for the folder that everything is in.
+    /// Its own base, for the folder of all its files.
     base: fn(&Path, &Path) -> String,
-    /// What `install` is told besides.
+    /// Further arguments of `install`.
     words: &'static [&'static str],
-    /// The file that is there then, in the folder of the configuration.
+    /// The file that `install` writes into the folder of the configuration.
     writes: &'static str,
 }
 
-/// Files below a folder, and what is in them.
+/// The files below a folder, with their content.
 fn files(folder: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -49,9 +49,9 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, String> {
 struct Registered<'r> {
     rancher: &'r Rancher,
     engine: Engine,
-    /// Where the configuration is.
+    /// The folder of the configuration.
     folder: PathBuf,
-    /// From where it is started again.
+    /// The programs for its restart.
     _programs: tempfile::TempDir,
 }
 
@@ -99,7 +99,7 @@ impl<'r> Registered<'r> {
         Some(Self { rancher, engine, folder, _programs: programs })
     }
 
-    /// An admin verb on that host; what it prints, and whether it failed.
+    /// Runs an admin verb on that host; returns whether it succeeded, and its output.
     fn nri(&self, words: &[&str]) -> (bool, Value, String) {
         let config = self.engine.path("host.toml").display().to_string();
         let output = self.engine.nri(&[&["--config", config.as_str()], words].concat());
@@ -108,7 +108,7 @@ impl<'r> Registered<'r> {
         (output.status.success(), document, said)
     }
 
-    /// Registers; whether that changed something.
+    /// Registers; returns whether that changed anything.
     fn install(&self) -> bool {
         let main = self.folder.join("config.toml").display().to_string();
         let binary = env!("CARGO_BIN_EXE_nri-runc");
@@ -120,7 +120,7 @@ impl<'r> Registered<'r> {
         document["changed"] == true
     }
 
-    /// What `check` says of the registration.
+    /// The row of `check` about the registration.
     fn checked(&self) -> (bool, String) {
         let (_, said, _) = self.nri(&["check"]);
         let mut findings = said.as_array().unwrap().iter();
@@ -137,7 +137,7 @@ impl<'r> Registered<'r> {
         std::fs::read_to_string(self.folder.join("config.toml")).unwrap()
     }
 
-    /// Registers twice, which is once, without touching the rendered file.
+    /// Registers twice, of which only the first has an effect, without changing the rendered file.
     fn registers(&mut self) {
         let rendered = self.rendered();
         assert!(self.install());
@@ -152,7 +152,7 @@ impl<'r> Registered<'r> {
         assert!(!self.install(), "after a start it changed something");
     }
 
-    /// A pod with the handler is adjusted, and keeps the registration as long as it is there.
+    /// A pod with the handler is adjusted, and keeps the registration as long as it exists.
     async fn is_used(&self) {
         let mut daemon = self.engine.start_daemon();
         let _heard = test_support::scripted_plugin::connect(
@@ -208,7 +208,7 @@ async fn is_registered_used_and_unregistered(rancher: &Rancher, containerd: &Pat
     registered.unregisters(&before).await;
 }
 
-/// Version 2, with what k3s and RKE2 write on containerd 1.x.
+/// Version 2, with the settings of k3s and RKE2 on containerd 1.x.
 fn base_2(dir: &Path, _runc: &Path) -> String {
     let dir = dir.display();
     format!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sample plugins that inject hooks and resource limits, and the one that prints what changed,
-//! as programs beside a real containerd: the hooks run, the limits hold, the changes are printed,
-//! and an annotation that means nothing refuses the container.
+//! The sample plugins that inject hooks and resource limits, and the one that prints changes, as
+//! programs with a real containerd: the hooks run, the limits are in force, the changes are
+//! printed, and an invalid annotation refuses the container.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn command(program: &Path) -> Command {
     Command::new(program)
 }
 
-/// Starts a sample, which writes to `NAME.out`, and waits until it takes part.
+/// Starts a sample, which writes to `NAME.out`, and waits until it is synchronized.
 pub(super) fn sample(engine: &Engine, name: &str, id: &str, more: &[&str]) -> Started {
     let file = || {
         let path = engine.path(&format!("{name}.out"));
@@ -35,7 +35,7 @@ pub(super) fn sample(engine: &Engine, name: &str, id: &str, more: &[&str]) -> St
     started
 }
 
-/// A program that keeps the state which it is called with, by its argument; hooks that run it.
+/// A program that stores the state of its call, by its argument; and hooks that run it.
 fn write_hooks(engine: &Engine) -> String {
     let program = engine.path("hook");
     put_with(&program, "#!/bin/sh\ncat >>\"$0.$1\"\n", 0o755);
@@ -60,7 +60,7 @@ fn called(engine: &Engine, stage: &str) -> Vec<Value> {
     states.map_while(Result::ok).collect()
 }
 
-/// A pod with limits for two of its containers, of which one means nothing.
+/// A pod with limits for two of its containers, one of which is invalid.
 async fn run_pod(engine: &Engine, cri: &mut Cri) -> String {
     let mut config = cri::pod(engine.cgroup(), "web");
     for (name, limits) in [

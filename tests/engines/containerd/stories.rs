@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Three days of a platform team, on a containerd whose pods come and go meanwhile: a policy changes,
-//! a plugin is rolled out, the program is upgraded. No container is created by the wrong rule, without
-//! the plugin, or not at all; the longest wait for a container is printed.
+//! Three days of a platform team, on a containerd whose pods change meanwhile: a policy changes, a
+//! plugin is rolled out, the program is upgraded. Every container is created, with the plugin and by
+//! the right rule; the longest wait for a container is printed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use test_support::{Started, scripted_plugin};
 
 use super::host::{self, Engine};
 
-/// How many pods have their containers created at the same time.
+/// Number of pods whose containers are created at the same time.
 const PODS: usize = 4;
 
-/// A container that was asked for: when, how long it took until it ran, and what its program was
-/// given as `VERSION`, or why there is none.
+/// A requested container: the time, the duration until it ran, and its program's `VERSION`, or the
+/// reason of a failure.
 struct Made {
     asked: Instant,
     took: Duration,
     outcome: Result<Option<String>, String>,
 }
 
-/// Pods that create one container after the other until they are told to stop.
+/// Pods that create one container after the other until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     pods: Vec<tokio::task::JoinHandle<Vec<Made>>>,
@@ -53,7 +53,7 @@ impl Load {
         Self { stop, pods }
     }
 
-    /// Everything that was made, in the order in which it was asked for.
+    /// All requested containers, in the order of the requests.
     async fn end(self) -> Vec<Made> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
@@ -65,7 +65,7 @@ impl Load {
     }
 }
 
-/// Creates a container, starts it, looks inside, and ends it.
+/// Creates a container, starts it, reads its variable, and ends it.
 async fn make(cri: &mut Cri, pod_id: &str, pod: &messages::PodSandboxConfig) -> Made {
     let asked = Instant::now();
     let request = messages::CreateContainerRequest {
@@ -85,14 +85,14 @@ async fn make(cri: &mut Cri, pod_id: &str, pod: &messages::PodSandboxConfig) -> 
     Made { asked, took, outcome }
 }
 
-/// The variable that the plugin sets, as the container's program has it.
+/// The variable that the plugin sets, in the container's program.
 async fn version(cri: &mut Cri, id: &str) -> Option<String> {
     let pid = cri::info(cri, id).await["pid"].as_u64().unwrap();
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < Duration::from_secs(60), "the program of {id} does not run");
         let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap_or_default();
-        // The engine's own variable: the program runs, not the runtime's init.
+        // The engine's own variable shows that the program runs, not the runtime's init.
         if environ.split('\0').any(|variable| variable == "FROM=pod") {
             let mut variables = environ.split('\0');
             return variables
@@ -114,7 +114,7 @@ fn begin(tools: &std::path::Path) -> (Arc<Engine>, Started) {
     (Arc::new(engine), daemon)
 }
 
-/// A command of the operator, while the load goes on.
+/// A command of the operator, during the load.
 async fn command(engine: &Arc<Engine>, word: &'static str) -> std::process::Output {
     let engine = Arc::clone(engine);
     tokio::task::spawn_blocking(move || engine.nri(&[word])).await.unwrap()
@@ -126,12 +126,12 @@ fn synchronized(engine: &Engine) {
     });
 }
 
-/// So much of the load.
+/// Waits for some of the load.
 async fn a_while() {
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
-/// Prints what a story came to. Durations are figures for its reader; nothing depends on them.
+/// Prints the results. The durations are only for the reader.
 #[expect(clippy::print_stderr, reason = "figures of a story")]
 fn tell(story: &str, made: &[Made]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin on the template beside containerd 2.4.2: on its own NRI, then on nri-runc.
+//! The plugin from the template with containerd 2.4.2: on its own NRI, then on nri-runc.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use test_support::{Started, is_synchronized, template, tools};
 use super::host::{self, Engine};
 use crate::template::{Node, adjusts_through_restarts, logged};
 
-/// With the daemon where that serves the plugin.
+/// With the daemon if that serves the plugin.
 struct Served {
     engine: Engine,
     daemon: Option<Started>,
@@ -33,7 +33,7 @@ impl Node for Served {
         }
         self.engine.containerd.run();
         let mut cri = self.engine.client().await;
-        // It answers `ctr` before its CRI.
+        // It responds to `ctr` before its CRI does.
         while cri.version(VersionRequest::default()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

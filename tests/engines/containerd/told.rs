@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins receive of containers that another plugin adjusted: one pod with a container for
-//! each area of an adjustment, on containerd 2.4.2's own NRI and on nri-runc, live. A plugin behind
-//! the adjusting one receives the events, another connects later and is synchronized. Field by
-//! field, but for the differences of `docs/nri-differences.md`. Part of `make interop`.
+//! The messages of plugins about containers that another plugin adjusted: one pod with a container
+//! for each area of an adjustment, on containerd 2.4.2's own NRI and on nri-runc, live. A plugin
+//! behind the adjusting one receives the events, another connects later and is synchronized.
+//! Compared field by field, except for the differences of `docs/nri-differences.md`. Part of `make
+//! interop`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,22 +27,22 @@ const ENGINE: &str = "containerd-2.4.2 live";
 /// The container whose program does not exist: the runtime refuses it.
 const REFUSED: &str = "refused";
 
-/// Containers with RDT settings and an RDT class, where the machine has no resctrl: we refuse them
-/// before the runtime does.
+/// Containers with RDT settings and an RDT class: without resctrl nri-runc refuses them before the
+/// runtime does.
 const RDT: [&str; 2] = ["rdt", "rdt-class"];
 
 fn has_resctrl() -> bool {
     Path::new("/sys/fs/resctrl/schemata").exists()
 }
 
-/// The container with a CDI device, looked at from inside.
+/// The container with a CDI device, read inside.
 const CDI: &str = "cdi";
 
-/// An area, what a plugin answers for the container of its name, and the fields that differ by
-/// intent, each with its ID in `docs/nri-differences.md`.
+/// An area, a plugin's response for the container of its name, and the fields that differ
+/// intentionally, each with its ID in `docs/nri-differences.md`.
 type Area = (&'static str, Value, &'static [(&'static str, &'static str)]);
 
-/// No area of it: the block I/O and RDT classes and the huge pages that a machine may lack.
+/// All areas except for the block I/O and RDT classes and the huge pages, which a machine may lack.
 fn areas(cgroup: &str) -> Vec<Area> {
     [lists(), linux(cgroup)].concat()
 }
@@ -181,7 +182,8 @@ fn write_device(dir: &Path) {
     nri_runc::testing::files::replace(&file, spec.to_string().as_bytes()).unwrap();
 }
 
-/// What plugins received of each container, and what the one with the device says of itself.
+/// The messages that plugins received of each container, and the output inside the one with the
+/// device.
 struct Heard {
     of: BTreeMap<&'static str, Told>,
     inside: String,
@@ -220,7 +222,7 @@ async fn heard(engine: &Engine, socket: &str) -> Heard {
     life.extend(snapshot.into_iter().map(|it| ("Synchronize".into(), json!({"container": it}))));
     let mut of: BTreeMap<&'static str, Told> = BTreeMap::new();
     for (event, request) in life {
-        // What validators are asked is the adjustment (`tests/adaptation`), not the container.
+        // Validators receive the adjustment (`tests/adaptation`), not the container.
         if event == Event::ValidateContainerAdjustment.name() {
             continue;
         }
@@ -243,7 +245,7 @@ async fn inside(engine: &Engine, ids: &[(String, &str)]) -> String {
     String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
 }
 
-/// The same containerd twice: with its own NRI and the runtime itself, then with us.
+/// Runs the same containerd twice: with its own NRI and the plain runtime, then with nri-runc.
 async fn both(containerd: &Path, tools: &Path, runc: &Path) -> (Heard, Heard) {
     const HANDLERS: [(&str, Passes); 1] = [("rich", Passes::All)];
     let own = Wanted { version: 4, handlers: &HANDLERS, runtime: runc, has_nri: true };
@@ -279,7 +281,7 @@ fn meant(differences: &[(&str, &str)]) -> Vec<Meant> {
     let rows =
         differences.iter().map(|(field, id)| format!("| `{ENGINE}` | all | `{field}` | {id} |\n"));
     let rows = format!("## Intended differences\n{}", rows.collect::<String>());
-    // Those of the area first: each has to be needed.
+    // Those of the area first: each must be needed.
     let mut all = compare::meant(&rows);
     all.extend(compare::meant(&page("docs/compatibility.md")));
     all
@@ -303,7 +305,7 @@ async fn adjusted_containers_equal_containerds_own_nri() {
             problems.push(format!("{name}: {line}"));
         }
         for (row, (field, id)) in differences.iter().enumerate() {
-            // An order that is random may be the document's.
+            // A random order may equal the document's by chance.
             let is_needed = result.used.contains(&row) || *id == "BUG-06";
             if !is_needed || !listed.contains(&format!("| {id} |")) {
                 problems.push(format!("{name}: {field} does not differ, or {id} is not listed"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kubelet and kubectl do with a running container, on containerd 2.4.2 through nri-runc, while
+//! Calls of kubelet and kubectl for a running container, on containerd 2.4.2 through nri-runc, while
 //! a plugin adjusts the container: ExecSync, Exec (with and without a terminal), Attach, PortForward,
-//! ContainerStats, ReopenContainerLog, and StopPodSandbox again and again. The client is written in
-//! Go, on the packages that kubectl uses (`tests/interop/cri`). Skipped without Go.
+//! ContainerStats, ReopenContainerLog, and repeated StopPodSandbox. The client is written in Go, with
+//! the packages of kubectl (`tests/interop/cri`). Skipped without Go.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::messages::{ContainerConfig, PodSandboxConfig};
 
 const HANDLERS: [(&str, Passes); 1] = [("nri-runc", Passes::All)];
 
-/// Answers each line of its input; says when it has started.
+/// Answers each line of its input; prints a line when it has started.
 const ANSWERS: &str = "echo started; while read -r line; do echo \"heard $line $HELLO\"; done";
 
 /// An engine and a client of its CRI.
@@ -51,7 +51,7 @@ impl Node {
         child.wait_with_output().unwrap()
     }
 
-    /// What it printed, where it is to succeed.
+    /// Runs it successfully; returns its output.
     #[track_caller]
     fn ask(&self, words: &[&str], input: &str) -> (String, String) {
         let output = self.run(words, input);
@@ -86,7 +86,7 @@ impl Node {
     }
 }
 
-/// Each sees the container as the plugin has made it: the mount is there.
+/// Each process sees the container with the plugin's mount.
 fn commands_run_inside(node: &Node, app: &str) {
     let look = "cat /data/hello; echo oops >&2; exit 7";
     let got = node.json(&["execsync", app, "/bin/sh", "-c", look]);
@@ -109,7 +109,7 @@ fn commands_run_inside(node: &Node, app: &str) {
     assert!(!output.status.success() && error.contains("/bin/none"), "{error}");
 }
 
-/// As a log rotation does: the file is moved away, and the engine told to open another.
+/// As a log rotation does: the file is renamed, and the engine is asked to open another one.
 fn the_log_can_be_moved_away(node: &Node, app: &str) {
     let logs = node.engine.path("logs");
     assert!(node.log("app.log").contains("F started\n"));
@@ -158,11 +158,11 @@ async fn every_kubectl_command_on_a_container_works_through_us() {
     for event in ["StopContainer app", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(told.iter().filter(|line| *line == event).count(), 1, "{event}: {told:?}");
     }
-    // Stopping one that is gone is no error for an engine either.
+    // Stopping a removed pod is not an error for an engine either.
     node.ask(&["stop", &pod], "");
 }
 
-/// The port is one of the pod's own network, where nobody else can have it.
+/// The port is in the pod's own network, where no other process can have it.
 #[tokio::test]
 async fn a_port_of_a_pod_with_its_own_network_is_forwarded() {
     let Some(node) = Node::start() else { return };

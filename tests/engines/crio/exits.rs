@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Exit codes where the kernel reports none (before Linux 6.15): they come from conmon.
+//! Exit codes if the kernel reports none (before Linux 6.15): they come from conmon.
 
 use nix::sys::signal::{Signal, kill};
 use test_support::cri::{self, container};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CRI-O, built and not installed, on a host of its own: a mount namespace in which `/etc`, `/run`
-//! and `/var/lib` are this test's. So everything lies at the paths that the documentation names.
-//! It is stopped by pid, and everything of it goes when it is dropped.
+//! CRI-O, built and not installed, on a private host: a mount namespace with separate `/etc`, `/run` and
+//! `/var/lib`, so that every file is at its documented path. It is stopped by PID, and all its files are
+//! removed on drop.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -17,7 +17,7 @@ use test_support::{
     Script, example, is_synchronized, leftovers, scripted_plugin, skip, tools, wait_until,
 };
 
-/// What the namespace holds; it lives as long as its standard input.
+/// A process that holds the namespace as long as its standard input is open.
 const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
@@ -29,8 +29,8 @@ touch "$1/held"
 exec cat
 "#;
 
-/// As a distribution's package has it, for a machine without a registry and with no more than the
-/// programs of these tests.
+/// As in a distribution's package, for a machine without a registry and with only the programs of these
+/// tests.
 const CRIO: &str = r#"# Ours. Ask ops before you change it.
 [crio]
 storage_driver = "vfs"
@@ -56,7 +56,7 @@ pause_image = "localhost/busybox:1"
 plugin_dirs = ["DIR/cni-bin"]
 "#;
 
-/// runc, but an infrastructure container's score of -998, which takes CAP_SYS_RESOURCE, is 0.
+/// runc, with a score of 0 instead of an infrastructure container's -998, which needs CAP_SYS_RESOURCE.
 const RUNC: &str = r#"#!/bin/sh
 before=
 for word; do
@@ -66,14 +66,14 @@ done
 exec TOOLS/runc "$@"
 "#;
 
-/// The same for crun, with its library: it executes a copy of itself, from which $ORIGIN does not lead there.
+/// Likewise for crun, with its library: it executes a copy of itself, for which $ORIGIN does not lead there.
 const CRUN: &str = "exec env LD_LIBRARY_PATH=TOOLS/../lib TOOLS/crun";
 
-/// The files of CRI-O's configuration: its package's, and ours.
+/// The files of CRI-O's configuration: its package's, and nri-runc's.
 pub(super) const OF_PACKAGE: &str = "etc/crio/crio.conf.d/10-crio.conf";
 pub(super) const OF_NRI_RUNC: &str = "etc/crio/crio.conf.d/50-nri-runc.conf";
 
-/// Where it serves the CRI.
+/// The socket of its CRI.
 pub(super) const SOCKET: &str = "/run/crio/crio.sock";
 
 pub(super) struct CrioHost {
@@ -87,7 +87,7 @@ pub(super) struct CrioHost {
 }
 
 impl CrioHost {
-    /// The host before anything runs; `None` after saying why the test is skipped.
+    /// The host before any process; `None` after printing why the test is skipped.
     pub(super) fn new() -> Option<Self> {
         let tools = tools::find_built(&["busybox", "conmon", "crio", "pinns", "podman", "runc"])?;
         let temp = tempfile::Builder::new().prefix("nri").tempdir().unwrap();
@@ -119,9 +119,9 @@ impl CrioHost {
         Some(host)
     }
 
-    /// Podman puts it into the storage that both have.
+    /// Podman imports it into the storage that both use.
     fn import_image(&self) {
-        // Podman's locks are in memory that all hosts share: two that make them at once fail.
+        // Podman's locks are in memory that all hosts share: two that create them at once fail.
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let script = "mkdir -p image/bin image/data && cp \"$1\" image/bin/busybox && \
@@ -165,12 +165,12 @@ impl CrioHost {
         test_support::cgroup::of_engine(&name)
     }
 
-    /// A file or socket of that host, seen from here.
+    /// A file or socket of that host, by its path outside.
     pub(super) fn seen(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
 
-    /// A program on that host, to be started.
+    /// A command for a program on that host.
     pub(super) fn inside(&self, program: &Path) -> Command {
         let mut call = command(Path::new("nsenter"));
         call.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("--").arg(program);
@@ -178,7 +178,7 @@ impl CrioHost {
         call
     }
 
-    /// Any program on that host. Output goes through files: a monitor may keep a pipe open.
+    /// Runs a program on that host. Output goes through files, because a monitor may keep a pipe open.
     pub(super) fn call(&self, program: &Path, words: &[&str]) -> Output {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         let (out, err) = (self.path(&format!("out{number}")), self.path(&format!("err{number}")));
@@ -187,7 +187,7 @@ impl CrioHost {
         Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
     }
 
-    /// `nri-runc nri …`; what it prints, or its line.
+    /// Runs `nri-runc nri …`; returns its output, or its error line.
     pub(super) fn nri(&self, words: &[&str]) -> Result<Value, String> {
         let output = self.call(&self.path("nri-runc"), &[&["nri", "--json"], words].concat());
         if output.status.success() || words == ["check"] {
@@ -203,7 +203,7 @@ impl CrioHost {
         (row["ok"] == true, format!("{} ({})", row["detail"], row["hint"]))
     }
 
-    /// Starts CRI-O, and waits until it answers.
+    /// Starts CRI-O, and waits until it responds.
     pub(super) async fn start(&mut self) -> Cri {
         let log = file(&self.path("crio.log"));
         let mut crio = self.inside(&self.tools.join("crio"));
@@ -211,7 +211,7 @@ impl CrioHost {
         self.crio = Some(crio.spawn().unwrap());
         let socket = self.seen(SOCKET);
         let deadline = Instant::now() + test_support::PATIENCE;
-        // It leaves its socket behind, so being there says nothing.
+        // Its socket remains after its exit, so the file's existence shows nothing.
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
             assert!(Instant::now() < deadline, "CRI-O does not answer\n{}", self.log_tail());
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -219,7 +219,7 @@ impl CrioHost {
         Cri::new(cri::connect(socket).await)
     }
 
-    /// Ends CRI-O; its containers live on.
+    /// Stops CRI-O; its containers keep running.
     pub(super) fn stop(&mut self) {
         let Some(mut crio) = self.crio.take() else { return };
         let _told = kill(Pid::from_raw(i32::try_from(crio.id()).unwrap()), Signal::SIGTERM);
@@ -236,12 +236,12 @@ impl CrioHost {
         self.start().await
     }
 
-    /// What `install` asks for where CRI-O's runtime is in no search path.
+    /// The setting that `install` requires if CRI-O's runtime is in no search path.
     pub(super) fn configure_runtime(&self) {
         self.configure(&self.path("runc"));
     }
 
-    /// The same with crun, as CRI-O ships. False after saying why the test is skipped.
+    /// Likewise with crun, as CRI-O ships it. False after printing why the test is skipped.
     pub(super) fn configure_crun(&self) -> bool {
         if tools::find(&["crun"]).is_none() {
             return false;
@@ -262,7 +262,7 @@ impl CrioHost {
         nri_runc::testing::files::replace(&file, line.as_bytes()).unwrap();
     }
 
-    /// Starts the daemon, as its unit would.
+    /// Starts the daemon, as its unit does.
     pub(super) fn start_daemon(&self) {
         let mut daemon = self.inside(&self.path("nri-runc"));
         let daemon = daemon.args(["nri", "daemon"]).stdout(Stdio::null());
@@ -274,7 +274,7 @@ impl CrioHost {
         });
     }
 
-    /// The sample plugin of the quick start, which knows the usual socket alone.
+    /// Starts the sample plugin of the quick start, which knows only the usual socket.
     pub(super) fn start_sample(&self) {
         let mut plugin = self.inside(&example("resource_defaults"));
         let plugin = plugin.arg("--reconnect").stdout(Stdio::null());
@@ -319,18 +319,18 @@ impl CrioHost {
         format!("{theirs}\n{:#}\n{:#}", of("pods"), of("status"))
     }
 
-    /// A file of a container's cgroup, as on version 1.
+    /// A file of a container's cgroup, by its name on version 1.
     pub(super) fn cgroup_file(&self, controller: &str, id: &str, file: &str) -> String {
         test_support::cgroup::read(&self.cgroup(), ("crio", id), (controller, file))
     }
 }
 
-/// A file to write to, at its end.
+/// Opens a file to append to it.
 fn file(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
 
-/// The folders that become `/etc` and `/var/lib`, and what CRI-O finds on its node.
+/// The folders that become `/etc` and `/var/lib`, and the files that CRI-O needs on its node.
 fn lay_out(dir: &Path, tools: &Path) {
     for folder in [
         "var-lib",

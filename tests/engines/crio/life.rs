@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and containers that plugins adjust, refuse and follow: looked at from inside and in the
-//! cgroups, through restarts of CRI-O and of the daemon.
+//! Pods and containers that plugins adjust, refuse and follow: checked inside and in the cgroups,
+//! through restarts of CRI-O and of the daemon.
 
 use test_support::adjustments::{bind_mount, every_kind};
 use test_support::cri::exec_sync::exec_sync;

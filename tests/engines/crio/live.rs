@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What CRI-O's own NRI says of a pod, and what nri-runc says of the same pod on the same CRI-O,
-//! live: two pods of different shape, the one with an infrastructure container. Field by field, by
-//! the rules of `tests/bundle/fidelity`; ids are words.
+//! Compares the messages of CRI-O's own NRI about a pod with those of nri-runc about the same pod
+//! on the same CRI-O, live: two pods of different shape, one with an infrastructure container.
+//! Field by field, by the rules of `tests/bundle/fidelity`; IDs are replaced by words.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real CRI-O calls nri-runc in place of runc, registered as `docs/quickstart/crio.md` says: on a
-//! host of its own (`host.rs`). `make engines` builds that CRI-O; without it the tests are skipped.
+//! A real CRI-O calls nri-runc instead of runc, registered as in `docs/quickstart/crio.md`, on a
+//! private host (`host.rs`). `make engines` builds that CRI-O; without it the tests are skipped.
 
 mod critest;
 mod exits;
@@ -18,7 +18,7 @@ use test_support::cri::{self, Cri};
 /// The handler that `install` adds.
 const HANDLER: &str = "nri-runc";
 
-/// A CRI-O that was told of nri-runc, which has the usual plugin socket.
+/// A CRI-O with a registered nri-runc, which has the usual plugin socket.
 async fn registered() -> Option<(CrioHost, Cri)> {
     let host = CrioHost::new()?;
     host.configure_runtime();
@@ -36,7 +36,7 @@ fn pod(host: &CrioHost, name: &str) -> messages::PodSandboxConfig {
     cri::pod(&host.cgroup(), name)
 }
 
-/// Runs a container in a pod of its own; the ids of both.
+/// Runs a container in a separate pod; returns the IDs of both.
 async fn run(host: &CrioHost, cri: &mut Cri, name: &str, handler: &str) -> (String, String) {
     let id = cri::run_pod_with(cri, pod(host, name), handler).await;
     let app = cri::container("app", &["/bin/sleep", "1000"]);
@@ -45,7 +45,7 @@ async fn run(host: &CrioHost, cri: &mut Cri, name: &str, handler: &str) -> (Stri
     (id, app)
 }
 
-/// Ends both at once: a pod alone would wait for its containers to heed SIGTERM.
+/// Ends both at once: the stop of a pod alone would wait for its containers to handle SIGTERM.
 async fn end(cri: &mut Cri, pod: &str, container: &str) {
     cri::end_container(cri, container).await;
     cri::end_pod(cri, pod).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A promise to a device that a pod's container of CRI-O is given under another name.
+//! A promise by a device that CRI-O gives to a pod's container under another name.
 
 use test_support::Script;
 use test_support::cri::container;

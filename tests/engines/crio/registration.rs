@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The quick start: registered, a pod adjusted by the sample plugin, explained, taken back; and the
-//! two ways in which CRI-O's own NRI and ours share a node.
+//! The quick start: registration, a pod that the sample plugin adjusts, its explanation, and the
+//! removal; and the two ways in which CRI-O's own NRI and nri-runc share a node.
 
 use test_support::cri::{self, Cri, container};
 
 use super::host::{CrioHost, OF_NRI_RUNC, OF_PACKAGE};
 use super::{HANDLER, end, pod, run};
 
-/// Runs a pod whose annotation asks the sample plugin for this many CPU shares, until it has them.
+/// Runs a pod whose annotation asks the sample plugin for this number of CPU shares, until it has
+/// them.
 async fn adjusted(host: &CrioHost, cri: &mut Cri, name: &str, handler: &str) -> (String, String) {
     let mut attempt = 0;
     loop {
@@ -23,8 +24,8 @@ async fn adjusted(host: &CrioHost, cri: &mut Cri, name: &str, handler: &str) -> 
         if shares == "512" {
             return (id, app);
         }
-        // The plugin has not connected to the other socket yet.
-        // Both are weight 39 on cgroup v2.
+        // The plugin has not connected to the other socket yet. Both values are weight 39 on cgroup
+        // v2.
         assert!(["1024", "1000"].contains(&&*shares), "{shares} {}", host.log_tail());
         end(cri, &id, &app).await;
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -42,7 +43,7 @@ async fn the_quick_start_works_from_registration_to_removal() {
     for words in ["serves NRI itself on /var/run/nri/nri.sock", "--take-over-nri", "--beside"] {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
     }
-    // Its runtime is in a folder of its own, which no search path has.
+    // Its runtime is in a separate folder, which no search path has.
     let refusal = host.nri(&["install", "crio", "--take-over-nri"]).unwrap_err();
     let line = format!("set runtime = \"{}\" in /etc/nri-runc", host.path("runc").display());
     assert!(refusal.contains("no real runtime was found") && refusal.contains(&line), "{refusal}");
@@ -95,7 +96,7 @@ async fn beside_crios_own_nri_each_has_its_plugins() {
     let mut cri = host.restart().await;
     let (is_well, detail) = host.checked("registered with crio");
     assert!(is_well, "{detail}");
-    // The sample is CRI-O's, and its value is in what our plugins are told.
+    // The sample is connected to CRI-O, and its value is in the messages of nri-runc's plugins.
     let mut script = test_support::Script::default();
     script.adjust.env.push(test_support::adjustments::env("BESIDE", "yes"));
     host.start_daemon();

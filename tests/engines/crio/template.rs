@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin on the template beside CRI-O: on its own NRI, then on nri-runc, to which it comes over by itself.
+//! The plugin from the template with CRI-O: on its own NRI, then on nri-runc, to which it reconnects by itself.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::HANDLER;
 use super::host::CrioHost;
 use crate::template::{Node, adjusts_through_restarts, logged};
 
-/// With the lines of the plugin that are of the side before.
+/// CRI-O with the plugin; `before` counts its registrations with the earlier server.
 struct Served {
     host: CrioHost,
     is_ours: bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container of Docker that a plugin changes, looked at from inside and from Docker's side.
+//! A container of Docker that a plugin changes, checked inside and by Docker.
 
 use serde_json::json;
 use test_support::adjustments::{bind_mount, every_kind};
@@ -14,7 +14,7 @@ fn adjusts(docker: &Docker) -> Script {
     every_kind(300, "/dev/nri-zero", 5).remove_env("FROM").mount(mount).into()
 }
 
-/// What the container finds out about itself.
+/// Prints the values inside the container.
 const LOOK: &str = "env; cat /plugged/hello; echo soft $(ulimit -Sn) hard $(ulimit -Hn); \
     echo device $(head -c 3 /dev/nri-zero | wc -c); echo score $(cat /proc/self/oom_score_adj); \
     echo x >/plugged/x || echo read-only; exec sleep 1000";
@@ -45,7 +45,7 @@ fn a_docker_container_is_adjusted_and_docker_works_as_before() {
     assert!(cgroups.shares.is_some_and(|shares| (shares - 300).abs() <= 27), "{cgroups:?}");
     assert_eq!(docker.document(&id)["annotations"]["example.org/seen"], "yes");
 
-    // What Docker does with a container that it did not see change.
+    // Docker's operations on a container whose changes it does not know.
     assert_eq!(docker.says(&["exec", "web", "/bin/cat", "/plugged/hello"]), "mounted by a plugin");
     docker.says(&["pause", "web"]);
     assert_eq!(docker.host.admin(&["pods"])[0]["containers"][0]["state"], "paused");
@@ -54,7 +54,7 @@ fn a_docker_container_is_adjusted_and_docker_works_as_before() {
     assert_eq!(docker.inspect("web")["HostConfig"]["Memory"], 64 << 20);
     let explained = docker.host.admin(&["explain", "web"]);
     let changes = explained["changes"].as_array().unwrap();
-    // Behind a dash: who removed something.
+    // Behind a dash: the plugin that removed a value.
     let is_its =
         |change: &serde_json::Value| change["plugin"].as_str().unwrap().ends_with("10-adjust");
     assert!(changes.len() > 8 && changes.iter().all(is_its), "{explained}");

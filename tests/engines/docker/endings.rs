@@ -11,14 +11,15 @@ use test_support::{Script, succeeds, wait_until};
 use super::engine::{Docker, IMAGE, reason, signal, text};
 use super::{LIFE, events, heard_of, listening, requests};
 
-/// How long after its process has ended an end is told at the latest: 100 ms, and a margin for a
-/// machine that is busy.
+/// Maximum time between the exit of a process and the plugin's event: 100 ms, and a margin for a
+/// busy machine.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Ends the container `name` and measures how long the word of it takes after its process is gone.
+/// Ends the container `name` and measures the time between the exit of its process and the plugin's
+/// event.
 fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words: &[&str]) {
     let pid = docker.inspect(name)["State"]["Pid"].as_u64().unwrap();
-    // A zombie has no command line: the process has ended, whoever reaps it.
+    // A zombie has no command line: the process has exited, whichever process reaps it.
     let alive =
         || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
     let ended = std::thread::scope(|scope| {
@@ -49,7 +50,7 @@ fn every_end_of_a_container_is_one_prompt_event() {
         wait_until("its removal is told", || heard_of(&told, &format!("RemovePodSandbox {name}")));
         assert_eq!(events(&told, name), LIFE, "{name}");
     }
-    // One that ends by itself, of which Docker shows the code.
+    // A container that exits by itself, whose code Docker shows.
     let run = ["run", "--runtime=nri-runc", "--name=alone", IMAGE, "/bin/sh", "-c", "exit 3"];
     assert_eq!(docker.call(&run).status.code(), Some(3));
     wait_until("its removal is told", || heard_of(&told, "RemovePodSandbox alone"));
@@ -58,7 +59,8 @@ fn every_end_of_a_container_is_one_prompt_event() {
         let container = &stop["container"];
         assert_eq!(container["state"], "CONTAINER_STOPPED");
         let name = container["name"].as_str().unwrap();
-        // Where neither containerd (1.6) nor the kernel (before 6.15) knows the code, none is said.
+        // If neither containerd (1.6) nor the kernel (before 6.15) knows the code, the event has
+        // none.
         if name != "forced" && !container["exitCode"].is_null() {
             let code = docker.inspect(name)["State"]["ExitCode"].clone();
             assert_eq!(container["exitCode"], code, "{name}");
@@ -66,7 +68,7 @@ fn every_end_of_a_container_is_one_prompt_event() {
     }
     docker.says(&["rm", "stopped", "killed", "alone"]);
     docker.nothing_is_left();
-    // A `rm` of what has ended is no event: the runtime had deleted it when it ended.
+    // A `rm` of an exited container is no event: the runtime had deleted it at its exit.
     assert_eq!(events(&told, "alone").len(), LIFE.len());
 }
 
@@ -103,7 +105,7 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
         assert!(line.contains(word), "{word} is not in: {said}");
     }
-    // Not what Docker says of a program that is missing in the image.
+    // Not Docker's code for a program that is missing in the image.
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert_eq!(docker.inspect("web")["State"]["Status"], "created");
     wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
@@ -111,7 +113,7 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
     wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
 
-    // The same container may be tried again, in vain; another runtime takes it.
+    // The same container may be tried again, in vain; another runtime accepts it.
     let again = docker.call(&["start", "web"]);
     assert!(text(&again).contains("90-guard"), "{}", text(&again));
     docker.says(&["rm", "web"]);
@@ -128,7 +130,7 @@ fn a_missing_program_is_undone_and_reported_by_docker() {
     assert_eq!(output.status.code(), Some(127), "{}", text(&output));
     let plain = ["run", "--runtime=runc", "--name=plain", IMAGE, "/bin/no-such"];
     let plain = docker.call(&plain);
-    // What follows is Docker's log, with a time.
+    // Docker's log follows, with a time.
     let line = reason(&output);
     assert!(line.contains("no-such"), "{}", text(&output));
     assert_eq!(line, reason(&plain), "as without us");
@@ -192,8 +194,8 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
 
     let socket = docker.task(&id, "address");
     signal(shim(&id), Signal::SIGKILL);
-    // containerd takes five seconds for its cleaning up; on a machine that is too busy for that
-    // nobody ends the container, and there is no end to tell.
+    // containerd takes five seconds to clean up. If the machine is too busy for that, no process
+    // ends the container, and there is no event.
     let gave_up = || docker.host.read("dockerd.log").contains("failed to clean up after shim");
     wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web") || gave_up());
     if !gave_up() {
@@ -205,10 +207,10 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     let is_running = |stop: &Value| stop["container"]["state"] == "CONTAINER_RUNNING";
     assert!(!stops.iter().any(is_running), "{stops:?}");
 
-    // What a killed monitor leaves outside of the private folders.
+    // Files that a killed monitor leaves outside of the private folders.
     let _gone = std::fs::remove_file(socket.trim_start_matches("unix://"));
 
-    // The other was not touched, and ends after the restart like any other.
+    // The other container was not affected, and ends after the restart as usual.
     assert_eq!(events(&told, "other"), LIFE[..5]);
     docker.says(&["rm", "--force", "other"]);
     wait_until("its end is told", || heard_of(&told, "RemovePodSandbox other"));
@@ -218,12 +220,13 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     }
 }
 
-/// Docker gives such a container up, and calls no runtime for it any more.
+/// Docker drops such a container without calling a runtime.
 #[test]
 fn a_container_that_docker_gave_up_can_be_forgotten() {
     let Some(docker) = Docker::new() else { return };
     let told = docker.host.plugin("10", "witness", Script::default());
-    // A runtime that is deleted: with one that is only misnamed, the last valid one stays in force.
+    // The runtime is deleted: if only its name were wrong, the last valid runtime would stay in
+    // force.
     let (folder, runc) = (docker.host.path("own"), docker.tools().join("runc"));
     std::fs::create_dir(&folder).unwrap();
     let own = folder.join("runc");
@@ -240,8 +243,8 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     let refused = forget(&[]);
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
     assert!(text(&refused).contains("the runtime still has"), "{}", text(&refused));
-    // It keeps no registration: Docker will never call us for it. A file that names no runtime would
-    // leave the daemon's settings in force, which know nothing of this root.
+    // The container keeps no registration, because Docker will never call nri-runc for it. A file
+    // that names no runtime would leave the daemon's settings in force, which do not have this root.
     docker.host.configure(&runc, "");
     let planned = docker.registers("uninstall", &["--dry-run"]);
     docker.host.configure(&own, "");
@@ -251,7 +254,7 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     assert_eq!(docker.host.admin(&["pods"]), json!([]));
     wait_until("its removal is told", || heard_of(&told, "RemovePodSandbox web"));
     assert_eq!(events(&told, "web"), LIFE);
-    // What Docker and its containerd have left.
+    // Files that Docker and its containerd have left.
     let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
     std::os::unix::fs::symlink(&runc, &own).unwrap();
     succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));

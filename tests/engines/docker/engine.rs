@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Docker, unpacked and not installed: its daemon with private folders and socket, its own
-//! containerd below it, and nri-runc told to it by our own `install`. It makes no bridge and asks
-//! no registry. All of it ends with the test.
+//! Docker, unpacked and not installed: its daemon with private folders and socket, its own containerd
+//! below it, and nri-runc registered by `install`. It creates no bridge and contacts no registry.
+//! Everything ends with the test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,10 +12,10 @@ use test_support::containerd::{Containerd, Setup};
 use test_support::{TestHost, wait_until};
 use test_support::{cgroup, leftovers, skip, tools};
 
-/// The image that every container is made from.
+/// The image of every container.
 pub(super) const IMAGE: &str = "localhost/busybox:1";
 
-/// What an operator may have written: odd blanks, an escape, members in no order.
+/// Settings that an operator may have written: odd blanks, an escape, unordered members.
 const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DIR/exec\",\n\
     \t\"pidfile\": \"DIR/docker.pid\", \"hosts\": [ \"unix://DIR/docker.sock\" ],\n\n\
     \"storage-driver\": \"vfs\", \"iptables\": false, \"bridge\" : \"none\", \"userland-proxy\":false,\n\
@@ -25,10 +25,11 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
     \"runtimes\": {\n \"other\" :{ \"path\":\"RUNC\" } },\n\
     \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
 
-/// Docker lowered its own score, which what it starts inherits; this key went with 25.
+/// Docker lowered its own score, which its children inherit; this key was removed in version 25.
 const SCORE: &str = " \"oom-score-adjust\": 0,";
 
-/// The containerd that is a service: without its CRI, its images where Docker's own would have them.
+/// A containerd that runs as a service: without its CRI, with its images where Docker's own would have
+/// them.
 const CONTAINERD: &str = r#"version = 2
 root = "DIR/data/containerd/daemon"
 state = "DIR/exec/containerd/daemon"
@@ -44,18 +45,19 @@ pub(super) struct Docker {
     tools: PathBuf,
     pub(super) major_version: u32,
     dockerd: Option<Child>,
-    /// Where the engine is a service beside it; else it starts one itself, and gives that fifteen seconds.
+    /// The containerd beside it, if that is a service; otherwise Docker starts one itself, and gives it
+    /// fifteen seconds.
     containerd: Option<Containerd>,
     _folders: leftovers::EngineFolders,
 }
 
 impl Docker {
-    /// With nri-runc as one of its runtimes; `None` after saying why the test is skipped.
+    /// With nri-runc as one of its runtimes; `None` after printing why the test is skipped.
     pub(super) fn new() -> Option<Self> {
         Self::before_install().map(Self::set_up)
     }
 
-    /// The same with its images in containerd's store, the default of new installations from 29 on.
+    /// Likewise with its images in containerd's store, the default of new installations since version 29.
     pub(super) fn with_containerds_store() -> Option<Self> {
         let docker = Self::before_install()?;
         if docker.major_version < 28 {
@@ -71,7 +73,7 @@ impl Docker {
         Some(docker.set_up())
     }
 
-    /// The same as on a kernel that reports no exit codes.
+    /// As on a kernel that reports no exit codes.
     pub(super) fn without_kernel_exits() -> Option<Self> {
         let docker = Self::before_install()?;
         docker.begin_config("debug.kernel_exits = false");
@@ -84,7 +86,8 @@ impl Docker {
     }
 
     fn set_up(mut self) -> Self {
-        // Containers of other tests are not this daemon's, which looks for its own at its first start.
+        // Containers of other tests do not belong to this daemon, which searches for its own at its first
+        // start.
         let none = self.host.path("no-roots").display().to_string();
         self.begin_config(&format!("debug.runtime_roots = [\"{none}\"]"));
         self.host.start_daemon();
@@ -94,7 +97,7 @@ impl Docker {
         self
     }
 
-    /// With its settings written and nothing else done; nothing runs.
+    /// Only its settings are written; no process runs.
     pub(super) fn before_install() -> Option<Self> {
         let tools = tools::find(&[
             "busybox",
@@ -120,8 +123,8 @@ impl Docker {
         None
     }
 
-    /// The settings, the program where the engine is to find it, and a root for `install` in
-    /// which all of this is at its own place but the undo record is not the machine's.
+    /// Writes the settings, the program at the engine's path, and a root for `install` in which every file
+    /// is at its real path except for the undo record.
     fn lay_out(&self) {
         let dir = self.dir();
         for folder in ["etc", "bin", "host"] {
@@ -170,7 +173,7 @@ impl Docker {
         if name.ends_with(".slice") { name } else { format!("/{name}") }
     }
 
-    /// Our own `install` or `uninstall`.
+    /// Runs `install` or `uninstall` of nri-runc.
     pub(super) fn registers(&self, verb: &str, more: &[&str]) -> Output {
         let (settings, program) = (self.settings(), self.program());
         let config = self.on_its_host();
@@ -187,12 +190,12 @@ impl Docker {
     pub(super) fn on_its_host(&self) -> String {
         let host_root = self.host.path("host").display().to_string();
         let config = self.host.read("config.toml");
-        // Above all sections: the configuration may have other keys for tests there.
+        // Above all sections, because the configuration may have other keys for tests there.
         self.host.write("host.toml", &format!("debug.host_root = \"{host_root}\"\n{config}"));
         self.host.path("host.toml").display().to_string()
     }
 
-    /// What `check` says there under these names, when the runtime is to be found by its name.
+    /// The rows of `check` with this name, when the runtime is found by its name.
     pub(super) fn checked(&self, check: &str) -> Vec<Value> {
         let (config, runc) = (self.on_its_host(), self.tools.join("runc"));
         let by_name = self.host.read("host.toml").replace(&runc.display().to_string(), "runc");
@@ -203,7 +206,7 @@ impl Docker {
         found.cloned().collect()
     }
 
-    /// The folder of the programs that its PATH begins with.
+    /// The folder of programs at the beginning of its PATH.
     pub(super) fn tools(&self) -> &Path {
         &self.tools
     }
@@ -224,7 +227,7 @@ impl Docker {
         command
     }
 
-    /// Starts its daemon and waits until it answers.
+    /// Starts its daemon and waits until it responds.
     pub(super) fn start(&mut self) {
         let mut options = std::fs::OpenOptions::new();
         let log = options.append(true).create(true).open(self.host.path("dockerd.log")).unwrap();
@@ -240,7 +243,7 @@ impl Docker {
         wait_until("Docker answers", || {
             let ended = self.dockerd.as_mut().and_then(|child| child.try_wait().unwrap());
             if ended.is_some() {
-                // Nobody is there to be asked for its containers, or to be stopped.
+                // No daemon is there that could list its containers or be stopped.
                 self.dockerd = None;
             }
             assert!(ended.is_none(), "dockerd has ended: {}", self.log_tail());
@@ -264,7 +267,7 @@ impl Docker {
         Containerd::start_empty(&setup, &CONTAINERD.replace("DIR", &self.dir()))
     }
 
-    /// Ends its daemon as its unit would; containers go on (`live-restore`).
+    /// Stops its daemon as its unit does; containers keep running (`live-restore`).
     pub(super) fn stop(&mut self) {
         let Some(mut dockerd) = self.dockerd.take() else { return };
         signal(i32::try_from(dockerd.id()).unwrap(), nix::sys::signal::Signal::SIGTERM);
@@ -279,13 +282,13 @@ impl Docker {
         let _reaped = dockerd.wait();
     }
 
-    /// Has it read its settings again, as `systemctl reload docker` does.
+    /// Makes it read its settings again, as `systemctl reload docker` does.
     pub(super) fn reload(&self) {
         let pid = self.dockerd.as_ref().unwrap().id();
         signal(i32::try_from(pid).unwrap(), nix::sys::signal::Signal::SIGHUP);
     }
 
-    /// The last lines that it has logged.
+    /// The last lines of its log.
     pub(super) fn log_tail(&self) -> String {
         let log = self.host.read("dockerd.log");
         let lines: Vec<&str> = log.lines().collect();
@@ -297,7 +300,7 @@ impl Docker {
         self.command("docker").args(["--host", &socket]).args(words).output().unwrap()
     }
 
-    /// What it prints; it must succeed.
+    /// Runs docker successfully; returns its output.
     #[track_caller]
     pub(super) fn says(&self, words: &[&str]) -> String {
         let output = self.call(words);
@@ -305,7 +308,7 @@ impl Docker {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
-    /// Starts a container that goes on, through us, and returns its id.
+    /// Starts a container through nri-runc that keeps running; returns its ID.
     #[track_caller]
     pub(super) fn runs(&self, name: &str, more: &[&str]) -> String {
         let begin = ["run", "--detach", "--runtime", "nri-runc", "--name", name];
@@ -317,7 +320,7 @@ impl Docker {
         all[0].clone()
     }
 
-    /// A container's document, as the runtime got it.
+    /// A container's document, as the runtime received it.
     pub(super) fn document(&self, id: &str) -> Value {
         serde_json::from_str(&self.task(id, "config.json")).unwrap()
     }
@@ -328,7 +331,7 @@ impl Docker {
         self.host.read(&format!("{tasks}/{id}/{file}"))
     }
 
-    /// What the cgroups of a container say, by the names of v1.
+    /// The limits in the cgroups of a container, by the names of v1.
     pub(super) fn limits(&self, id: &str) -> Limits {
         let cgroup = self.cgroup();
         let read = |controller: &str, file: &str| {
@@ -343,7 +346,7 @@ impl Docker {
         }
     }
 
-    /// Nobody knows of any container any more, and nothing of one is left.
+    /// Checks that no part knows of any container, and that no file of one is left.
     #[track_caller]
     pub(super) fn nothing_is_left(&self) {
         wait_until("nobody knows of it", || self.host.admin(&["pods"]) == json!([]));
@@ -351,7 +354,7 @@ impl Docker {
         self.no_container_is_left();
     }
 
-    /// Nothing of a container is left on the host.
+    /// Checks that nothing of a container is left on the host.
     #[track_caller]
     pub(super) fn no_container_is_left(&self) {
         assert_eq!(self.says(&["ps", "--all", "--quiet"]), "");
@@ -361,7 +364,7 @@ impl Docker {
         let cgroup = self.cgroup();
         wait_until("its cgroups have gone", || leftovers::cgroups(&cgroup).is_empty());
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        // For as long as Docker runs its data root is mounted on itself, and the host's network held.
+        // While Docker runs, its data root is mounted on itself, and the host's network is held.
         let below = ["data", "exec"].map(|folder| format!("{}/{folder}/", self.dir()));
         let is_below = |line: &&str| {
             below.iter().any(|dir| line.contains(dir)) && !line.contains("/netns/default ")
@@ -370,7 +373,7 @@ impl Docker {
         assert_eq!(left, Vec::<&str>::new());
     }
 
-    /// By the archive that Docker saves the image in.
+    /// From the archive in which Docker saves the image.
     pub(super) fn digest_of_configuration(&self) -> String {
         let tar = self.host.path("saved.tar").display().to_string();
         self.says(&["image", "save", "--output", &tar, IMAGE]);
@@ -380,7 +383,7 @@ impl Docker {
         images[0]["Config"].as_str().unwrap().replace("blobs/sha256/", "sha256:")
     }
 
-    /// An image of one layer with busybox; no registry is asked.
+    /// An image of one layer with busybox; no registry is contacted.
     pub(super) fn import_image(&self) {
         let folder = self.host.path("image/bin");
         std::fs::create_dir_all(&folder).unwrap();
@@ -398,7 +401,7 @@ impl Docker {
     }
 }
 
-/// What is set in the cgroups of a container.
+/// The limits in the cgroups of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) shares: Option<i64>,
@@ -407,7 +410,7 @@ pub(super) struct Limits {
     pub(super) pids: Option<i64>,
 }
 
-/// Both streams, for people.
+/// Both streams, for assertion messages.
 pub(super) fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
@@ -419,11 +422,11 @@ fn major(version: &str) -> u32 {
     number.and_then(|number| number.parse().ok()).expect(version)
 }
 
-/// The first line on standard error that is not a warning: newer clients warn of what a host lacks
-/// for networks before they say why a run failed.
+/// The first line on standard error that is not a warning: newer clients first warn of features that a
+/// host lacks for networks.
 pub(super) fn reason(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
-    // Docker's client may log beside its error that it waits for nothing any more.
+    // Docker's client may also log that it no longer waits.
     let is_noise = |line: &&str| line.starts_with("WARNING: ") || line.starts_with("time=");
     let line = said.lines().find(|line| !is_noise(line));
     line.unwrap_or_default().to_owned()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections and an exec rule, in containers of Docker and without any plugin.
+//! Injections and an exec rule, in containers of Docker and without a plugin.
 
 use test_support::injected::{FILE, SETTINGS, WANTED};
 
@@ -23,7 +23,7 @@ fn a_docker_container_has_injections_and_exec_rules() {
     for words in [&["/bin/sh", "-c", "true"][..], &["/bin/../bin/cat", "/corp.pem"]] {
         let output = exec(words);
         assert!(!output.status.success(), "{words:?}");
-        let line = text(&output); // The runtime's word is in the stream of the process.
+        let line = text(&output); // The runtime's message is in the stream of the process.
         assert!(line.contains("cat alone") && !line.contains("from the node"), "{line}");
     }
     docker.says(&["rm", "--force", "web"]);

@@ -7,7 +7,7 @@ use test_support::wait_until;
 
 use super::engine::{Docker, IMAGE};
 
-/// Says what a plugin can set, in one line.
+/// Prints every value that a plugin can set, in one line.
 const LOOK: &str = "echo hello=$HELLO own=$OWN from=$FROM files=$(ulimit -Sn)/$(ulimit -Hn)";
 
 fn changing() -> Adjustment {
@@ -48,7 +48,7 @@ fn docker_exec_after_a_restart_without_the_plugin_is_unchanged() {
     let look = || docker.says(&["exec", "web", "/bin/sh", "-c", LOOK]);
     assert_eq!(look(), "hello=there own=changed from= files=321/321");
     docker.says(&["stop", "--time=0", "web"]);
-    // The next daemon comes without the plugin.
+    // The next daemon starts without the plugin.
     docker.host.kill_daemon();
     docker.says(&["start", "web"]);
     let look = || docker.says(&["exec", "web", "/bin/sh", "-c", LOOK]);

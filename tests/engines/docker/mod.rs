@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real Docker, which our own `install` has told of nri-runc, runs containers through it with
-//! the real runc; plugins in this process see, change and refuse them. What came of it is looked
-//! at from inside of the containers, in their cgroups, and in what Docker itself says.
+//! A real Docker, in which `install` has registered nri-runc, runs containers through it with the
+//! real runc; plugins in this process see, change and refuse them. The results are checked inside
+//! the containers, in their cgroups, and by Docker itself.
 
 mod adjusted;
 mod endings;
@@ -26,7 +26,7 @@ fn requests(heard: &Heard, event: &str) -> Vec<Value> {
     all.iter().filter(|(what, _)| what == event).map(|(_, request)| request.clone()).collect()
 }
 
-/// The words of `told` about one container, in order.
+/// The received events of one container, in order.
 fn events(told: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
     let end = format!(" {name}");
     let told = told.lock().unwrap();

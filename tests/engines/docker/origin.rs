@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin in a container of Docker, where `from` names the pod that may be it: another container
-//! is turned away, a process of the host too, and the named one takes part. Where `from` names a
-//! program of the host, a container that has the very file is turned away.
+//! A plugin in a container of Docker, with a `from` that names its pod: another container and a
+//! process of the host are refused, and the named one connects. If `from` names a program of the
+//! host, a container with the same file is refused.
 
 use std::process::Stdio;
 
@@ -27,7 +27,7 @@ fn plugin_in(docker: &Docker, name: &str, id: &str) {
     docker.says(&words);
 }
 
-/// The same beside the engine.
+/// Likewise on the host, beside the engine.
 fn plugin_on_host(docker: &Docker, id: &str) -> Started {
     let mut command = std::process::Command::new(example("event_logger"));
     command.args(["--id", id, "--socket"]).arg(docker.host.path("nri.sock"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A promise to a device that a container of Docker is given under another name.
+//! A promise by a device that Docker gives to a container under another name.
 
 use test_support::Script;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install docker` and `uninstall docker` under a Docker that runs, with settings that somebody
-//! wrote by hand.
+//! `install docker` and `uninstall docker` with a running Docker, whose settings were written
+//! manually.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -20,14 +20,14 @@ fn info(docker: &Docker) -> Value {
     serde_json::from_str(&docker.says(&["info", "--format", "{{json .}}"])).unwrap()
 }
 
-/// Docker has never heard of the runtime.
+/// Checks that Docker does not know the runtime.
 #[track_caller]
 fn is_unknown(run: &std::process::Output) {
     let said = text(run);
     assert!(said.to_lowercase().contains("unknown") && said.contains("nri-runc"), "{said}");
 }
 
-/// `uninstall` is refused and names the container.
+/// Checks that `uninstall` is refused and names the container.
 #[track_caller]
 fn stays(docker: &Docker, id: &str) {
     let before = settings(docker);
@@ -66,7 +66,7 @@ fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
     docker.reload();
     wait_until("Docker knows of us", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
     assert_eq!(registered(&docker)["detail"], "as nri-runc; docker has loaded it");
-    // A daemon that answered late is the most urgent step meanwhile.
+    // Meanwhile a daemon that responds late is the more urgent next step.
     wait_until("the next step is a container", || {
         next(&docker).contains("docker run --runtime nri-runc")
     });
@@ -121,13 +121,13 @@ fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
     docker.says(&["run", "--rm", "--name=plain", "--runtime=runc", IMAGE, "/bin/true"]);
     assert_eq!(events(&told, "plain"), Vec::<String>::new());
 
-    // One that was made and never started names us too.
+    // A container that was created and never started also names nri-runc.
     let id = docker.says(&["create", IMAGE, "/bin/true"]);
     stays(&docker, &id);
     let forced = docker.registers("uninstall", &["--force"]);
     let said = text(&forced);
     assert!(said.contains("1 container still uses"), "{said}");
-    // At a reload it would keep us as its default, with no entry to call.
+    // At a reload Docker would keep nri-runc as its default, without an entry for it.
     assert!(said.contains("next: systemctl restart docker"), "{said}");
     assert_eq!(settings(&docker), before);
     docker.stop();

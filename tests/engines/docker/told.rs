@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins are told of Docker's containers, against what `docker inspect` says of them.
+//! Compares the messages of plugins about Docker's containers with `docker inspect`.
 
 use nri_plugin::Adjustment;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use test_support::{Script, cgroup, wait_until};
 use super::engine::{Docker, IMAGE};
 use super::{LIFE, events, heard_of, listening, requests};
 
-/// Everything that a user can say and a plugin can see.
+/// Every option of a user that a plugin can see.
 fn everything(docker: &Docker) -> Vec<String> {
     let volume = format!("{}:/data/in:ro", docker.host.path("etc").display());
     let words = [
@@ -82,7 +82,7 @@ fn plugins_receive_the_values_of_docker_inspect() {
     docker.nothing_is_left();
 }
 
-/// The pod of a container that is alone: the container under another name.
+/// The pod of a separate container: the container under another name.
 fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
     let settings = &inspect["HostConfig"];
     let quota = settings["NanoCpus"].as_i64().unwrap() / 10_000;
@@ -97,7 +97,7 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
         "swap": value(&settings["MemorySwap"]),
         "reservation": value(&settings["MemoryReservation"]),
     });
-    // With cgroup v2 nothing can be said of it.
+    // With cgroup v2 it cannot be set.
     if settings["OomKillDisable"].is_boolean() {
         memory["disableOomKiller"] = json!({});
     }
@@ -127,7 +127,7 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
     })
 }
 
-/// The members that are not the same, with what is told and what is wanted.
+/// The members that differ, with the received and the expected values.
 fn differences(told: &Value, wanted: &Value) -> Vec<String> {
     let (Some(told_members), Some(members)) = (told.as_object(), wanted.as_object()) else {
         let is_same = told == wanted;
@@ -143,7 +143,7 @@ fn differences(told: &Value, wanted: &Value) -> Vec<String> {
     names.into_iter().flat_map(below).collect()
 }
 
-/// Everything of the container but mounts, seccomp filter and what it has in common with its pod.
+/// The container without mounts, seccomp filter and the members that it shares with its pod.
 fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
     let (settings, config) = (&inspect["HostConfig"], &inspect["Config"]);
     let args = [&[inspect["Path"].clone()][..], inspect["Args"].as_array().unwrap()].concat();
@@ -167,7 +167,7 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
     for (key, value) in settings["Sysctls"].as_object().unwrap() {
         sysctl[key] = value.clone();
     }
-    // Newer versions have none of their own; NRI always sends the message.
+    // Newer versions have no hooks; NRI always sends the message.
     let hooks = document.get("hooks").cloned().unwrap_or_else(|| json!({}));
     json!({
         "id": id, "podSandboxId": id, "name": name, "labels": config["Labels"],
@@ -186,9 +186,9 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
     })
 }
 
-/// Every mount that Docker speaks of, and what the document has besides.
+/// Every mount that Docker lists, and further ones of the document.
 fn the_mounts_are_dockers(docker: &Docker, told: &Value, inspect: &Value, document: &Value) {
-    // From 25 on, mounts below a read-only one are read-only too.
+    // Since version 25, mounts below a read-only one are read-only too.
     let reads_only_below = docker.major_version >= 25;
     assert_eq!(told, &document["mounts"]);
     let at = |destination: &str| {
@@ -229,7 +229,7 @@ fn the_filter_is_dockers(told: &Value, document: &Value) {
     assert_eq!(rules(told), rules(document));
 }
 
-/// Numbers that may be absent are messages, and false is not said.
+/// Optional numbers are messages, and false is omitted.
 fn as_message(rule: &mut Value, numbers: &[&str]) {
     let rule = rule.as_object_mut().unwrap();
     rule.retain(|_, value| *value != json!(false));
@@ -263,7 +263,7 @@ fn an_image_in_containerds_store_has_both_of_its_digests() {
     assert_eq!(events(&told, "web"), LIFE);
 }
 
-/// The data root is a private one here, and all its mounts from Docker are the other container's.
+/// The data root is private here, and all its mounts from Docker belong to the other container.
 #[test]
 fn a_container_in_anothers_network_has_its_own_name_and_labels() {
     let Some(docker) = Docker::new() else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docker update` and `docker restart` beside a plugin that owns half of the fields.
+//! `docker update` and `docker restart` with a plugin that owns half of the fields.
 
 use nri_plugin::{Adjustment, Resources, Update};
 use serde_json::{Value, json};
@@ -11,19 +11,19 @@ use super::{events, heard_of, listening, requests};
 
 const MIB: i64 = 1 << 20;
 
-/// A plugin that owns CPU shares and the number of processes.
+/// A plugin that owns CPU shares and the pids limit.
 fn owns_half() -> Script {
     Adjustment::new().resources(Resources::new().cpu_shares(300).pids_limit(77)).into()
 }
 
-/// A container of which Docker limits more than the plugin owns.
+/// A container for which Docker sets more limits than the plugin owns.
 fn limited(docker: &Docker) -> String {
     let words = ["--memory=64m", "--memory-swap=96m", "--cpu-shares=512", "--pids-limit=50"];
     docker.runs("web", &words)
 }
 
-/// What the cgroups are to say: shares, quota, memory in MiB, processes. The weights of cgroup v2
-/// are coarse: a few shares more or less are the same weight.
+/// Checks the cgroups: shares, quota, memory in MiB, pids. The weights of cgroup v2 are coarse:
+/// similar numbers of shares have the same weight.
 #[track_caller]
 fn says(docker: &Docker, id: &str, shares: i64, quota: i64, memory: i64, pids: i64) {
     let found = docker.limits(id);
@@ -40,7 +40,7 @@ fn says(docker: &Docker, id: &str, shares: i64, quota: i64, memory: i64, pids: i
     assert_eq!(found, wanted);
 }
 
-/// What plugins were asked in the last update.
+/// The request that plugins received for the last update.
 fn asked(heard: &super::Heard) -> Value {
     let mut last = requests(heard, "UpdateContainer").pop().unwrap();
     let mut resources = last["linuxResources"].take();
@@ -60,7 +60,7 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     let id = limited(&docker);
     says(&docker, &id, 300, -1, 64, 77);
 
-    // A field that nobody owns.
+    // A field without an owner.
     docker.says(&["update", "--memory=48m", "web"]);
     says(&docker, &id, 300, -1, 48, 77);
     assert_eq!(asked(&heard), json!({"memory": {"limit": value(48 * MIB)}}));
@@ -69,7 +69,7 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     let quota = json!({"cpu": {"quota": value(50_000), "period": value(100_000)}});
     assert_eq!(asked(&heard), quota);
 
-    // The same once more changes nothing: plugins are asked with all that Docker says.
+    // The same update again changes nothing: plugins are asked with all of Docker's values.
     docker.says(&["update", "--memory=48m", "web"]);
     says(&docker, &id, 300, 50_000, 48, 77);
     assert_eq!(requests(&heard, "UpdateContainer").len(), 3);
@@ -80,7 +80,7 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
         (&value(50_000), &json!("50"))
     );
 
-    // A value that the plugin owns, and Docker means it.
+    // A value that the plugin owns, and that Docker changes deliberately.
     docker.says(&["update", "--cpu-shares=700", "web"]);
     says(&docker, &id, 700, 50_000, 48, 77);
     assert_eq!(asked(&heard), json!({"cpu": {"shares": value(700)}}));
@@ -107,7 +107,8 @@ fn a_docker_restart_lets_the_plugin_set_its_values_again() {
     docker.says(&["update", "--memory=48m", "--cpu-shares=700", "web"]);
     says(&docker, &id, 700, -1, 48, 77);
     docker.says(&["restart", "--time=0", "web"]);
-    // The engine's own wish of before is its document now, and the plugin has the last word there.
+    // The engine's earlier request is in its document now, and the plugin's response to that takes
+    // precedence.
     says(&docker, &id, 300, -1, 48, 77);
     let creates = requests(&heard, "CreateContainer");
     assert_eq!(creates.len(), 2);
@@ -139,7 +140,8 @@ fn a_plugins_response_overrides_an_update_of_docker() {
     let changes = explained["changes"].as_array().unwrap();
     let of_it: Vec<&Value> = changes.iter().filter(|c| c["plugin"] == "20-answers").collect();
     assert_eq!((of_it.len(), &of_it[0]["after"]), (1, &json!(333)), "{explained}");
-    // Set after the creation, and Docker has said nothing new: the next life begins with it.
+    // It was set after the creation, and Docker has requested nothing new, so the restarted
+    // container begins with it.
     docker.says(&["restart", "--time=0", "web"]);
     wait_until("it is set again", || docker.limits(&id).shares.is_some_and(|s| s < 500));
     says(&docker, &id, 333, -1, 48, 50);
@@ -168,7 +170,7 @@ fn a_docker_update_refused_by_a_plugin_changes_nothing() {
     assert!(!heard_of(&told, "PostUpdateContainer web"));
     let refused = docker.host.admin(&["explain", "web"])["refused"].to_string();
     assert!(refused.contains("no more memory today"), "{refused}");
-    // It runs on, and ends like any other.
+    // It keeps running, and ends as usual.
     assert_eq!(docker.says(&["exec", "web", "/bin/sh", "-c", "echo yes"]), "yes");
     docker.says(&["rm", "--force", "web"]);
     wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hooks beside the wrapper: nothing is told twice, and what goes past the wrapper is noticed.
+//! Hooks beside the wrapper: no event is sent twice, and calls that bypass the wrapper are
+//! detected.
 
 use serde_json::json;
 use test_support::adjustments::sets;
@@ -38,7 +39,7 @@ fn a_run_by_the_wrapper_has_its_events_once() {
 }
 
 #[test]
-fn a_container_removed_without_us_is_noticed_at_once() {
+fn a_container_removed_without_the_wrapper_is_noticed_at_once() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));
@@ -47,20 +48,20 @@ fn a_container_removed_without_us_is_noticed_at_once() {
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*told.lock().unwrap(), life("c1"));
-    // The engine comes late.
+    // The engine's delete comes late.
     succeeds(&hooked.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
 #[test]
-fn an_id_that_changes_hands_behind_our_back_has_two_lives() {
+fn an_id_reused_without_the_wrapper_is_two_containers() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     succeeds(&hooked.host.create("c1"));
     wait_until("the create is settled", || {
         hooked.host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
     let told = hooked.host.plugin("10", "witness", Script::default());
-    // Nobody hears of this end: the switch is on.
+    // No plugin receives this end, because plugins are disabled.
     succeeds(&hooked.host.call(&["nri", "disable"]));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     succeeds(&hooked.host.call(&["nri", "enable"]));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a hook is given by hand: bad input is one line and exit code 1, and nothing makes it hang.
+//! Manual input of a hook: invalid input causes one line and exit code 1, and nothing makes the
+//! hook hang.
 
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
@@ -89,7 +90,7 @@ fn bad_input_is_one_line_without_a_request() {
 }
 
 #[test]
-fn a_state_that_never_ends_is_given_up() {
+fn an_endless_state_on_standard_input_is_abandoned() {
     let host = TestHost::new("");
     let mut child = hook(&host, "poststop");
     let mut input = child.stdin.take().unwrap();
@@ -121,7 +122,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
         let begun = Instant::now();
         succeeds(&told(&host, stage, state(&host).to_string().as_bytes()));
         let waited = begun.elapsed();
-        // The daemon is silent for ten minutes.
+        // The daemon stays silent for ten minutes.
         let bounds = Duration::from_millis(2900)..Duration::from_secs(120);
         assert!(bounds.contains(&waited), "{stage}: {waited:?}");
     }
@@ -134,7 +135,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
     succeeds(&told(&host, "poststop", state(&host).to_string().as_bytes()));
 }
 
-/// A runtime in shell that calls hooks where runc does, with a state made by hand.
+/// A runtime as a shell script that calls hooks where runc does, with a handwritten state.
 const RUNTIME: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 shift; root=$1; verb=$2; id=$3; bundle=$dir/../bundle

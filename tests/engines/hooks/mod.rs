@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: the built binary as the entry of the shipped definitions, called with states made by
-//! hand, by the real runc with no wrapper before it, beside the wrapper, and by Podman.
+//! OCI hooks: the built binary as the program of the shipped definitions, called with handwritten
+//! states, by the real runc without a wrapper, beside the wrapper, and by Podman.
 
 mod beside;
 mod input;
@@ -18,7 +18,7 @@ use test_support::{TestHost, heard, life, succeeds, wait_until};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
-/// A life without the events that have one of `words` in them.
+/// A lifecycle without the events that contain one of `words`.
 fn life_without(words: &[&str]) -> Vec<String> {
     let mut life = life("c1");
     life.retain(|event| !words.iter().any(|word| event.starts_with(word)));
@@ -41,7 +41,7 @@ fn definitions(config: &str) -> Vec<Value> {
     read.collect()
 }
 
-/// A container `c1` whose document carries our hooks, a daemon, and the real runc.
+/// A container `c1` whose document has nri-runc's hooks, a daemon, and the real runc.
 struct Hooked {
     real: RealRuntime,
     host: TestHost,
@@ -71,7 +71,7 @@ impl Hooked {
         Some(Self { real, host, document })
     }
 
-    /// The real runc, with nothing before it.
+    /// The real runc, called directly.
     fn runc(&self, words: &[&str]) -> Output {
         let (out, err) = (self.host.path("out"), self.host.path("err"));
         let mut options = std::fs::OpenOptions::new();
@@ -99,7 +99,7 @@ impl Hooked {
         u32::try_from(state["init_process_pid"].as_u64().unwrap()).unwrap()
     }
 
-    /// Runtime, bundle and daemon have forgotten the container.
+    /// Checks that the runtime, the bundle and the daemon have no trace of the container.
     fn nothing_is_left(&self) {
         wait_until("nobody knows of it", || self.host.admin(&["pods"]) == json!([]));
         assert_eq!(self.host.read("bundle/config.json"), self.document);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman with the real runc and our definitions in its `--hooks-dir`.
+//! Podman with the real runc and nri-runc's definitions in its `--hooks-dir`.
 
 use serde_json::json;
 use test_support::adjustments::sets;
@@ -13,7 +13,7 @@ struct Podman {
 }
 
 impl Podman {
-    /// `None` after saying why the test is skipped.
+    /// `None` after printing why the test is skipped.
     fn new() -> Option<Self> {
         let mut host = PodmanHost::new("")?;
         for definition in definitions("/etc/nri-runc/config.toml") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why RunPodSandbox comes before the start of a pod's infrastructure process, and not after it by a
-//! blocking `poststart` hook (docs/decisions/0008-run-pod-sandbox-before-the-start.md): what real runtimes do with one.
+//! The reason why RunPodSandbox precedes the start of a pod's infrastructure process, instead of following it by a
+//! blocking `poststart` hook (docs/decisions/0008-run-pod-sandbox-before-the-start.md): how real runtimes run such a
+//! hook.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use serde_json::json;
 use test_support::real_runtime::RealRuntime;
 use test_support::{TestHost, tools};
 
-/// Writes which command of the runtime is under way, and the program of the init process.
+/// Writes the current command of the runtime, and the program of the init process.
 const HOOK: &str = r#"#!/bin/sh
 cd "$(dirname "$0")"
 pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
@@ -18,14 +19,14 @@ sleep 0.2
 exit "$(cat code)"
 "#;
 
-/// What a runtime did with the hook.
+/// How a runtime ran the hook.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     /// The command that ran the hook.
     during: String,
-    /// The container's own process ran by then.
+    /// Whether the container's own process ran by then.
     has_started: bool,
-    /// Its failure failed that command, and ended the container.
+    /// Whether its failure failed that command and ended the container.
     refuses: bool,
 }
 
@@ -75,7 +76,7 @@ fn runc_runs_a_poststart_hook_inside_create() {
 }
 
 #[test]
-fn so_does_a_newer_runc() {
+fn runc_1_5_runs_a_poststart_hook_inside_create() {
     let Some(newer) = tools::newer("runc-1.5.2") else { return };
     is_inside_create(&newer.join("runc"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runc runs bundles that carry our hooks, and nobody stands before it.
+//! The real runc runs bundles with nri-runc's hooks, without a wrapper.
 
 use serde_json::json;
 use test_support::adjustments::{limits_processes, sets};
@@ -66,7 +66,7 @@ fn a_container_without_a_start_has_no_start_event() {
     assert_eq!(*told.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
 }
 
-/// The first look at the container's folder comes after `runc delete` has removed it.
+/// The daemon's first check of the container's folder comes after `runc delete` has removed it.
 #[test]
 fn a_container_deleted_while_the_daemon_is_busy_is_not_started() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our side of one connection without a daemon: the requests that the life of one small container
-//! does not bring about, and snapshots too large for one message.
+//! One connection without a daemon: requests that the lifecycle of one small container does not
+//! cause, and snapshots too large for one message.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::net::UnixListener;
 
 use super::{Started, by_hand, lines, of_each_version, wait_for};
 
-/// The plugin of a version, connected to us.
+/// The plugin of a version, connected to this process.
 async fn connected(program: &Path, dir: &Path) -> (Plugin, Started, PathBuf) {
     let (socket, told) = (dir.join("nri.sock"), dir.join("told"));
     let listener = UnixListener::bind(&socket).unwrap();
@@ -100,7 +100,7 @@ async fn ask_everything(plugin: &Plugin, minor: u32) {
     plugin.shutdown("it was shut down").await;
 }
 
-/// The stub of v0.2.0 keeps to itself what the engine wants of an update.
+/// The stub of v0.2.0 does not pass on the engine's values of an update.
 fn everything(minor: u32) -> Vec<Value> {
     let asked = if minor >= 4 { 900 } else { 0 };
     let running = "CONTAINER_RUNNING";
@@ -133,7 +133,7 @@ fn takes_every_request_that_its_version_has(version: &str, minor: u32) {
         let subscribed = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
         assert_eq!(subscribed.count(), if minor >= 10 { 14 } else { 11 });
         ask_everything(&plugin, minor).await;
-        // On a thread of its own, for we have to hang up meanwhile.
+        // In a separate thread, because this one must disconnect meanwhile.
         let at = told.clone();
         tokio::task::spawn_blocking(move || wait_for(&at, &["Closed"])).await.unwrap();
         assert_eq!(lines(&told)[1..], everything(minor));
@@ -141,7 +141,7 @@ fn takes_every_request_that_its_version_has(version: &str, minor: u32) {
 }
 of_each_version!(takes_every_request_that_its_version_has);
 
-/// Four messages' worth.
+/// Enough for four messages.
 fn many() -> Vec<api::Container> {
     let large = |number: u32| {
         let args = vec!["x".repeat(1_500_000)];
@@ -169,7 +169,7 @@ fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
 }
 of_each_version!(takes_a_large_snapshot_whole_or_is_refused);
 
-/// Fields that are not set in `message` and below it, as far as there is one of each.
+/// The fields that are not set in `message` and below it, as far as there is one of each.
 fn unset(place: &str, message: &dyn MessageDyn) -> Vec<String> {
     let mut found = Vec::new();
     for field in message.descriptor_dyn().fields() {
@@ -186,8 +186,7 @@ fn unset(place: &str, message: &dyn MessageDyn) -> Vec<String> {
     found
 }
 
-/// So that `life` and `document` speak of all that there is: a field that a newer protocol has
-/// shows up here.
+/// Ensures that `life` and `document` cover everything: a field of a newer protocol is listed here.
 #[test]
 fn the_newest_sets_every_field_of_an_adjustment() {
     let Some(program) = golang::program("stub-v0.12.5") else { return };
@@ -200,8 +199,8 @@ fn the_newest_sets_every_field_of_an_adjustment() {
             ..Default::default()
         };
         let adjust = answered(plugin.create_container(&request).await).adjust;
-        // The scheduler's are for other policies than the one that is set; a listener needs
-        // somebody to listen; and taking out RDT settings is the opposite of setting them.
+        // The scheduler's fields belong to other policies than the one that is set; a listener
+        // needs a listening process; and removing RDT settings is the opposite of setting them.
         let left_out = [
             ".linux.seccomp_policy.listener_path",
             ".linux.seccomp_policy.listener_metadata",

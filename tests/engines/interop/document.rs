@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document with something of each kind to be kept, replaced and removed; and what each version
-//! of the plugin makes of it, written out by hand from `stubs/adjust*.go`.
+//! A document with values of each kind to keep, replace and remove; and the result of each plugin
+//! version, written manually from `stubs/adjust*.go`.
 
 use serde_json::{Value, json};
 use test_support::TestHost;
@@ -38,8 +38,8 @@ pub(super) fn original() -> Value {
     })
 }
 
-/// What the names of classes and devices mean, on a node that lacks nothing; returns the
-/// configuration that leads there.
+/// Defines the names of classes and devices on a node that lacks nothing; returns the configuration
+/// with their paths.
 pub(super) fn furnish_host(host: &TestHost) -> String {
     for folder in ["cdi", "resctrl/info", "resctrl/silver", "resctrl/gold"] {
         std::fs::create_dir_all(host.path(folder)).unwrap();
@@ -64,7 +64,7 @@ fn hook(name: &str) -> Value {
     json!([{"path": format!("/bin/{name}"), "args": [name, "now"], "env": ["H=1"], "timeout": 7}])
 }
 
-/// What the plugin on NRI v0.`minor` makes of it.
+/// The document after the plugin on NRI v0.`minor`.
 pub(super) fn adjusted(minor: u32) -> Value {
     let mut document = original();
     for (since, adjust) in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Through the built binary and its daemon: a plugin of each version, connected by itself and
-//! pre-installed, over the whole life of a container and its pod.
+//! The built binary and its daemon with a plugin of each version, connected by itself and
+//! pre-installed, during the whole lifecycle of a container and its pod.
 
 use serde_json::{Value, json};
 use test_support::golang;
@@ -8,7 +8,7 @@ use test_support::{TestHost, wait_until};
 
 use super::{by_hand, document, lines, of_each_version, wait_for};
 
-/// A world in which all that the plugin asks for means something.
+/// A host on which every request of the plugin is valid.
 fn world() -> TestHost {
     let host = TestHost::new("");
     let furnished = document::furnish_host(&host);
@@ -28,7 +28,7 @@ fn verb(host: &TestHost, words: &[&str]) {
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// From creation to removal; what the runtime got is the plugin's work.
+/// From creation to removal; checks that the runtime received the plugin's changes.
 fn live(host: &TestHost, minor: u32) {
     let created = host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
@@ -44,7 +44,7 @@ fn live(host: &TestHost, minor: u32) {
     wait_for(&host.path("told"), &["RemovePodSandbox", "c1"]);
 }
 
-/// Where two documents differ, so that a failure shows all of it.
+/// The places where two documents differ, so that a failure shows all of them.
 fn differences(place: &str, seen: &Value, wanted: &Value) -> Vec<String> {
     let (Value::Object(seen), Value::Object(wanted)) = (seen, wanted) else {
         let differs = seen != wanted;
@@ -61,7 +61,7 @@ fn differences(place: &str, seen: &Value, wanted: &Value) -> Vec<String> {
     keys.into_iter().flat_map(of).collect()
 }
 
-/// What is told of the life, in order. Validators came with v0.10.
+/// The events of the lifecycle, in order. Validators exist since v0.10.
 fn life(minor: u32) -> Vec<Value> {
     let mut told = vec![
         json!({"event": "RunPodSandbox", "pod": "c1"}),
@@ -83,7 +83,7 @@ fn life(minor: u32) -> Vec<Value> {
     hears("PostUpdateContainer", "CONTAINER_RUNNING");
     hears("StopContainer", "CONTAINER_STOPPED");
     hears("RemoveContainer", "CONTAINER_STOPPED");
-    // The stub of v0.2.0 keeps to itself what the engine wants of an update.
+    // The stub of v0.2.0 does not pass on the engine's values of an update.
     let shares = if minor >= 4 { 900 } else { 0 };
     let is_update = |line: &&mut Value| line["event"] == "UpdateContainer";
     told.iter_mut().filter(is_update).for_each(|line| line["shares"] = json!(shares));
@@ -92,12 +92,13 @@ fn life(minor: u32) -> Vec<Value> {
     told
 }
 
-/// The lines about a life, without those of another container and of the plugin's own questions.
+/// The lines about a lifecycle, without those of another container and of the plugin's own
+/// requests.
 fn about_c1(told: &[Value]) -> Vec<Value> {
     told.iter().filter(|line| line["pod"] == "c1").cloned().collect()
 }
 
-/// The events of this life that plugins before v0.12 take as StateChange.
+/// The events of this lifecycle that plugins before v0.12 receive as StateChange.
 const DEPRECATED: [&str; 8] = [
     "PostCreateContainer",
     "PostStartContainer",
@@ -114,8 +115,8 @@ fn end_daemon(host: &TestHost) {
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGTERM).unwrap();
 }
 
-/// The answers to the plugin's own questions, asked from inside of a handler, which must not
-/// block anybody; they are carried out, and the plugin is told so.
+/// The responses to the plugin's own requests from inside a handler, which must block no other
+/// peer; they are carried out, and the plugin receives the events.
 fn answers(told: &[Value]) -> Vec<Value> {
     told.iter().filter(|line| line["event"] == "UpdateContainers").cloned().collect()
 }
@@ -142,7 +143,7 @@ fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
     let answer =
         |id: &str| json!({"event": "UpdateContainers", "asked": id, "failed": [], "error": ""});
     assert_eq!(answers(&heard), [answer("old"), answer("c1")]);
-    // As the reference warns of them: each event that has a method of its own since v0.12.
+    // As the reference warns of them: each event that has a separate method since v0.12.
     let deprecated = host.admin(&["plugins"])[0]["deprecated_events"].clone();
     let log = host.logged(&["10-stub takes ", " as the deprecated StateChange"]);
     let wanted = if minor >= 12 { json!([]) } else { json!(DEPRECATED) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The alert rules and the dashboard of `contrib/mixin`, judged by Prometheus' own promtool: the
-//! rules do what their tests say, and each query of the dashboard can be parsed. That the metrics
-//! which they name exist is a test of `src/metrics`.
+//! The alert rules and the dashboard of `contrib/mixin`, checked by Prometheus' promtool: the rules
+//! pass their tests, and each query of the dashboard is valid. A test of `src/metrics` checks that
+//! the metrics exist.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,12 +24,12 @@ fn is_fine(output: &Output) {
 }
 
 #[test]
-fn the_rules_are_valid_and_fire_when_and_only_when_they_should() {
+fn the_alert_rules_are_valid_and_fire_exactly_when_expected() {
     let Some(program) = golang::program("promtool") else { return };
     let check = ["check", "rules", "--lint=all", "--lint-fatal", "rules.yaml", "alerts.yaml"];
     is_fine(&promtool(&program, &mixin(), &check));
     is_fine(&promtool(&program, &mixin(), &["test", "rules", "tests.yaml"]));
-    // The tests notice another threshold.
+    // The rules' tests detect another threshold.
     let dir = tempfile::tempdir().unwrap();
     for name in ["rules.yaml", "alerts.yaml", "tests.yaml"] {
         let text = std::fs::read_to_string(mixin().join(name)).unwrap();
@@ -42,7 +42,7 @@ fn the_rules_are_valid_and_fire_when_and_only_when_they_should() {
     assert!(!output.status.success() && said.contains("NriRuncRequiredPluginMissing"), "{said}");
 }
 
-/// The queries of the dashboard, with what Grafana puts in for its variables.
+/// The queries of the dashboard, with the values that Grafana substitutes for its variables.
 fn queries() -> Vec<String> {
     let text = std::fs::read_to_string(mixin().join("dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins on the official Go stub, as people have them: five releases from v0.2.0 to v0.12.5,
-//! one source (`stubs`). What each of them is told and says, over the whole life of a container
-//! through the built binary, and what becomes of each field that it can set.
+//! Plugins on the official Go stub: five releases from v0.2.0 to v0.12.5, one source (`stubs`).
+//! Their messages during the whole lifecycle of a container through the built binary, and the
+//! effect of each field that they can set.
 //!
 //! Skipped without Go (`tests/support/src/golang.rs`).
 
@@ -26,13 +26,13 @@ fn by_hand(program: &Path, socket: &Path, told: &Path, fields: &str) -> Started 
     Started(command.spawn().unwrap())
 }
 
-/// What the plugin wrote down.
+/// The lines that the plugin wrote.
 fn lines(told: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(told).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Waits until the plugin wrote down something with these words.
+/// Waits until the plugin wrote a line with these words.
 fn wait_for(told: &Path, words: &[&str]) {
     let there = || {
         let text = std::fs::read_to_string(told).unwrap_or_default();

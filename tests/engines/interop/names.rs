@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of JSON members, compared as Go's own decoder compares them.
+//! Names of JSON members, compared in the same way as by Go's decoder.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,7 +10,7 @@ use oci_document as gojson;
 use serde_json::Value;
 use test_support::golang;
 
-/// What the program writes about these lines.
+/// The program's output for these lines.
 fn go(program: &Path, flags: &[&str], lines: &str) -> String {
     let mut command = Command::new(program);
     command.args(flags).stdin(Stdio::piped()).stdout(Stdio::piped());

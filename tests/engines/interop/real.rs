@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The newest Go stub and the real runc: what a plugin sets is so in the container, as far as a
-//! kernel allows; and what this runc would skip without a word is refused.
+//! The newest Go stub and the real runc: a plugin's values are in force in the container, as far as
+//! a kernel permits; and values that this runc would drop silently are refused.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use test_support::{golang, skip};
 
 use super::{Started, by_hand, document};
 
-/// A world with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
+/// A host with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
 fn world(fields: &str) -> Option<(TestHost, RealRuntime, Started)> {
     let program = golang::program("stub-v0.12.5")?;
     let mut host = TestHost::new("");
@@ -73,7 +73,7 @@ fn the_container_has_the_plugins_values() {
     assert!(max == quota || max == format!("{quota} {period}"), "{max}");
 }
 
-/// Whether it is from before network devices and memory policy; later ones skip nothing.
+/// Whether it is older than network devices and memory policy; later versions drop nothing.
 fn is_old(runc: &Path) -> bool {
     let known = features::ask(runc).unwrap();
     let is_old = known.is_before(RuntimeKind::Runc, (1, 4, 0));

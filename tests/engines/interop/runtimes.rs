@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-plugin` on the Go adaptation, as runtimes have it: each minor release from v0.2 to v0.12. A plugin with every
+//! `nri-plugin` on the Go adaptation, as runtimes use it: each minor release from v0.2 to v0.12. A plugin with every
 //! event, a cache and the extension registers, is synchronized, adjusts and updates, and stays connected although the
-//! runtime lacks some of it. `make interop` sets `RUNTIMES=all`: each is built from source.
+//! runtime lacks some of them. `make interop` sets `RUNTIMES=all`: each is built from source.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,10 +19,10 @@ use tokio::sync::Semaphore;
 
 struct Everything {
     cache: Cache,
-    /// A permit for each update that the runtime has answered: the last container waits for one, as the runtime ends
-    /// after it.
+    /// A permit for each update that the runtime has answered: the last container waits for one, because the runtime
+    /// exits after it.
     answered: Semaphore,
-    /// What each connection received.
+    /// The events that each connection received.
     heard: Mutex<Vec<Vec<&'static str>>>,
 }
 
@@ -49,7 +49,7 @@ impl Handler for Everything {
         if method == "Configure" {
             heard.push(Vec::new());
         }
-        // The runtime finds out with this container whether the plugin is there.
+        // The runtime uses this container to detect whether the plugin is connected.
         let is_probe = protobuf::text_format::print_to_string(message).contains("\"probe\"");
         heard.last_mut().unwrap().extend((!is_probe).then_some(method));
     }
@@ -74,7 +74,7 @@ impl Handler for Everything {
     }
 }
 
-/// What one connection receives.
+/// The events that one connection receives.
 fn life(minor: u32) -> Vec<&'static str> {
     let all = [
         ("Configure", 2),
@@ -99,7 +99,7 @@ fn life(minor: u32) -> Vec<&'static str> {
     all.into_iter().filter(|(_, since)| minor >= *since).map(|(name, _)| name).collect()
 }
 
-/// The runtime, from its start to its end; what it printed.
+/// Runs the runtime from start to end; returns its output.
 fn run(program: &Path, dir: &Path, runtime: (&str, &str), words: &[&str]) -> Value {
     let mut command = Command::new(program);
     command.arg("-socket").arg(dir.join("nri.sock")).arg("-plugins").arg(dir.join("plugins"));
@@ -109,7 +109,7 @@ fn run(program: &Path, dir: &Path, runtime: (&str, &str), words: &[&str]) -> Val
     printed.unwrap_or_else(|_| json!(String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Asks for an update once the pod is gone, when no request is open.
+/// Requests an update once the pod is removed, when no request is open.
 async fn update_unasked(plugin: &Everything, handle: &PluginHandle, life: usize) {
     let is_over = || {
         let heard = plugin.heard.lock().unwrap();
@@ -123,9 +123,9 @@ async fn update_unasked(plugin: &Everything, handle: &PluginHandle, life: usize)
     plugin.answered.add_permits(1);
 }
 
-/// Two runtimes one after the other, the first by a name that tells its version; the plugin stays.
+/// Two runtimes one after the other, the first with a name that shows its version; the plugin stays.
 async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) {
-    // The adaptation of v0.2.0 crashes at an update that it did not ask for.
+    // The adaptation of v0.2.0 crashes at an unprompted update.
     let is_updated = minor > 2;
     let answered = Semaphore::new(if is_updated { 0 } else { 2 });
     let plugin = Everything { cache: Cache::new(), answered, heard: Mutex::default() };
@@ -152,7 +152,7 @@ async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) 
     let heard = plugin.heard.lock().unwrap().clone();
     let mut wanted = vec![life(minor), life(minor)];
     if (7..10).contains(&minor) {
-        // It asked this runtime for an event too many, and returned without it.
+        // The plugin requested an event that this runtime does not know, and reconnected without it.
         wanted.insert(1, vec!["Configure"]);
     }
     assert_eq!(heard, wanted);
@@ -161,7 +161,7 @@ async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) 
     assert!(plugin.cache.pods().is_empty() && plugin.cache.containers().is_empty());
 }
 
-/// A runtime launches the sample that asks for all events but validation.
+/// A runtime launches the sample that subscribes to all events except for validation.
 fn launched(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) {
     let log = dir.join("heard");
     program::copy(&example("event_logger"), &dir.join("plugins/10-logger"));
@@ -174,7 +174,7 @@ fn launched(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) {
     let heard: Vec<String> = heard.map(|line| line["event"].as_str().unwrap().into()).collect();
     let mut wanted = life(minor);
     wanted.retain(|event| *event != "ValidateContainerAdjustment");
-    // Before v0.7 a runtime synchronizes none that it launches.
+    // Before v0.7 a runtime does not synchronize the plugins that it launches.
     wanted.retain(|event| minor >= 7 || *event != "Synchronize");
     assert_eq!(heard, wanted);
 }
@@ -206,7 +206,7 @@ macro_rules! versions {
     };
 }
 
-// With a runtime that has it: before v0.12, a plugin tells a version by that.
+// With a runtime that sends it: before v0.12, a plugin recognizes a version by that.
 versions! {
     v0_2_0 "v0.2.0" 2 "cri-o" "1.26.0"
     v0_3_0 "v0.3.0" 3 "containerd" "v1.7.0"

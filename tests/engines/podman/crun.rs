@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! crun behind nri-runc, as newer Podmans and CRI-O have it by default.
+//! crun behind nri-runc, the default of newer Podman and CRI-O versions.
 
 use nri_plugin::Adjustment;
 use serde_json::json;
@@ -8,7 +8,7 @@ use test_support::{adjustments, cgroup, life, tools};
 
 use super::{events_of, limit, resources, run};
 
-/// A host where nri-runc is registered, with crun behind it.
+/// A host on which nri-runc is registered, with crun behind it.
 fn on_crun() -> Option<PodmanHost> {
     tools::find(&["crun"])?;
     let mut host = PodmanHost::new("")?;
@@ -34,7 +34,7 @@ fn a_container_on_crun_is_adjusted_updated_and_removed() {
     assert!(environ.split('\0').any(|pair| pair == "HELLO=there"), "{environ}");
     let limits = || ["memory", "shares", "pids"].map(|what| limit(&host, &id, what));
     assert_eq!(limits(), [(32 << 20).to_string(), "300".to_owned(), "77".to_owned()]);
-    // crun keeps the state of this container: no other runtime was called.
+    // crun has the state of this container: no other runtime was called.
     assert!(host.call(&host.tool("crun"), &["state", &id]).status.success());
     host.good(&["update", "--cpu-shares", "600", "web"]);
     assert!(events_of(&told, "web").contains(&"UpdateContainer".to_owned()), "{told:?}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How containers end: on Podman's word, by themselves, by force from elsewhere, with and without
-//! a daemon. Each end is told once, and nothing is left behind.
+//! Ends of containers: by Podman, by themselves, by SIGKILL, with and without a daemon. Each end is
+//! sent once, and nothing is left behind.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -45,7 +45,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
     assert_eq!(host.good(&["wait", "web"]), "3");
     host.nobody_knows_of_anything();
     assert_eq!(*told.lock().unwrap(), life("web"));
-    // The stop waits only a moment for the code, on a busy machine it comes with the removal.
+    // The stop waits only a moment for the code; on a busy machine the removal has it.
     let removed = &request_of(&heard, "RemoveContainer", "web")["container"];
     assert_eq!((&removed["exitCode"], &removed["statusReason"]), (&json!(3), &json!("Error")));
     host.good(&["rm", "web"]);
@@ -135,8 +135,8 @@ fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     assert_eq!(*told.lock().unwrap(), [life("web"), life("web")].concat());
 }
 
-/// Nobody noted how it ended: Podman fails once, or not, and then forgets it without asking the
-/// runtime. Whoever deletes it there tells plugins.
+/// The exit was not recorded: Podman fails once or not at all, and then drops the container without
+/// calling the runtime. If a person deletes it there, plugins receive its removal.
 fn forgotten_by_podman(host: &PodmanHost, told: &super::Told, id: &str) {
     let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
     let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);
@@ -260,7 +260,7 @@ fn the_monitor_that_started_the_daemon_ends_with_its_container() {
     assert!(is_there(daemon), "the daemon went with it");
     host.wait_until("nobody stands in between", || parent_of(daemon) != "nri-runc");
     host.good(&["rm", "web"]);
-    // A monitor that is killed takes nobody with it either.
+    // Killing a monitor ends no other process.
     killed(i64::try_from(daemon).unwrap());
     let (daemon, conmon) = started_by(&host, &[]);
     killed(i64::try_from(conmon).unwrap());

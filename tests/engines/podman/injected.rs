@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections and an exec rule, in containers of Podman and without any plugin.
+//! Injections and an exec rule, in containers of Podman and without a plugin.
 
 use test_support::injected::{FILE, SETTINGS, WANTED};
 

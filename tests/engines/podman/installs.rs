@@ -12,7 +12,7 @@ use test_support::{Script, life};
 
 use super::{PodmanHost, inspect, installed, run};
 
-/// Everything below the folder of Podman's configuration, and of our undo records.
+/// Everything below the folders of Podman's configuration and of the undo records.
 fn settings(host: &PodmanHost) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![host.path("etc/containers"), host.path("var-lib/nri-runc")];
@@ -36,7 +36,7 @@ fn good(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// `uninstall podman` refuses, names `id`, and changes nothing.
+/// Checks that `uninstall podman` refuses, names `id`, and changes nothing.
 #[track_caller]
 fn refuses(host: &PodmanHost, id: &str) {
     let before = settings(host);
@@ -48,7 +48,7 @@ fn refuses(host: &PodmanHost, id: &str) {
     assert!(settings(host) == before, "a refusal changed something");
 }
 
-/// One container from Podman's default runtime; which runtime that was.
+/// Runs one container with Podman's default runtime; returns which runtime that was.
 fn by_default(host: &PodmanHost) -> Value {
     let cgroup = host.cgroup();
     let words = ["run", "--detach", "--name", "plain", "--network", "none", "--cgroup-parent"];
@@ -80,7 +80,7 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
     host.good(&["start", "web"]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.nobody_knows_of_anything();
-    // conmon takes a moment to end.
+    // conmon exits a moment later.
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
     });
@@ -92,13 +92,13 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
 }
 
 #[test]
-fn a_forced_uninstall_names_the_users_and_their_end_still_works() {
+fn a_forced_uninstall_lists_containers_that_can_still_end() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     let said = good(&host.nri(&["uninstall", "podman", "--force"]));
     assert!(said.contains("1 container still uses"), "{said}");
-    // Podman knows the name no more, until it is brought back for the last time.
+    // Podman no longer knows the name, until it is registered for the last time.
     host.bad(&["exec", "web", "true"], &["nri-runc"]);
     good(&host.nri(&["install", "podman"]));
     host.good(&["rm", "--force", "--time", "0", "web"]);
@@ -142,7 +142,7 @@ fn a_manual_entry_is_not_overwritten() {
 }
 
 #[test]
-fn check_finds_whether_podman_knows_us() {
+fn check_reports_whether_podman_has_the_runtime() {
     let Some(host) = installed("") else { return };
     let checks = |host: &PodmanHost| host.admin(&["check"]).to_string();
     assert!(checks(&host).contains("podman"), "{}", checks(&host));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of our own as labels and annotations, as `docs/engines/podman.md` shows them: on containers, on
-//! pods, and in images, where they do not count.
+//! nri-runc's keys as labels and annotations, as in `docs/engines/podman.md`: on containers, on pods,
+//! and in images, where they do not count.
 
 use serde_json::{Value, json};
 use test_support::Script;
@@ -8,7 +8,7 @@ use test_support::podman::IMAGE;
 
 use super::{Heard, PodmanHost, events_of, hearing, inspect, installed, request_of, run};
 
-/// A value of several lines with quotes in it, as the page has it.
+/// A value of several lines with quotes, as on the page.
 const VALUE: &str = "{\"cpu\": {\"shares\": 512},\n \"memory\": {\"limit\": 67108864}}";
 const LABEL: &str = "nri-runc.dev/annotation/resources.nri-runc.dev/container.web";
 const KEY: &str = "resources.nri-runc.dev/container.web";
@@ -28,7 +28,7 @@ fn labels_annotations_and_a_label_file_carry_a_value() {
     let (_told, heard) = hears(&host);
     run(&host, "label", &["--label", &format!("{LABEL}={VALUE}")], &[]);
     let plain = format!("{LABEL}={VALUE}");
-    // Podman 4 reads the whole of --annotation as a line of CSV.
+    // Podman 4 parses the whole of --annotation as a line of CSV.
     let reads_csv = host.major_version < 5;
     let csv = format!("\"{LABEL}={}\"", VALUE.replace('"', "\"\""));
     run(&host, "annotation", &["--annotation", if reads_csv { &csv } else { &plain }], &[]);
@@ -76,7 +76,7 @@ fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
     assert_eq!(events_of(&told, "shop").len(), 1, "one pod");
 }
 
-/// An image with labels, made of ours.
+/// Creates an image with labels from the test's image.
 fn import(host: &PodmanHost, labels: &[&str], name: &str) {
     let tar = host.path("rootfs.tar").display().to_string();
     let changes = labels.iter().flat_map(|label| ["--change", label]);
@@ -87,7 +87,7 @@ fn import(host: &PodmanHost, labels: &[&str], name: &str) {
 }
 
 #[test]
-fn labels_count_only_if_the_command_changes_the_images() {
+fn labels_count_only_if_they_differ_from_the_images() {
     let Some(host) = installed("") else { return };
     let (_told, heard) = hears(&host);
     let labels = [

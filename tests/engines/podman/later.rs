@@ -6,7 +6,7 @@ use test_support::adjustments::just_so_many_files;
 
 use super::{installed, run};
 
-/// Says what a plugin can set, in one line.
+/// Prints every value that a plugin can set, in one line.
 const LOOK: &str = "echo hello=$HELLO own=$OWN from=$FROM_IMAGE files=$(ulimit -Sn)/$(ulimit -Hn)";
 
 fn changing() -> Adjustment {

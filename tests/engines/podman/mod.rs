@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real Podman calls nri-runc in place of runc, registered as `docs/install.md` says: on a host
-//! of its own (`tests/support/src/podman.rs`), with the real runc behind. What plugins are told is
-//! compared with `podman inspect`, what they set is looked at from inside and in the cgroups.
+//! A real Podman calls nri-runc instead of runc, registered as in `docs/install.md`, on a private
+//! host (`tests/support/src/podman.rs`), with the real runc behind it. The messages of plugins are
+//! compared with `podman inspect`; their values are checked inside and in the cgroups.
 
 mod builds;
 mod crun;
@@ -27,7 +27,7 @@ use test_support::{Script, cgroup};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
-/// A host where nri-runc is registered and the daemon runs.
+/// A host on which nri-runc is registered and the daemon runs.
 fn installed(more: &str) -> Option<PodmanHost> {
     let mut host = PodmanHost::new(more)?;
     let output = host.nri(&["install", "podman"]);
@@ -40,7 +40,7 @@ fn installed(more: &str) -> Option<PodmanHost> {
 fn a_file_beside_the_executable_reaches_it_through_conmon() {
     let Some(mut host) = PodmanHost::new("") else { return };
     assert!(host.nri(&["install", "podman"]).status.success());
-    // conmon hands over no variable that could name it.
+    // conmon passes on no variable that could name it.
     std::fs::rename(host.path("etc/nri-runc/config.toml"), host.path("nri-runc.toml")).unwrap();
     host.start_daemon();
     let told = host.plugin("10", "witness", Script::default());
@@ -50,7 +50,7 @@ fn a_file_beside_the_executable_reaches_it_through_conmon() {
     assert_eq!(*told.lock().unwrap(), test_support::life("web"));
 }
 
-/// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, as far as the image.
+/// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, up to the image.
 fn run_words<'w>(cgroup: &'w str, name: &'w str, options: &[&'w str]) -> Vec<&'w str> {
     let mut words = vec!["--runtime", "nri-runc", "run", "--name", name, "--network", "none"];
     words.extend(["--cgroup-parent", cgroup]);
@@ -59,7 +59,7 @@ fn run_words<'w>(cgroup: &'w str, name: &'w str, options: &[&'w str]) -> Vec<&'w
     words
 }
 
-/// Runs a container beside the test; its id.
+/// Runs a container in the background; returns its ID.
 #[track_caller]
 fn run(host: &PodmanHost, name: &str, options: &[&str], args: &[&str]) -> String {
     let cgroup = host.cgroup();
@@ -84,14 +84,14 @@ fn request_of(heard: &Heard, event: &str, name: &str) -> Value {
     found.map(|(_, request)| request.clone()).unwrap_or_else(|| Value::String(format!("{heard:?}")))
 }
 
-/// What was told of `name`, without it.
+/// The received events of `name`, without the name.
 fn events_of(told: &Told, name: &str) -> Vec<String> {
     let told = told.lock().unwrap();
     let of_it = told.iter().filter_map(|event| event.strip_suffix(&format!(" {name}")));
     of_it.map(ToOwned::to_owned).collect()
 }
 
-/// Resources of a plugin's: memory in MiB, shares, pids.
+/// A plugin's resources: memory in MiB, shares, pids.
 fn resources(mebibytes: i64, shares: u64, pids: i64) -> Resources {
     let mut resources = Resources::new();
     if mebibytes > 0 {
@@ -103,7 +103,7 @@ fn resources(mebibytes: i64, shares: u64, pids: i64) -> Resources {
     if pids > 0 { resources.pids_limit(pids) } else { resources }
 }
 
-/// What the cgroup of a container says, whatever kind of cgroups this machine has.
+/// A limit in the cgroup of a container, for both cgroup versions.
 fn limit(host: &PodmanHost, id: &str, what: &str) -> String {
     let file = match what {
         "memory" => ("memory", "memory.limit_in_bytes"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin in a container of Podman, where `from` names the pod that may be it: another container
-//! is turned away, and the named one takes part.
+//! A plugin in a container of Podman, with a `from` that names its pod: another container is
+//! refused, and the named one connects.
 
 use test_support::example::example;
 use test_support::is_synchronized;

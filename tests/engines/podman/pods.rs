@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods: made by hand and from Kubernetes YAML. The infrastructure container is the pod's, the
-//! others are its members.
+//! Pods, created manually and from Kubernetes YAML. The infrastructure container belongs to the
+//! pod, the others are its members.
 
 use serde_json::{Value, json};
 use test_support::podman::IMAGE;
@@ -8,13 +8,13 @@ use test_support::{LIFE, ORDER, Script};
 
 use super::{PodmanHost, Told, events_of, hearing, inspect, installed, request_of};
 
-/// From Podman 5 on, one pod is a list of one.
+/// Since Podman 5, one pod is a list of one.
 fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
     let pod: Value = serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap();
     if host.major_version < 5 { pod } else { pod[0].clone() }
 }
 
-/// Each member's life once and in order, and the pod's around all of them.
+/// Checks that each member's events come once and in order, and the pod's around all of them.
 #[track_caller]
 fn a_pods_life(told: &Told, pod: &str, members: &[&str]) {
     for member in members {
@@ -159,8 +159,8 @@ fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     forget_podmans_own_cgroup(id);
 }
 
-/// `kube play` takes no other parent than Podman's own; of this pod's it leaves some, and where
-/// nothing else is in it, all of it goes.
+/// Removes the cgroups of this pod that `kube play` leaves below Podman's own parent, the only one
+/// that it accepts, and then the parent if it is empty.
 pub(super) fn forget_podmans_own_cgroup(pod: &str) {
     let folders = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
     let roots = folders.map(|entry| entry.path()).chain(["/sys/fs/cgroup".into()]);

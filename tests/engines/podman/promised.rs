@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A promise to a CDI device that a container of Podman is given, which its database names.
+//! A promise by a CDI device that Podman gives to a container, which its database names.
 
 use test_support::Script;
 

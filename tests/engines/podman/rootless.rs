@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rootless Podman: a user without privileges runs the daemon, registers nri-runc with the user's Podman,
-//! and a plugin of that daemon changes the user's containers. Root's files stay as they are.
+//! Rootless Podman: a user without privileges runs the daemon and registers nri-runc with the user's
+//! Podman, and a plugin of that daemon changes the user's containers. Root's files stay unchanged.
 
 use std::path::Path;
 use std::process::Output;
@@ -12,7 +12,7 @@ use test_support::{is_synchronized, life, scripted_plugin, skip};
 
 use super::Told;
 
-/// The user, of whom `/etc/passwd` knows a name: Podman asks for one.
+/// A user with a name in `/etc/passwd`, which Podman needs.
 const USER: &str = "65534";
 
 struct RootlessHost {
@@ -21,7 +21,7 @@ struct RootlessHost {
 }
 
 impl RootlessHost {
-    /// `None` after saying why the test is skipped.
+    /// `None` after printing why the test is skipped.
     fn new() -> Option<Self> {
         let host = PodmanHost::new("")?;
         let (home, run) = (host.path("home").display().to_string(), "/run/user-of-test");
@@ -66,7 +66,7 @@ impl RootlessHost {
         self.call(&self.host.tool("podman"), words)
     }
 
-    /// What the user's Podman, or `nri-runc nri …`, prints, which succeeds.
+    /// Runs the user's Podman, or `nri-runc nri …`, successfully; returns its output.
     #[track_caller]
     fn good(&self, program: &str, words: &[&str]) -> String {
         let output = match program {
@@ -133,7 +133,7 @@ fn plugins_of_a_user_change_the_users_containers() {
     user.good("podman", &[&run[..], &[IMAGE]].concat());
     let environment = user.good("podman", &["exec", "web", "env"]);
     assert!(environment.contains("OWN=1"), "{environment}");
-    // Podman names no state directory: the daemon has to know where a user's is.
+    // Podman names no state directory, so the daemon must know where a user's is.
     user.good("nri", &["restart"]);
     assert_eq!(user.state(), "running", "{}", user.json(&["pods"]));
     let again = user.plugin();
@@ -149,7 +149,7 @@ fn plugins_of_a_user_change_the_users_containers() {
 }
 
 #[test]
-fn a_users_registration_is_undone_to_the_byte() {
+fn a_users_registration_is_undone_byte_for_byte() {
     let Some(user) = RootlessHost::new() else { return };
     let list = || {
         let script = "cd \"$HOME/.config\" && find . | sort && find . -type f | sort | xargs cat";
@@ -168,7 +168,7 @@ fn a_users_registration_is_undone_to_the_byte() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("1 container still uses"), "{said}");
     user.good("podman", &["rm", "--force", "--time", "0", "web"]);
-    // conmon takes a moment to end.
+    // conmon exits a moment later.
     user.host.wait_until("nothing uses the registration", || {
         user.nri(&["uninstall", "podman", "--user"]).status.success()
     });

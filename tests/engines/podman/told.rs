@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plain container: what plugins set is in it, and what they are told is what Podman says.
+//! A plain container: plugins' values are in it, and their messages equal Podman's output.
 
 use nri_plugin::Adjustment;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn the_container_is_adjusted_and_each_event_comes_once() {
     assert_eq!(host.admin(&["status"])["failures"], json!([]));
 }
 
-/// Pairs of what a plugin was told and what Podman says, by name.
+/// Compares pairs of a plugin's value and Podman's, by name.
 fn compare(pairs: &[(&str, &Value, Value)]) {
     let wrong: Vec<String> = pairs
         .iter()
@@ -122,7 +122,7 @@ fn plugins_receive_the_values_of_podman_inspect() {
     assert_eq!(started["pid"], said["State"]["Pid"]);
 }
 
-/// The volume and the limits that were asked for are among what is told.
+/// The requested volume and limits are in the message.
 fn lists_are_told(container: &Value, said: &Value) {
     let mounts = words(&container["mounts"]);
     let volume = mounts.iter().find(|mount| mount["destination"] == "/tmp/host").unwrap();
@@ -159,7 +159,7 @@ fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
     let events = super::events_of(&told, "web");
     let of_container: Vec<&String> = events.iter().filter(|e| !e.contains("Pod")).collect();
     assert_eq!(of_container, wanted);
-    // Podman keeps what it could not start, and can forget it.
+    // Podman keeps a container that it could not start, and can remove it.
     let known = host.good(&["ps", "--all", "--format", "{{.Names}} {{.State}}"]);
     assert_eq!(known.to_lowercase(), "web created", "in another case from Podman 5 on");
     host.good(&["rm", "web"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podman update` beside a plugin that owns half of the fields (decision D21 and
+//! `podman update` with a plugin that owns half of the fields (decision D21 and
 //! `docs/compatibility.md`, "Who wins").
 
 use nri_plugin::{Adjustment, Update};
@@ -8,7 +8,7 @@ use test_support::{Script, cgroup};
 
 use super::{PodmanHost, Told, bytes, hearing, installed, limit, request_of, resources, run};
 
-/// Memory, shares and pids as the cgroup has them.
+/// Memory, shares and pids in the cgroup.
 fn limits(host: &PodmanHost, id: &str) -> [String; 3] {
     ["memory", "shares", "pids"].map(|what| limit(host, id, what))
 }
@@ -21,7 +21,7 @@ fn heard(told: &Told, event: &str) -> usize {
     told.lock().unwrap().iter().filter(|known| **known == format!("{event} web")).count()
 }
 
-/// The engine sets memory and shares; a plugin wants other shares, and a pids limit.
+/// The engine sets memory and shares; a plugin sets other shares, and a pids limit.
 fn owned(script: Script) -> Option<(PodmanHost, Told, String)> {
     let host = installed("")?;
     let adjust = Script::from(Adjustment::new().resources(resources(0, 300, 77))).adjust;
@@ -37,7 +37,7 @@ fn an_engine_changes_its_own_values_not_the_plugins() {
     let Some((host, told, id)) = owned(script) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
-    // What the engine said before is no change of its mind: plugins are asked, and none answers.
+    // A repeated value is not a change by the engine: plugins are asked, and none answers.
     host.good(&["update", "--cpu-shares", "512", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
     assert_eq!(heard(&told, "UpdateContainer"), 2);
@@ -60,7 +60,7 @@ fn a_value_that_the_engine_changes_becomes_the_engines() {
 
 #[test]
 fn the_runtime_gets_the_plugins_response() {
-    // It knows the id of one container only.
+    // It knows the ID of only one container.
     let answers = |id: &str| Update::of(id).resources(resources(48, 0, 55)).into();
     let Some(host) = installed("") else { return };
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each system call of daemon and wrapper fails once, in each way that a host in trouble has (no
-//! descriptor, no room, no memory, a bad disk), while a container lives with the real runc: what
-//! nri-runc says of it is what the runtime says, plugins receive each event once and in order,
-//! nothing protected passes unadjusted, no injection that is always set is left out, no process that
-//! an exec rule refuses runs, and no document is half. The calls are found by walking
-//! through a life once. All of them with `ERRNO=all` (`make soak`), else a sample by
-//! `ERRNO=SEED` or `ERRNO=SEED/COUNT`, or by the day; one of them by its name.
+//! Each system call of the daemon and the wrapper fails once, in each way of a host in trouble (no
+//! descriptor, no space, no memory, a bad disk), during the lifecycle of a container with the real
+//! runc. nri-runc then reports the runtime's state, plugins receive each event once and in order,
+//! nothing protected passes unadjusted, no injection that is always set is missing, no exec that a
+//! rule refuses runs, and no document is half written. A first lifecycle lists the calls.
+//! `ERRNO=all` (`make soak`) runs all of them; `ERRNO=SEED` or `ERRNO=SEED/COUNT`, or the day,
+//! selects a sample; a name selects one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,18 +21,18 @@ use test_support::{Script, TestHost, skip, wait_until};
 
 use super::{say, world};
 
-/// How many of the cases `make test` has.
+/// Number of cases in `make test`.
 const SAMPLE: usize = 40;
 
-/// What an engine does with a container; `REFUSED` is an `exec` of what a rule refuses.
+/// An engine's verbs for a container; `REFUSED` is an `exec` that a rule refuses.
 const VERBS: [&str; 7] = ["create", "start", "update", "exec", REFUSED, "kill", "delete"];
 const REFUSED: &str = "exec-refused";
 
-/// The plugin's limit of processes, and the engine's own.
+/// The plugin's pids limit, and the engine's.
 const PLUGINS: i64 = 42;
 const ENGINES: i64 = 10;
 
-/// One failure: whose call, during which verb, which one, and how it fails.
+/// One failure: the process and the verb in which the call is made, the call, and its error.
 #[derive(Debug, Clone)]
 struct Case {
     is_daemon: bool,
@@ -59,9 +59,9 @@ struct Place {
     real: RealRuntime,
     strace: PathBuf,
     view: Arc<Mutex<Vec<String>>>,
-    /// Containers so far.
+    /// Number of containers so far.
     count: usize,
-    /// Something failed that never fails: no case comes after it.
+    /// An operation that must never fail has failed: no further case runs.
     is_spoiled: bool,
 }
 
@@ -85,8 +85,8 @@ impl Place {
         Some(Self { host, real, strace, view, count: 0, is_spoiled: false })
     }
 
-    /// A daemon that ended is started again, as systemd would; a plugin that was disconnected
-    /// connects again, as plugins do.
+    /// Restarts a daemon that has exited, as systemd does, and reconnects a disconnected plugin, as
+    /// plugins do.
     fn is_served(&mut self) {
         let pid = self.host.daemon_pid();
         let is_ours = || self.host.admin(&["status"])["pid"] == pid;
@@ -135,7 +135,7 @@ impl Place {
         self.host.call_by(tracer, &words, stdin)
     }
 
-    /// A verb, its calls traced; the trace.
+    /// Runs a verb under a trace; returns the trace.
     fn traced(
         &self,
         verb: &str,
@@ -155,7 +155,7 @@ impl Place {
         (output, std::fs::read_to_string(&log).unwrap_or_default())
     }
 
-    /// Waits until the daemon has nothing to do for a moment: what follows a verb is traced too.
+    /// Waits until the daemon is idle for a moment, because the work after a verb is traced too.
     fn is_quiet(&self) {
         let mut last = (self.work(), 0);
         for _look in 0..100 {
@@ -168,7 +168,7 @@ impl Place {
         }
     }
 
-    /// How often the daemon was given the processor.
+    /// The number of times that the daemon was scheduled.
     fn work(&self) -> String {
         let pid = self.host.daemon_pid();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -176,7 +176,7 @@ impl Place {
         line.unwrap_or_default().to_owned()
     }
 
-    /// What the runtime says of a container; empty if it knows none.
+    /// The runtime's state of a container; empty if it has none.
     fn runtimes_state(&self, id: &str) -> Value {
         let mut command = std::process::Command::new(self.real.runc());
         command.arg("--root").arg(self.host.path("root")).args(["state", id]);
@@ -191,7 +191,7 @@ impl Place {
         found.map(|container| container["state"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Once the fault is over, nri-runc says of the container what the runtime says.
+    /// After the fault, nri-runc reports the runtime's state of the container.
     fn agrees(&mut self, id: &str, what: &str) -> String {
         self.is_served();
         let states = || {
@@ -214,7 +214,7 @@ impl Place {
         found.1
     }
 
-    /// A container that lives is adjusted.
+    /// Checks that a living container is adjusted.
     fn is_adjusted(&self, id: &str, what: &str) {
         let state = self.runtimes_state(id);
         let limit = super::real::pids_limit(&self.real, id);
@@ -229,7 +229,7 @@ impl Place {
         }
     }
 
-    /// A life, in which this call fails. Returns whether it was made at all.
+    /// Runs a lifecycle in which this call fails. Returns whether the call was made at all.
     fn life(&mut self, case: Option<&Case>) -> bool {
         self.count += 1;
         let id = format!("c{}", self.count);
@@ -282,7 +282,7 @@ impl Place {
         is_made
     }
 
-    /// What an engine does after a verb that failed.
+    /// Retries as an engine does after a failed verb.
     fn try_again(
         &mut self,
         verb: &str,
@@ -312,7 +312,7 @@ impl Place {
         self.agrees(id, &format!("{what}: {verb} again"))
     }
 
-    /// Nothing of the container is left, and its document is the engine's.
+    /// Checks that nothing of the container is left, and that its document is the engine's.
     fn is_over(&mut self, id: &str, pristine: &str, what: &str) {
         wait_until(&format!("{what}: no pod is left"), || {
             self.host.admin(&["pods"]) == Value::Array(vec![])
@@ -330,8 +330,8 @@ impl Place {
         std::fs::remove_dir_all(self.host.path(id)).unwrap();
     }
 
-    /// Each event once and in order; and all of them, where nothing failed that an engine or a
-    /// plugin would have seen.
+    /// Checks that each event came once and in order; also that all came, if no failure was visible
+    /// to an engine or plugin.
     fn saw_each_event(&self, id: &str, what: &str, is_whole: bool) {
         let ends = format!(" {id}");
         let events = || -> Vec<String> {
@@ -357,7 +357,7 @@ impl Place {
         }
     }
 
-    /// What the daemon logged last, and the call that failed.
+    /// Prints the daemon's last log lines, and the call that failed.
     fn show(&self) {
         let (log, trace) = (self.host.read("daemon.err"), self.host.read("strace"));
         let last = log.lines().rev().take(12).collect::<Vec<_>>();
@@ -367,7 +367,7 @@ impl Place {
         });
     }
 
-    /// The processor time of the daemon, in ticks.
+    /// The daemon's processor time, in ticks.
     fn ticks(&self) -> u64 {
         let stat = format!("/proc/{}/stat", self.host.daemon_pid());
         let stat = std::fs::read_to_string(stat).unwrap_or_default();
@@ -375,7 +375,7 @@ impl Place {
         rest.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum()
     }
 
-    /// With nothing to do the daemon does nothing.
+    /// Checks that an idle daemon uses no processor time.
     fn is_idle(&self) {
         let before = self.ticks();
         std::thread::sleep(Duration::from_secs(1));
@@ -384,7 +384,7 @@ impl Place {
     }
 }
 
-/// Walks through a life, and lists what fails where.
+/// Runs a lifecycle, and lists the calls and the ways in which each can fail.
 fn cases(place: &mut Place) -> Vec<Case> {
     let mut found = Vec::new();
     for is_daemon in [true, false] {
@@ -409,7 +409,7 @@ fn cases(place: &mut Place) -> Vec<Case> {
     found
 }
 
-/// All of them, or some: another sample every day, the same for the same seed.
+/// All cases, or a sample: another one every day, the same for the same seed.
 fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
     let wanted = std::env::var("ERRNO").unwrap_or_default();
     if wanted == "all" {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGKILL for the daemon, the wrapper and the runtime before every side effect of create, start,
-//! update and delete, of what pods go through without them, and of a takeover, in which a plugin is
-//! replaced by another connection with its identity: afterwards nothing is left over, the next
-//! operation works, and plugins own what they owned. The places are found by walking through a life once and writing down what it
-//! passes, so none can be forgotten. All of them with `KILLS=all` (`make soak`), else a sample
-//! by `KILLS=SEED`, or by the day.
+//! SIGKILL for the daemon, the wrapper and the runtime before every side effect of create, start, update and delete, of
+//! the changes of pods without a verb, and of a takeover. Afterwards nothing is left over, the next operation works,
+//! and plugins own the same values. A first lifecycle records the places, so none can be forgotten. `KILLS=all` (`make
+//! soak`) runs all of them; `KILLS=SEED`, or the day, selects a sample.
 
 mod errno;
 mod pods;
@@ -20,22 +18,22 @@ use nri_runc::testing::host::POINTS;
 use test_support::{BUNDLE, TestHost, wait_until};
 use world::{PINS, World};
 
-/// How many of the cases `make test` has.
+/// Number of cases in `make test`.
 const SAMPLE: usize = 14;
 
 const VERBS: [&str; 5] = ["create", "start", "update", "delete", TAKEOVER];
 
-/// No verb of the runtime: a plugin connects with the identity of the one that is connected.
+/// Not a verb of the runtime: a plugin connects with the identity of the connected one.
 const TAKEOVER: &str = "takeover";
 
-/// Where who is killed.
+/// The place of a kill, and the killed process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// Daemon or wrapper, at this passing of a fault point.
+    /// The daemon or the wrapper, at this pass of a fault point.
     Point(&'static str, usize),
-    /// The wrapper at a fault point, with no daemon there.
+    /// The wrapper at a fault point, without a daemon.
     Alone(&'static str),
-    /// At this step of the runtime: itself, or the daemon.
+    /// At this step of the runtime: the runtime itself, or the daemon.
     Step(usize, &'static str),
 }
 
@@ -57,7 +55,7 @@ impl Place {
     }
 }
 
-/// Brings a container to where `verb` comes next.
+/// Brings a container to the state before `verb`.
 fn prepare(world: &World, verb: &str) {
     let before: &[&str] = match verb {
         "create" => &[],
@@ -73,7 +71,7 @@ fn prepare(world: &World, verb: &str) {
     }
 }
 
-/// Waits until no fault point is passed any more.
+/// Waits until no fault point is passed.
 fn is_quiet(host: &TestHost) {
     let passed = || host.read("fault.trace").len();
     let mut last = (passed(), Instant::now());
@@ -86,7 +84,7 @@ fn is_quiet(host: &TestHost) {
     }
 }
 
-/// Walks through each verb once and writes down what it passes.
+/// Runs each verb once and records the places that it passes.
 fn places() -> Vec<(&'static str, Place)> {
     let mut found = Vec::new();
     for verb in VERBS {
@@ -105,7 +103,7 @@ fn places() -> Vec<(&'static str, Place)> {
             *passing += 1;
         }
         let steps = world.host.read("fake/steps");
-        // The daemon's own calls of the runtime are listed as well.
+        // The list also has the daemon's own calls of the runtime.
         let own = steps.lines().filter_map(|line| line.strip_prefix(verb)?.trim().parse().ok());
         let own = own.max().unwrap_or(0);
         for step in 1..=own {
@@ -119,7 +117,7 @@ fn places() -> Vec<(&'static str, Place)> {
     found
 }
 
-/// One death, and what must hold after it.
+/// Kills one process, and checks the conditions that must hold afterwards.
 fn kill(case: &Case) {
     if let (true, Place::Point(point, passing)) = (pods::STEPS.contains(&case.verb), &case.place) {
         return pods::kill(case.verb, point, *passing);
@@ -161,7 +159,7 @@ fn kill(case: &Case) {
     world.nothing_is_left(&what);
 }
 
-/// What an engine does after a verb that failed, or did not.
+/// Continues as an engine does after a verb, failed or not.
 fn go_on(world: &World, case: &Case, is_done: bool, what: &str) {
     match case.verb {
         "create" if is_done => {
@@ -169,7 +167,7 @@ fn go_on(world: &World, case: &Case, is_done: bool, what: &str) {
             world.record_agrees("c1", what);
         }
         "create" => {
-            // Where the runtime has left nothing, whoever failed may simply try again.
+            // If the runtime has left nothing, a failed caller may simply retry.
             let is_retried = case.policy == "fail" && !world.host.path("root/c1").exists();
             if !is_retried {
                 world.succeeds("delete", "c1");
@@ -200,7 +198,7 @@ fn go_on(world: &World, case: &Case, is_done: bool, what: &str) {
             world.becomes("c1", "running");
         }
         TAKEOVER => {
-            // Both processes come back to the next daemon.
+            // Both processes reconnect to the next daemon.
             world.succeeds(TAKEOVER, "c1");
             world.record_agrees("c1", what);
             world.succeeds("update", "c1");
@@ -212,7 +210,7 @@ fn go_on(world: &World, case: &Case, is_done: bool, what: &str) {
     }
 }
 
-/// All of them, or some: another sample every day, the same for the same seed.
+/// All cases, or a sample: another one every day, the same for the same seed.
 fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
     let wanted = std::env::var("KILLS").unwrap_or_default();
     if wanted == "all" {
@@ -229,7 +227,7 @@ fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
     (0..SAMPLE.min(cases.len())).map(|_| cases.swap_remove(dice(cases.len()))).collect()
 }
 
-/// Numbers below its argument, the same for the same seed.
+/// Random numbers below the argument, the same for the same seed.
 fn dice(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |sides| {
@@ -247,8 +245,7 @@ fn say(text: &str) {
 #[test]
 fn a_kill_at_any_point_leaves_nothing_and_the_next_verb_works() {
     let (places, of_pods) = (places(), pods::places());
-    // The points of another program in the daemon's place are passed in `tests/node/reexec`.
-    // A daemon that does not start is one of `tests/operator/check`.
+    // `tests/node/reexec` covers the points of a re-execution, `tests/operator/check` a daemon that does not start.
     let is_elsewhere = |name: &str| name.starts_with("daemon.reexec-") || name == "daemon.start";
     for name in POINTS.iter().map(|point| point.name()).filter(|name| !is_elsewhere(name)) {
         let is_passed = |(_, place): &(_, Place)| match place {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same for what no verb of the runtime shows: a pod that kubelet resizes, a container and a pod
-//! that containerd keeps after the runtime has deleted them, and removes later. The daemon is killed
-//! before every side effect of each; the wrapper where an infrastructure container is killed.
+//! Likewise for changes without a verb of the runtime: a pod that kubelet resizes, and a container
+//! and a pod that containerd keeps after the runtime has deleted them and removes later. The daemon
+//! is killed before every side effect; the wrapper when an infrastructure container is killed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use test_support::{BUNDLE, Script, TestHost, wait_until};
 use super::is_quiet;
 use super::world::{in_order, leftovers, open_ends};
 
-/// What happens to the pod, in this order.
+/// The changes of the pod, in this order.
 pub(super) const STEPS: [&str; 5] = ["resize", "keep", "remove", "stop", "remove-pod"];
 
 const LIMIT: &str = "kubepods/podu1";
@@ -47,7 +47,7 @@ impl Cluster {
         cluster
     }
 
-    /// A daemon, and the plugin connects.
+    /// Starts a daemon and connects the plugin.
     fn begin(&mut self) {
         self.host.start_daemon();
         let script = Script { events: Some(WITH_RESIZES), ..Script::default() };
@@ -61,7 +61,7 @@ impl Cluster {
         std::fs::write(folder.join(file), value).unwrap();
     }
 
-    /// containerd's folder of a container or a sandbox.
+    /// containerd's folder of a container or sandbox.
     fn kept(&self, id: &str) -> PathBuf {
         let kind = if id == "p1" { "sandboxes" } else { "containers" };
         self.host.path(&format!("io.containerd.grpc.v1.cri/{kind}/{id}"))
@@ -99,7 +99,7 @@ impl Cluster {
         found["state"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// How often any connection was told this.
+    /// The number of times that any connection received this event.
     fn told(&self, line: &str) -> usize {
         let count = |view: &Arc<Mutex<Vec<String>>>| {
             view.lock().unwrap().iter().filter(|told| *told == line).count()
@@ -107,14 +107,14 @@ impl Cluster {
         self.views.iter().map(count).sum()
     }
 
-    /// Whether the newest connection knows of nothing that would have to be removed, of this id.
+    /// Whether the newest connection has nothing of this ID that must still be removed.
     fn is_over(&self, id: &str) -> bool {
         let view = self.views.last().unwrap().lock().unwrap();
         self.state(id).is_empty() && !open_ends(&view).iter().any(|open| open == id)
     }
 
-    /// An engine ends a container's process and has the runtime delete it; what failed because
-    /// somebody died is tried again, as engines do.
+    /// An engine ends a container's process and lets the runtime delete it; verbs that failed because
+    /// of a kill are retried, as engines do.
     fn verbs(&self, verbs: &[&[&str]]) {
         for verb in verbs {
             wait_until(&format!("{verb:?}"), || {
@@ -130,7 +130,7 @@ impl Cluster {
         let _may_be_gone = std::fs::remove_dir_all(self.kept(id));
     }
 
-    /// One step, as kubelet and containerd make it.
+    /// Makes one step, as kubelet and containerd do.
     fn step(&self, step: &str) {
         match step {
             "resize" => self.limit("134217728"),
@@ -141,11 +141,11 @@ impl Cluster {
         }
     }
 
-    /// What holds once a step is over, whoever died in it.
+    /// Whether the step is complete, whichever process was killed in it.
     fn is_done(&self, step: &str, has_died: bool) -> bool {
         match step {
-            // On record before plugins are told: one that dies in between leaves a resize untold,
-            // which the next snapshot has.
+            // It is recorded before plugins receive it: a kill in between loses the event, and the
+            // next snapshot has the values.
             "resize" => self.told("PostUpdatePodSandbox p1") == 1 || has_died,
             "keep" => self.state("c1") == "stopped" && self.is_recorded("c1"),
             "remove" => self.is_over("c1"),
@@ -162,13 +162,13 @@ impl Cluster {
         records.find(|record| record["key"]["id"] == id)
     }
 
-    /// Whether the record says that the runtime has deleted it.
+    /// Whether the record says that the runtime has deleted the container.
     fn is_recorded(&self, id: &str) -> bool {
         self.record(id).is_some_and(|record| record["is_deleted"] == true)
     }
 }
 
-/// Walks through the pod's end once: each step with the points that it passes.
+/// Runs the pod's steps once, and lists the points that each passes.
 pub(super) fn places() -> Vec<(&'static str, &'static str, usize)> {
     let cluster = Cluster::new();
     let mut found: Vec<(&'static str, &'static str, usize)> = Vec::new();
@@ -190,7 +190,7 @@ pub(super) fn places() -> Vec<(&'static str, &'static str, usize)> {
     found
 }
 
-/// One death, and what must hold after it.
+/// Kills one process, and checks the conditions that must hold afterwards.
 pub(super) fn kill(step: &str, point: &str, passing: usize) {
     let what = format!("{step} {point} {passing}");
     let mut cluster = Cluster::new();
@@ -203,7 +203,7 @@ pub(super) fn kill(step: &str, point: &str, passing: usize) {
         }
         cluster.host.write("fault", &format!("{point}:kill:{passing}"));
         let is_daemon = point.starts_with("daemon.");
-        // A verb whose daemon dies goes on without it, or fails and is tried again.
+        // A verb whose daemon is killed continues without it, or fails and is retried.
         cluster.step(at);
         wait_until(&format!("{what} has struck"), || !cluster.host.path("fault").exists());
         if is_daemon {
@@ -225,15 +225,15 @@ pub(super) fn kill(step: &str, point: &str, passing: usize) {
     assert_eq!(cluster.told("RemovePodSandbox p1").max(1), 1, "{what}");
 }
 
-/// No resize is told twice, and the next one is told. One whose record was not on disk yet is told by
-/// the next daemon, alone or together with the next one.
+/// No resize is sent twice, and the next one is sent. If a resize was not recorded yet, the next
+/// daemon sends it, alone or together with the next one.
 fn another_resize(cluster: &Cluster, what: &str) {
     let told = |event: &str| cluster.told(&format!("{event} p1"));
     assert!(told("UpdatePodSandbox") <= 1, "{what}");
     let before = told("PostUpdatePodSandbox");
     cluster.limit("268435456");
     wait_until(&format!("another resize after {what}"), || told("PostUpdatePodSandbox") > before);
-    // Whatever else would be told is told by then.
+    // By then every other event has been sent.
     std::thread::sleep(Duration::from_millis(500));
     let events = [told("UpdatePodSandbox"), told("PostUpdatePodSandbox")];
     assert!(events.iter().all(|count| *count <= 2), "{what}: {events:?}");

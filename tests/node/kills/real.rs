@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Some deaths with the real runc: its cgroups and mounts must go as well.
+//! Some kills with the real runc: its cgroups and mounts must be removed too.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ fn words<'w>(host: &TestHost, words: &[&'w str]) -> (bool, Vec<&'w str>) {
     (host.verb(words).status.success(), words.to_vec())
 }
 
-/// The plugin is at the table, from now on if it was not.
+/// Waits until the plugin is synchronized.
 fn seat(host: &TestHost) {
     if host.admin(&["status"])["plugins"] == 0 {
         let _told = host.plugin("10", "limits", limits_processes(42));
     }
 }
 
-/// One life in which `dies` happens to the create; then an undisturbed one.
+/// One lifecycle in which `dies` happens during the create, then an undisturbed one.
 fn life(host: &mut TestHost, real: &RealRuntime, pristine: &str, dies: impl FnOnce(&mut TestHost)) {
     seat(host);
     dies(host);
@@ -96,7 +96,7 @@ fn a_kill_with_the_real_runc_leaves_no_cgroup_mount_or_file() {
             }
         });
     }
-    // runc itself, wherever it is by then.
+    // runc itself, at whatever step it is by then.
     for millis in [5, 20, 40, 80] {
         life(&mut host, &real, &pristine, |host| {
             let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A private world in which anybody can be killed anywhere, and what must hold in it afterwards.
+//! A private host on which any process can be killed at any point, and the conditions that must hold
+//! afterwards.
 
 use std::cell::RefCell;
 use std::os::unix::process::ExitStatusExt;
@@ -13,17 +14,17 @@ use nri_runc::plugin::api;
 use serde_json::Value;
 use test_support::{BUNDLE, ORDER, Script, TestHost, wait_until};
 
-/// A plugin's view, one list for each of its connections.
+/// The events of a plugin, one list for each of its connections.
 type View = Arc<Mutex<Vec<String>>>;
 
 pub(super) struct World {
     pub(super) host: TestHost,
     views: RefCell<Vec<View>>,
-    /// What the plugin answers to an update beside its own pin.
+    /// Whether the plugin's response to an update also updates another container.
     others: bool,
 }
 
-/// What the plugin owns from creation on, and after it was asked about an update.
+/// The CPUs that the plugin owns after the creation, and after an update.
 pub(super) const PINS: [&str; 2] = ["0", "1"];
 
 pub(super) fn pinned(id: &str, cpus: &str) -> api::ContainerUpdate {
@@ -46,7 +47,7 @@ fn script(others: bool) -> Script {
 }
 
 impl World {
-    /// With the daemon running and the plugin at its table.
+    /// A host with a running daemon and a connected plugin.
     pub(super) fn new(policy: &str, others: bool) -> Self {
         let host = TestHost::new("");
         let fault = host.path("fault").display().to_string();
@@ -60,7 +61,7 @@ impl World {
         world
     }
 
-    /// A daemon, and the plugin connects.
+    /// Starts a daemon and connects the plugin.
     pub(super) fn begin(&mut self) {
         self.host.start_daemon();
         self.host.write("fake/daemon", &self.host.daemon_pid().to_string());
@@ -68,7 +69,8 @@ impl World {
         self.views.borrow_mut().push(view);
     }
 
-    /// Another process of the plugin connects; returns when it has the place, or the daemon is dead.
+    /// Connects another process of the plugin; returns when it has replaced the old one, or the
+    /// daemon is dead.
     fn take_over(&self) -> Output {
         let words = ["10-pin: process", "took over from process"];
         let before = self.host.logged(&words);
@@ -84,12 +86,12 @@ impl World {
         Output { status: ExitStatus::from_raw(0), stdout: Vec::new(), stderr: Vec::new() }
     }
 
-    /// Ends the daemon, if it still lives, without a word.
+    /// Kills the daemon, if it still lives.
     pub(super) fn kill_daemon(&mut self) {
         self.host.kill_daemon();
     }
 
-    /// Makes a bundle of its own for a container, and creates it.
+    /// Writes a separate bundle for a container, and creates it.
     pub(super) fn create(&self, id: &str) -> Output {
         std::fs::create_dir_all(self.host.path(id).join("rootfs")).unwrap();
         if !self.host.path(id).join("config.json").exists() {
@@ -100,7 +102,7 @@ impl World {
         self.host.verb(&["create", "--bundle", &bundle, "--pid-file", &pid_file, id])
     }
 
-    /// An engine's update with its own idea of everything.
+    /// An engine's update with values for every field.
     pub(super) fn update(&self, id: &str, shares: u32) -> Output {
         let root = self.host.path("root").display().to_string();
         let request = format!("{{\"cpu\":{{\"shares\":{shares},\"cpus\":\"\"}}}}");
@@ -125,7 +127,7 @@ impl World {
         assert!(output.status.success(), "{verb} {id}: {said}");
     }
 
-    /// The state of a container, as the daemon knows it; empty when it does not.
+    /// The state of a container in the daemon; empty if it is unknown.
     pub(super) fn state(&self, id: &str) -> String {
         let explained = self.host.admin(&["pods"]);
         let pods = explained.as_array().into_iter().flatten();
@@ -139,14 +141,14 @@ impl World {
         wait_until(&format!("{id} is {state}"), || self.state(id) == state);
     }
 
-    /// The cpus that the runtime was last given in an update that it took.
+    /// The CPUs of the last update that the runtime accepted.
     pub(super) fn updated(&self, id: &str) -> Value {
         let text = self.host.read(&format!("fake/update.{id}"));
         serde_json::from_str::<Value>(&text).unwrap_or_default()["cpu"]["cpus"].clone()
     }
 
-    /// What the runtime read is the engine's document or the patched one, whole, and the record
-    /// says which.
+    /// Checks that the runtime read either the engine's document or the patched one, complete, and
+    /// that the record says which.
     #[track_caller]
     pub(super) fn record_agrees(&self, id: &str, what: &str) {
         let seen = self.host.read(&format!("fake/seen.{id}"));
@@ -156,7 +158,7 @@ impl World {
         assert_eq!(owners["CPUSetCPUs"] == "10-pin", hellos == 1, "{what}: {owners}");
     }
 
-    /// A whole life that nothing disturbs.
+    /// Runs a whole, undisturbed lifecycle.
     #[track_caller]
     pub(super) fn lives(&self, id: &str) {
         self.succeeds("create", id);
@@ -173,15 +175,15 @@ impl World {
         self.succeeds("delete", id);
     }
 
-    /// Whether an update of any container is not settled yet.
+    /// Whether an update of any container is still unsettled.
     pub(super) fn is_updating(&self) -> bool {
         let records = std::fs::read_dir(self.host.path("run/state/containers")).unwrap().flatten();
         let mut texts = records.map(|entry| std::fs::read_to_string(entry.path()));
         texts.any(|text| text.is_ok_and(|text| text.contains("\"updating\"")))
     }
 
-    /// Everything has ended: no record, no temporary file, every bundle as its engine wrote it,
-    /// and the plugin's last connection saw the end of all that it knew.
+    /// Checks the end: no record, no temporary file, every bundle with the engine's document, and
+    /// the plugin's last connection received the end of every container that it knew.
     #[track_caller]
     pub(super) fn nothing_is_left(&self, what: &str) {
         wait_until(&format!("no pod is left after {what}"), || {
@@ -226,7 +228,7 @@ fn names(path: &Path) -> Vec<String> {
     entries.map(|entry| entry.path().display().to_string()).collect()
 }
 
-/// What daemon, wrapper or runtime have left in their own folders.
+/// Files that daemon, wrapper or runtime have left in their folders.
 pub(super) fn leftovers(host: &TestHost) -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["containers", "pods", "pristine", "aside", "marks"] {
@@ -241,10 +243,10 @@ pub(super) fn leftovers(host: &TestHost) -> Vec<String> {
     found
 }
 
-/// The events of a pod, in the order in which they may come.
+/// The events of a pod in their possible order.
 const POD: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
 
-/// The containers that a connection was told of, and not of their end.
+/// The containers that a connection received without receiving their end.
 pub(super) fn open_ends(view: &[String]) -> Vec<String> {
     let mut open: Vec<String> = Vec::new();
     for (event, name) in view.iter().filter_map(|line| line.split_once(' ')) {
@@ -257,8 +259,8 @@ pub(super) fn open_ends(view: &[String]) -> Vec<String> {
     open
 }
 
-/// Each container begins before anything else is heard of it, goes through its life in order,
-/// hears nothing twice, and ends before it begins anew.
+/// Checks that each container's first event is its beginning, that its events come in order and only
+/// once, and that it ends before it begins again.
 #[track_caller]
 pub(super) fn in_order(view: &[String], what: &str) {
     let mut places: std::collections::HashMap<(&str, bool), usize> = Default::default();
@@ -274,10 +276,10 @@ pub(super) fn in_order(view: &[String], what: &str) {
         let last = if is_pod { POD.len() } else { ORDER.len() };
         let begins = if is_pod { place == 0 } else { place <= 1 };
         let before = places.get(&(name, is_pod)).copied();
-        // A start that came to nothing is asked about again.
+        // A failed start is asked about again.
         let may_repeat = event == "StartContainer";
         let is_right = match before {
-            // Of pods that were there before it connected it is not told here.
+            // For pods from before its connection it does not receive the beginning here.
             None => begins || is_pod,
             Some(before) if before + 1 == last => begins,
             Some(before) => (place > before || (place == before && may_repeat)) && !begins,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Creates while the daemon is busy with a plugin that has nothing to do with them: a newcomer
-//! that takes its time over what it is told, one that asks for more than can be done.
-//! What it costs is measured by `make bench`; here is told who waits for whom.
+//! Creates while the daemon is busy with an unrelated plugin: one that is slow at its Synchronize,
+//! and one that requests more than can be done. `make bench` measures the cost; these tests show
+//! which requests wait for which.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use super::super::reexec::Installed;
 use super::scale::{put_on_record, sleeper, with_a_record};
 
-/// Answers no part of what it is told before it is let; then it hears everything.
+/// Answers no part of Synchronize before the test permits it; then it receives everything.
 struct Thinker {
     told: Mutex<Vec<String>>,
     is_asked: AtomicUsize,
@@ -58,7 +58,7 @@ acts_at_every_event! { Thinker {
 
 } }
 
-/// Plays a plugin on a thread of its own, for as long as the test lasts.
+/// Runs a plugin in a separate thread for the whole test.
 fn plays(host: &TestHost, id: &str, handler: Arc<dyn Handler>) -> RuntimeHandle {
     play_registered(host.path("nri.sock"), id, handler)
 }
@@ -106,12 +106,12 @@ fn a_slow_new_plugin_delays_no_create_and_receives_it_later() {
     assert_eq!(*thinker.told.lock().unwrap(), wanted, "each once and in order");
 }
 
-/// Hears of nothing that matters; it asks.
+/// Subscribes to no relevant event; only sends requests.
 fn flooder() -> Arc<RespondingPlugin> {
     Arc::new(RespondingPlugin::always(Response::Answer))
 }
 
-/// A hundred requests at once, each for a container that nobody knows, until it is told to end.
+/// Sends a hundred requests at once, each for an unknown container, until it is stopped.
 #[derive(Default)]
 struct Flood {
     answered: AtomicUsize,
@@ -143,7 +143,7 @@ impl Flood {
 }
 
 #[test]
-fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
+fn a_flood_of_updates_delays_no_create_and_memory_is_bounded() {
     let mut host = with_a_record(BUSY);
     host.start_daemon();
     let asks = plays(&host, "10-flooder", flooder());
@@ -155,7 +155,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
     lives(&host, "warm");
     let before = in_status(host.daemon_pid(), "VmRSS");
     let begun = answered();
-    // The flood does not end before: they are done beside it, and the daemon was asked.
+    // The flood does not end first: the creates succeed beside it, and the daemon was asked.
     for round in 0..3 {
         lives(&host, &format!("beside{round}"));
     }
@@ -169,7 +169,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
 }
 
 #[test]
-fn a_flood_of_updates_keeps_no_program_from_taking_over() {
+fn a_flood_of_updates_does_not_prevent_a_reexec() {
     let installed = Installed::new(BUSY);
     let host = &installed.host;
     let asks = plays(host, "10-flooder", flooder());
@@ -182,7 +182,7 @@ fn a_flood_of_updates_keeps_no_program_from_taking_over() {
         wait_until("it floods", || answered() > begun + 1000);
         installed.reexecuted();
     }
-    // Each request was answered, by one program or the next.
+    // Each request was answered, by one of the two programs.
     let begun = answered();
     wait_until("it goes on", || answered() > begun + 1000);
     flood.is_over.store(true, Ordering::SeqCst);
@@ -209,7 +209,7 @@ impl Handler for Staller {
     }
 }
 
-/// Connects again and again as a plugin that is not synchronized when it leaves.
+/// Connects repeatedly as a plugin that disconnects before it is synchronized.
 fn stalls(socket: PathBuf, id: String, is_over: Arc<AtomicBool>) -> JoinHandle<()> {
     on_a_thread(async move || {
         while !is_over.load(Ordering::SeqCst) {
@@ -222,7 +222,7 @@ fn stalls(socket: PathBuf, id: String, is_over: Arc<AtomicBool>) -> JoinHandle<(
 }
 
 #[test]
-fn plugins_that_are_never_synchronized_keep_no_program_away() {
+fn never_synchronized_plugins_do_not_prevent_a_reexec() {
     let installed = Installed::new("");
     let host = &installed.host;
     let is_over = Arc::new(AtomicBool::new(false));

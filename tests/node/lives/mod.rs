@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many containers' lives at once, from a seed: creates that fail, starts, updates, exits, kills,
-//! deletes, wrappers that are killed, plugins that come and go, daemons that are killed or told
-//! to end; some in pods with infrastructure containers. A model knows what became of each container,
-//! and every connection's view is held against it: each event once and in order, and nothing missing
-//! while the connection lasted. Connections take over from others with their identity: no container is
-//! created without a plugin that is there over one of them. A later process has what its container's
-//! document has.
+//! Many concurrent lifecycles from a seed: creates that fail, starts, updates, exits, kills, deletes,
+//! killed wrappers, plugins that connect and disconnect, daemons that are killed or stopped; some in
+//! pods with infrastructure containers. A model records the result for each container, and is compared
+//! with the events of every connection: each event once and in order, and none missing while the
+//! connection lasted. Connections take over from others with their identity: no container is created
+//! without a plugin that is connected by one of them. A later process has the values of its
+//! container's document.
 //!
-//! `LIVES=COUNT SEED` says how many and which (`make soak`); `make test` has a few of the day's.
+//! `LIVES=COUNT SEED` sets number and seed (`make soak`); `make test` runs a few with the day as seed.
 
 mod busy;
 mod pods;
@@ -27,16 +27,16 @@ use serde_json::Value;
 use test_support::{BUNDLE, TestHost, wait_until};
 use view::{Fate, Presence, View, check};
 
-/// How many lives `make test` has.
+/// Number of lifecycles in `make test`.
 const SAMPLE: u64 = 60;
 
-/// How many go on at once.
+/// Number of concurrent lifecycles.
 const WORKERS: u64 = 4;
 
-/// How often a place is taken over: once more within a minute would be a fight.
+/// Takeovers of one place: one more within a minute would make it contested.
 const TAKEOVERS: usize = 3;
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -47,12 +47,12 @@ impl Dice {
     }
 }
 
-/// Everything that the threads share.
+/// State that the threads share.
 struct Stage {
     host: TestHost,
     views: Mutex<Vec<View>>,
     presences: Mutex<Vec<Presence>>,
-    /// Resized pods live here, and these are the connections that hear of them.
+    /// Whether resized pods run here, and the connections that receive their events.
     has_pods: bool,
     pod_views: Mutex<Vec<resized::PodView>>,
     fates: Mutex<Vec<Fate>>,
@@ -66,7 +66,7 @@ impl Stage {
     }
 
     fn start(&self, id: &str, words: &[&str]) -> Child {
-        // Each has its own: the host's are for one at a time.
+        // Each container has separate files, because the host's are for one at a time.
         std::fs::create_dir_all(self.host.path(id)).unwrap();
         self.host.write(&format!("{id}/in"), r#"{"cpu":{"shares":2048}}"#);
         Command::new(env!("CARGO_BIN_EXE_nri-runc"))
@@ -85,9 +85,9 @@ impl Stage {
         self.start(id, words).wait().unwrap().success()
     }
 
-    /// Writes the document, as an engine does before every create.
+    /// Writes the document, as an engine does before every create; returns the command line.
     fn create_words(&self, id: &str, document: &str) -> Vec<String> {
-        // A member of a pod lies where containerd's CRI plugin puts it.
+        // The bundle of a pod's member is where containerd's CRI plugin puts it.
         let is_cri = document.contains("io.kubernetes.cri.");
         let folder = if is_cri { "io.containerd.runtime.v2.task/k8s.io" } else { "bundles" };
         let bundle = self.host.path(folder).join(id);
@@ -96,8 +96,8 @@ impl Stage {
         ["create", "--bundle", &bundle.display().to_string(), id].map(ToOwned::to_owned).to_vec()
     }
 
-    /// A process that comes later has the variables that plugins put in its container's document,
-    /// and no others.
+    /// Checks that a later process has the variables that plugins set in its container's document, and
+    /// no others.
     fn exec_agrees(&self, id: &str) {
         self.host.write(&format!("{id}/process"), r#"{"args":["id"],"env":["PATH=/bin","A=1"]}"#);
         let process = self.host.path(&format!("{id}/process")).display().to_string();
@@ -113,7 +113,7 @@ impl Stage {
         assert_eq!(later, first, "{id}: a later process, and the container's own");
     }
 
-    /// One life; what became of it.
+    /// Runs one lifecycle; returns its result.
     fn live(&self, id: &str, dice: &mut Dice) -> Fate {
         let mut fate =
             Fate { id: id.to_owned(), begun: self.now(), is_clear: true, ..Fate::default() };
@@ -128,7 +128,7 @@ impl Stage {
                 fate.is_created = self.call(id, &words);
                 let _once = std::fs::remove_file(self.host.path(&format!("fake/fail.{id}")));
             }
-            // The wrapper is killed, or the runtime that it has become.
+            // The wrapper is killed, or the runtime that it has executed.
             1 => {
                 let mut create = self.start(id, &words);
                 std::thread::sleep(Duration::from_millis(dice.throw(30)));
@@ -172,8 +172,8 @@ impl Stage {
         }
     }
 
-    /// Every plugin that was there all the while has adjusted the container, whichever connection it
-    /// had.
+    /// Checks that every plugin that was connected throughout, by any connection, has adjusted the
+    /// container.
     fn no_plugin_was_missing(&self, id: &str, begun: Duration) {
         let ended = self.now();
         let seen = self.host.read(&format!("fake/seen.{id}"));
@@ -184,10 +184,10 @@ impl Stage {
         }
     }
 
-    /// Connects a plugin that sets a variable of its own: two plugins may be there at once.
+    /// Connects a plugin that sets its own variable: two plugins may be connected at once.
     fn connection(&self, name: &str, dice: &mut Dice) -> Arc<Mutex<Vec<String>>> {
         let mut script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
-        // It may take its time over what it is told.
+        // It may be slow at its Synchronize.
         let takes = Duration::from_millis(dice.throw(4) * dice.throw(100));
         script.hears = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
             if event == "Synchronize" {
@@ -210,7 +210,7 @@ impl Stage {
         self.views.lock().unwrap().push(View { name, since, told, is_cut: false });
     }
 
-    /// Another connection takes over from one of the plugins that are there, or fails to.
+    /// Another connection takes over from one of the connected plugins, or fails to.
     fn take_over(&self, dice: &mut Dice) {
         let name = {
             let mut presences = self.presences.lock().unwrap();
@@ -241,7 +241,7 @@ impl Stage {
         }
     }
 
-    /// The daemon is about to go, and every connection with it.
+    /// Ends all connections in the model, because the daemon is about to exit.
     fn cut(&self) {
         let now = self.now();
         let mut presences = self.presences.lock().unwrap();
@@ -250,7 +250,7 @@ impl Stage {
         self.pod_views.lock().unwrap().iter_mut().for_each(|view| view.is_cut = true);
     }
 
-    /// A plugin's own view of the world, where the daemon lists it.
+    /// Whether the daemon lists the plugin as synchronized.
     fn is_seated(&self, name: &str) -> bool {
         let plugins = self.host.admin(&["plugins"]);
         let mut plugins = plugins.as_array().into_iter().flatten();
@@ -258,7 +258,7 @@ impl Stage {
     }
 }
 
-/// The runtime of the kill matrix; what fails is said for each container.
+/// The runtime of the kill tests; each container has a list of the steps that fail.
 fn runtime() -> String {
     let text = include_str!("../../../fixtures/runtime/killed.sh");
     text.replace("[ ! -e \"$dir/fail\" ]", "[ ! -e \"$dir/fail.$id\" ]")
@@ -279,7 +279,7 @@ fn stage() -> Stage {
     }
 }
 
-/// Daemons come and go, and with them every connection; a plugin comes back at once.
+/// Restarts daemons, which ends every connection; a plugin reconnects immediately.
 fn unrest(stage: &Stage, dice: &mut Dice) {
     let mut connections = 0;
     let mut daemon = stage.host.spawn_daemon();
@@ -290,7 +290,7 @@ fn unrest(stage: &Stage, dice: &mut Dice) {
             stage.connect_to_pods(&name);
         } else {
             stage.connect(&name);
-            // However short the lives are.
+            // Even if the lifecycles are short.
             stage.take_over(dice);
         }
         let stay = Duration::from_millis(300 + dice.throw(1500));
@@ -354,7 +354,7 @@ fn every_view_shows_each_container_event_once_and_in_order() {
                 scope.spawn(move || {
                     let mut dice = Dice(seed ^ (worker + 1) << 32);
                     for life in 0..count / WORKERS {
-                        // An id comes back: engines restart containers under the same one.
+                        // An ID is used again: engines restart containers under the same one.
                         let name = if life % 2 == 0 { life } else { life % 3 };
                         let id = format!("w{worker}-{name}");
                         let fate = stage.live(&id, &mut dice);

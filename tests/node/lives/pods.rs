@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod around a life, where it has one: its infrastructure container is made before and ended
-//! after, by every spelling of a signal, by itself, or by a forced delete.
+//! The pod of a lifecycle, if it has one: its infrastructure container is created first and ended
+//! last, by every spelling of a signal, by itself, or by a forced delete.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use test_support::{BUNDLE, wait_until};
 
 use super::{Dice, Stage};
 
-/// A pod that has begun.
+/// A started pod.
 pub(super) struct LivePod {
     /// Its infrastructure container.
     sandbox: String,
     name: String,
 }
 
-/// How many pods there were: an engine gives no pod the ID of an earlier one.
+/// Number of pods so far: an engine gives no pod the ID of an earlier one.
 static PODS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes and starts the infrastructure container, with whatever daemon there is.
+/// Creates and starts the infrastructure container, whether a daemon runs or not.
 pub(super) fn begin(stage: &Stage, id: &str) -> LivePod {
     let number = PODS.fetch_add(1, Ordering::SeqCst);
     let pod =
@@ -34,7 +34,7 @@ pub(super) fn begin(stage: &Stage, id: &str) -> LivePod {
 }
 
 impl LivePod {
-    /// The document of a member of this name.
+    /// The document of a member with this name.
     pub(super) fn document(&self, name: &str) -> String {
         self.of_kind(name, "container")
     }
@@ -71,7 +71,7 @@ impl LivePod {
     }
 }
 
-/// Each pod's events come once and in order, and its stop never before its member's.
+/// Checks that each pod's events come once and in order, and its stop never before its member's.
 #[track_caller]
 pub(super) fn in_order(name: &str, told: &[String]) {
     const ORDER: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
@@ -80,14 +80,14 @@ pub(super) fn in_order(name: &str, told: &[String]) {
     for line in told {
         let Some((event, subject)) = line.split_once(' ') else { continue };
         let Some(place) = ORDER.iter().position(|known| *known == event) else {
-            // An ID comes back: a container of Synchronize may be a later one, without this pod.
+            // An ID is used again: a container of Synchronize may be a later one, without this pod.
             match event {
                 "Synchronize" => drop(members.remove(subject)),
                 event => drop(members.insert(subject, event)),
             }
             continue;
         };
-        // Of a pod that was there before it connected a plugin hears the rest.
+        // For a pod from before its connection, a plugin receives the remaining events.
         let is_next = match places.get(subject) {
             None => true,
             Some(before) => place == (before + 1) % ORDER.len(),

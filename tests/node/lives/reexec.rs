@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon becomes another program while a thousand containers are watched, ten plugins are
-//! connected, and others are created, started and removed: nothing fails, and every plugin hears
-//! each event once.
+//! The daemon executes another program while it watches a thousand containers, ten plugins are
+//! connected, and other containers are created, started and removed: nothing fails, and every
+//! plugin receives each event once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ const WATCHED: usize = 1000;
 const PLUGINS: usize = 10;
 const WORKERS: usize = 3;
 const TIMES: usize = 4;
-/// Of the watched containers, so many exit meanwhile.
+/// Number of watched containers that exit meanwhile.
 const EXITS: usize = 40;
 
-/// What one worker created, and the longest that a create took.
+/// The containers that one worker created, and the longest duration of a create.
 struct Work {
     ids: Vec<String>,
     longest: Duration,
@@ -85,7 +85,7 @@ fn a_thousand_containers_and_ten_plugins_notice_no_reexec() {
     assert_eq!(host.admin(&["status"])["bypassed"], 0);
 }
 
-/// Ends the workers.
+/// Stops the workers on drop.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -94,7 +94,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// Lives of containers, one after the other, until the end.
+/// Runs lifecycles one after the other until the end.
 fn work(host: &TestHost, number: usize, is_over: &AtomicBool, lives: &AtomicUsize) -> Work {
     let mut work = Work { ids: Vec::new(), longest: Duration::ZERO };
     let bundle = format!("bundle{number}");
@@ -127,7 +127,7 @@ fn work(host: &TestHost, number: usize, is_over: &AtomicBool, lives: &AtomicUsiz
 
 fn heard_everything_once(told: &Arc<Mutex<Vec<String>>>, created: &[String]) {
     let count = |line: &str| told.lock().unwrap().iter().filter(|told| *told == line).count();
-    // What is on record was made from one record, and has its name.
+    // The records were copied from one record, and have its name.
     let stops = "StopContainer c0";
     wait_until("the exits are heard", || count(stops) >= EXITS);
     assert_eq!(count(stops), EXITS, "each once");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods' lives from a seed, as containerd and kubelet lead them, while daemons are killed and told to
-//! end: a sandbox, members, resizes of the pod's cgroup, exits, and the removal that comes later than
-//! the runtime's `delete`. Each connection hears of each pod's beginning, resizes and end once and in
-//! order; nothing is missing while it lasted.
+//! Lifecycles of pods from a seed, as containerd and kubelet run them, while daemons are killed and
+//! stopped: a sandbox, members, resizes of the pod's cgroup, exits, and the removal after the runtime's
+//! `delete`. Each connection receives each pod's beginning, resizes and end once and in order; none is
+//! missing while it lasted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{Dice, Stage, WORKERS, say};
 
-/// How many pods each worker of `make test` has.
+/// Number of pods of each worker in `make test`.
 const SAMPLE: u64 = 24;
 
-/// A connection's view: the event, the pod, and the memory limit that it says (0 for none).
+/// The events of a connection: event, pod, and the memory limit in it (0 for none).
 #[derive(Clone)]
 pub(super) struct PodView {
     name: String,
@@ -29,7 +29,7 @@ pub(super) struct PodView {
     pub(super) is_cut: bool,
 }
 
-/// What became of a pod.
+/// The history of a pod.
 struct PodFate {
     id: String,
     begun: Duration,
@@ -48,7 +48,7 @@ fn limit(host: &TestHost, pod: &str, bytes: u64) {
 }
 
 impl Stage {
-    /// Makes a container of a pod, or its sandbox, as containerd does, and starts it.
+    /// Creates and starts a container of a pod, or its sandbox, as containerd does.
     fn run_in(&self, id: &str, pod: &str) {
         let is_sandbox = id == pod;
         let kind = if is_sandbox { "sandbox" } else { "container" };
@@ -80,7 +80,7 @@ impl Stage {
         std::fs::remove_dir_all(self.host.path(&bundle)).unwrap();
     }
 
-    /// Whether some daemon has taken note of this limit.
+    /// Whether a daemon has recorded this limit.
     fn is_noted(&self, pod: &str, bytes: u64) -> bool {
         let files = std::fs::read_dir(self.host.path("run/state/pods")).into_iter().flatten();
         let records = files.flatten().filter_map(|file| std::fs::read(file.path()).ok());
@@ -157,7 +157,7 @@ fn kept(id: &str, pod: &str) -> String {
 }
 
 impl PodView {
-    /// Whether it has heard of the end of every pod of which it heard a beginning.
+    /// Whether it has received the end of every pod whose beginning it received.
     pub(super) fn is_whole(&self) -> bool {
         let heard = self.heard.lock().unwrap();
         let count = |event: &str| heard.iter().filter(|(name, ..)| name == event).count();
@@ -165,7 +165,7 @@ impl PodView {
     }
 }
 
-/// Checks a view; returns how many events of pods it has.
+/// Checks the events of a connection; returns the number of events of pods.
 #[track_caller]
 fn check(view: &PodView, fates: &[PodFate]) -> usize {
     const PODS: [&str; 5] = [
@@ -190,7 +190,7 @@ fn check(view: &PodView, fates: &[PodFate]) -> usize {
         let whole = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
         let fate = fates.iter().find(|fate| fate.id == **id).unwrap();
         let is_all = !view.is_cut && fate.begun >= view.since;
-        // Whatever part of it was heard is heard once and in order.
+        // The received part of the sequence has each event once and in order.
         let is_part = ends.is_empty() || whole.windows(ends.len()).any(|part| part == ends);
         assert!(is_part, "{what}");
         assert!(!is_all || ends == whole, "{what}");
@@ -203,7 +203,7 @@ fn check(view: &PodView, fates: &[PodFate]) -> usize {
             .collect();
         assert!(asked.windows(2).all(|pair| pair[0] < pair[1]), "{what}");
         assert!(asked.iter().all(|limit| fate.limits.contains(limit)), "{what}");
-        // Who was synchronized between the two events hears of the second alone.
+        // A connection that was synchronized between the two events receives only the second.
         let begins_late =
             resizes.first().is_some_and(|(event, _)| *event == "PostUpdatePodSandbox");
         assert!(!begins_late || !is_all, "{what}");
@@ -232,7 +232,8 @@ fn every_pod_resize_and_removal_is_sent_once_and_in_order() {
     say(&format!("LIVES='{count} {seed}' as pods"));
     let mut stage = super::stage();
     let root = stage.host.path("").display().to_string();
-    // No plugin comes back under its name: what a daemon does first must not wait longer than it lives.
+    // No plugin reconnects under its name, so a daemon's first create must not wait longer than the
+    // daemon lives.
     let text = stage.host.read("config.toml");
     let text = text.replace("[nri]", "[nri]\nplugin_registration_timeout = \"800ms\"");
     let kubelet = test_is_kubelet();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What many known containers cost: watching a thousand no time at all, a create the same as ever.
-//! The daemon finds them on record, made from one that it wrote itself.
+//! The cost of many known containers: watching a thousand takes no processor time, and a create
+//! takes the same time as ever. The daemon finds them on record, as copies of one record that it
+//! wrote.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use test_support::{BUNDLE, BUSY, Script, Started, TestHost, in_status, wait_unti
 
 use super::{runtime, say};
 
-/// A world with one running container, `c0`, on record, and no daemon; with `more` lines of
+/// A host with one running container, `c0`, on record, and no daemon; `more` has lines of
 /// configuration.
 pub(super) fn with_a_record(more: &str) -> TestHost {
     let mut host = TestHost::new(more);
@@ -25,7 +26,7 @@ pub(super) fn with_a_record(more: &str) -> TestHost {
     host
 }
 
-/// The one record in a folder, and its file's name.
+/// The only record in a folder, and its file name.
 fn record(host: &TestHost, folder: &str) -> (String, Value) {
     let folder = host.path("run/state").join(folder);
     let entry = std::fs::read_dir(folder).unwrap().flatten().next().unwrap();
@@ -64,7 +65,7 @@ pub(super) fn sleeper() -> Started {
     Started(Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap())
 }
 
-/// Processor time in ticks, and how often it woke.
+/// Processor time in ticks, and the number of wake-ups.
 fn effort(pid: i32) -> (u64, u64) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -76,7 +77,7 @@ fn descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Looking at them in turns would take longer.
+/// Polling the containers would take longer.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 #[test]
@@ -91,7 +92,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     host.start_daemon();
     let pid = host.daemon_pid();
     wait_until("all are watched", || descriptors(pid) > 1000);
-    // A busy machine lets it take longer until it has begun.
+    // On a busy machine the start takes longer.
     let (mut ticks, mut wakes) = (0, 0);
     wait_until("it is idle", || {
         let before = effort(pid);
@@ -111,7 +112,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
         let told = told.lock().unwrap();
         told.iter().filter(|line| line.starts_with("StopContainer")).count()
     };
-    // The best of some: the machine may be busy with something else.
+    // The best of several attempts, because the machine may be busy.
     let mut best = Duration::MAX;
     for (number, sleeper) in sleepers.iter_mut().take(200).enumerate() {
         let begun = Instant::now();
@@ -133,8 +134,8 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     assert_eq!(stops(), 1000, "each once");
 }
 
-/// The daemon's processor time for some creates and deletes; it has nothing else to do. Unlike
-/// the time on the clock it is not that of a busy machine.
+/// The daemon's processor time for some creates and deletes; it has no other work. Unlike elapsed
+/// time it does not depend on the machine's load.
 fn creates_take(host: &TestHost) -> Duration {
     let spent = || {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", host.daemon_pid()));
@@ -172,7 +173,7 @@ fn a_create_costs_no_more_with_ten_thousand_known_containers() {
     let begun = Instant::now();
     host.start_daemon();
     say(&format!("with 10000 on record the daemon is ready after {:?}", begun.elapsed()));
-    // It looks through them in the background.
+    // The daemon checks them in the background.
     wait_until("all are watched", || descriptors(host.daemon_pid()) > 10_000);
     wait_until("it is idle", || {
         let before = effort(host.daemon_pid());
@@ -185,7 +186,8 @@ fn a_create_costs_no_more_with_ten_thousand_known_containers() {
     say(&format!(
         "20 creates and deletes: {few:?} with 10 known, {many:?} with 10000: {ratio:.2}; {each} bytes each"
     ));
-    // Work for each known container would make it a hundred times as much; the rest is noise.
+    // Work for each known container would make the ratio a hundred times as large; the rest is
+    // noise.
     assert!(ratio < 4.0, "{ratio}");
     assert!(each < 10 << 10, "{each} bytes for each container");
 }

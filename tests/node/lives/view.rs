@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one connection of a plugin saw, held against what became of each container.
+//! Compares the events that one connection of a plugin received with the history of each container.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use test_support::ORDER;
 
-/// What became of one container.
+/// The history of one container.
 #[derive(Debug, Default)]
 pub(super) struct Fate {
     pub(super) id: String,
-    /// When its first call was made.
+    /// Time of its first call.
     pub(super) begun: Duration,
     pub(super) is_created: bool,
     pub(super) is_started: bool,
-    /// Nobody was killed in the middle of it.
+    /// Whether no process was killed during it.
     pub(super) is_clear: bool,
 }
 
 /// One connection.
 pub(super) struct View {
     pub(super) name: String,
-    /// From when on it takes part.
+    /// Time since which it is synchronized.
     pub(super) since: Duration,
     pub(super) told: Arc<Mutex<Vec<String>>>,
-    /// Its daemon ended before everything else did, or another connection took its place.
+    /// Whether its daemon exited before the end, or another connection took its place.
     pub(super) is_cut: bool,
 }
 
-/// The time in which a plugin is there, over whichever connections.
+/// The time in which a plugin is connected, by any connection.
 pub(super) struct Presence {
     pub(super) name: String,
     pub(super) since: Duration,
     pub(super) until: Option<Duration>,
-    /// How often its place was taken over.
+    /// Number of takeovers of its place.
     pub(super) takeovers: usize,
 }
 
 impl Presence {
-    /// Whether it is there all the while.
+    /// Whether it is connected throughout.
     pub(super) fn spans(&self, from: Duration, to: Duration) -> bool {
         self.since <= from && self.until.is_none_or(|until| to <= until)
     }
 }
 
 impl View {
-    /// Whether it has heard of the end of all that it has heard of.
+    /// Whether it has received the end of every container that it received.
     pub(super) fn is_whole(&self) -> bool {
         let told = self.told.lock().unwrap();
         let mut last: HashMap<&str, &str> = HashMap::new();
@@ -59,7 +59,7 @@ impl View {
 }
 
 impl Fate {
-    /// What a connection hears that is there all the while.
+    /// The events that a connection receives if it lasts throughout.
     fn life(&self) -> Vec<&'static str> {
         let events = ORDER.into_iter().skip(1).filter(|event| match *event {
             "PostCreateContainer" => self.is_created,
@@ -70,7 +70,7 @@ impl Fate {
     }
 }
 
-/// Checks a view; returns how many events it has.
+/// Checks the events of a connection; returns their number.
 #[track_caller]
 pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
     let told = view.told.lock().unwrap().clone();
@@ -114,8 +114,8 @@ pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
     told.len()
 }
 
-/// Each event comes once and after those before it; a start that came to nothing may be asked
-/// about again. A life that was heard from its beginning to its end lacks nothing.
+/// Checks that each event comes once and in order; a failed start may be asked about again. Between
+/// the first and the last event nothing is missing.
 #[track_caller]
 fn in_order(life: &[&str], what: &str) {
     let place = |event: &str| ORDER.iter().position(|known| *known == event).unwrap();

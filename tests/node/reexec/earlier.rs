@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An upgrade from an earlier version and back, with that version's own program: `make upgrade-test`
-//! builds it and names it. The other tests have only this version's program, which they make differ.
+//! An upgrade from an earlier version and back, with that version's program, which `make upgrade-test`
+//! builds and names. The other tests use only modified copies of this version's program.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,7 +24,7 @@ fn install_file(host: &TestHost, program: &Path) {
     put(host, &std::fs::read(program).unwrap());
 }
 
-/// A runtime verb by the program that is installed, as engines call it.
+/// Runs a runtime verb by the installed program, as engines do.
 fn installed_verb(installed: &Installed, words: &[&str]) -> Output {
     let host = &installed.host;
     let mut command = Command::new(super::program(host));
@@ -43,7 +43,7 @@ fn create(installed: &Installed, id: &str) {
     assert!(written.contains("HELLO=there"), "{id} was adjusted: {written}");
 }
 
-/// The installed program's own `reexec`, as `install.sh` calls it.
+/// Runs `reexec` of the installed program, as `install.sh` does.
 fn reexec(installed: &Installed) {
     let before = installed.pid();
     succeeds(&installed_verb(installed, &["nri", "reexec"]));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that cannot take the daemon's place, states that cannot be used, and daemons that are
-//! killed at each point of the change: at worst it is an ordinary restart.
+//! Programs that cannot replace the daemon's, unusable states, and daemons that are killed at each
+//! point of a re-execution: at worst the result is an ordinary restart.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -19,7 +19,7 @@ use super::{Installed, install, install_script};
 
 const GOES_ON: &str = "the daemon continues unchanged";
 
-/// The daemon is the same, and its plugin takes part.
+/// Checks that the daemon is the same, and that its plugin is connected.
 #[track_caller]
 fn nothing_has_changed(installed: &Installed, id: &str, told: &std::sync::Mutex<Vec<String>>) {
     assert!(installed.pid() > 0);
@@ -74,7 +74,7 @@ fn a_state_of_another_version_is_not_continued() {
         let told = installed.host.plugin("10", "a", Script::default());
         fails(&installed.reexec(), &[GOES_ON, "cannot continue from this daemon's state"]);
         nothing_has_changed(&installed, "c1", &told);
-        // A program that says that it knows the form, and does not: an ordinary restart.
+        // A program that claims to know the state's form and does not: an ordinary restart.
         let script = "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[0,2]}' ;; \
                       *) exec PROGRAM \"$@\" ;; esac";
         install_script(&installed.host, &script.replace("PROGRAM", env!("CARGO_BIN_EXE_nri-runc")));
@@ -82,7 +82,7 @@ fn a_state_of_another_version_is_not_continued() {
         let _cut_off = installed.reexec();
         wait_until("the next program answers", || installed.pid() == before);
         wait_until("it says why", || {
-            installed.host.logged(&["state of the program before was dropped", "form"]) == 1
+            installed.host.logged(&["previous program's state was dropped", "form"]) == 1
         });
         let told = installed.host.plugin("10", "b", Script::default());
         nothing_has_changed(&installed, "c2", &told);
@@ -129,7 +129,7 @@ fn without_a_daemon_there_is_nothing_to_replace() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "the daemon is not running\n");
 }
 
-/// A daemon that is given this file as the state of the program before.
+/// A daemon that receives this file as the state of the previous program.
 fn with_state(host: &TestHost, name: &str) -> std::process::Child {
     let script = format!(
         "exec 9<'{}' && exec '{}' nri daemon --state-fd {}",
@@ -153,7 +153,7 @@ fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
         let name = "state";
         let mut daemon = with_state(&host, name);
         wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
-        host.logs(&["state of the program before was dropped"], 1);
+        host.logs(&["previous program's state was dropped"], 1);
         succeeds(&host.create("c1"));
         daemon.kill().unwrap();
         daemon.wait().unwrap();
@@ -162,7 +162,7 @@ fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
     host.write("missing", "");
     let mut daemon = with_state(&host, "missing");
     wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());
-    host.logs(&["state of the program before was dropped"], 1);
+    host.logs(&["previous program's state was dropped"], 1);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }
@@ -213,14 +213,14 @@ fn a_failure_at_any_point_before_the_execution_changes_nothing() {
 
 #[test]
 fn a_hanging_request_is_not_awaited_without_end() {
-    // The runtime of this create runs for longer than the daemon waits.
+    // The runtime of this create takes longer than the daemon waits.
     let host = started("");
     host.write("fake/slow-delete", "");
     succeeds(&host.create("c1"));
     let mut delete = host.spawn(&["delete", "--force", "c1"]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It goes on for a while beside the other program.
+            // The old program keeps running beside the other one for a while.
             std::thread::sleep(Duration::from_secs(2));
             std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
         });

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `install.sh` over a running daemon, in a mount namespace of its own: it writes to `/etc` and
+//! `install.sh` over a running daemon, in a separate mount namespace, because it writes to `/etc` and
 //! `/var/lib`.
 
 use std::process::{Command, Output, Stdio};
 
 use test_support::{Script, Started, TestHost, heard, skip, succeeds, wait_until};
 
-/// Puts the program under test, with some more bytes, or a script that has but a version, into a file.
+/// Writes into a file the program under test with additional bytes, or a script that only prints a
+/// version.
 fn program(host: &TestHost, name: &str, more: Option<&[u8]>) {
     let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
     let script =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What survives the change of programs: connections, launched plugins and their output, frames
-//! that came in part, requests in flight, watched processes, sockets.
+//! State that survives a re-execution: connections, launched plugins and their output, partly
+//! received frames, requests in flight, watched processes, sockets.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -107,7 +107,7 @@ fn wrappers_and_operators_wait_for_a_slow_next_program() {
     assert!(host.read("fake/seen.json").contains("HELLO=there"), "the plugin was asked");
     assert!(heard(&told, "CreateContainer c1"));
     assert_eq!(host.admin(&["status"])["bypassed"], 0);
-    // A file that an earlier program left makes nobody wait for a daemon that is killed.
+    // A file that an earlier program left delays no caller of a daemon that is killed.
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
     host.write("run/reexec", &Duration::from(now).as_nanos().to_string());
     kill(Pid::from_raw(i32::try_from(installed.pid()).unwrap()), Signal::SIGKILL).unwrap();
@@ -151,7 +151,7 @@ fn a_launched_plugin_keeps_its_process_its_output_and_its_file() {
     assert_eq!(row()["launched"], true);
     succeeds(&host.create("c1"));
     assert!(row()["requests"].as_u64() > before["requests"].as_u64());
-    // Its end is noticed, and it is started again.
+    // Its exit is noticed, and it is restarted.
     let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     wait_until("it is started again", || row()["restarts"] == 1 && row()["pid"] != before["pid"]);
@@ -171,7 +171,7 @@ fn a_partial_plugin_request_is_answered_by_the_next_program() {
     let script = Script { asks, ..sets("HELLO", "there") };
     let told = connect(proxy.socket.clone(), "10", "asks", script);
     wait_until("it is synchronized", || is_synchronized(&host.admin(&["plugins"]), "10-asks"));
-    // In a frame's header, in a message's header, in the message.
+    // In a frame's header, in a message's header, and in the message.
     for bytes in [3, 8, 13, 18, 40] {
         proxy.hold_after(bytes);
         let (answer, answered) = mpsc::channel();
@@ -204,7 +204,7 @@ fn a_create_in_progress_is_finished_first_and_sent_once() {
         wait_until("it is asked", || heard(&told, "CreateContainer c1"));
         let reexec = scope.spawn(|| installed.reexecuted());
         std::thread::sleep(Duration::from_millis(200));
-        // This one is held, and reaches the next program.
+        // This request is held, and reaches the next program.
         std::fs::create_dir_all(host.path("other/rootfs")).unwrap();
         host.write("other/config.json", test_support::BUNDLE);
         let other = host.path("other").display().to_string();
@@ -277,7 +277,7 @@ fn a_foreground_run_continues_and_its_end_is_sent() {
 }
 
 #[test]
-fn rights_and_policies_hold_for_the_next_program() {
+fn rights_and_policies_apply_in_the_next_program() {
     let installed = Installed::new("[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
     let _told = host.plugin("10", "env", sets("HELLO", "there"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri reexec`: what survives the change of programs, programs that cannot take the
-//! daemon's place, states that cannot be used, and SIGKILL at each point of it.
+//! `nri-runc nri reexec`: state that survives, programs that cannot replace the daemon's, unusable
+//! states, and SIGKILL at each point.
 
 mod earlier;
 mod failing;
@@ -15,7 +15,7 @@ use std::process::Output;
 use serde_json::Value;
 use test_support::{Started, TestHost, wait_until};
 
-/// A daemon whose program is a file of its own, which tests replace.
+/// A daemon whose program is a separate file, which tests replace.
 pub(crate) struct Installed {
     daemon: Started,
     pub(crate) host: TestHost,
@@ -54,7 +54,7 @@ impl Installed {
         self.host.call(&["nri", "reexec"])
     }
 
-    /// It succeeds; what it says.
+    /// Re-executes successfully; returns the answer.
     #[track_caller]
     pub(crate) fn reexecuted(&self) -> Value {
         let output = self.host.call(&["nri", "--json", "reexec"]);
@@ -65,12 +65,12 @@ impl Installed {
         document
     }
 
-    /// Whether the process that was started runs no more.
+    /// Whether the started process has exited.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.daemon.try_wait().unwrap().is_some()
     }
 
-    /// Starts the daemon once more, from the same file.
+    /// Starts the daemon again, from the same file.
     pub(crate) fn start_again(&mut self) {
         wait_until("it has ended", || self.has_ended());
         install(&self.host, b"");
@@ -83,13 +83,13 @@ fn program(host: &TestHost) -> PathBuf {
     host.path("installed")
 }
 
-/// Puts the program under test, with some more bytes, in place.
+/// Installs the program under test with additional bytes.
 pub(crate) fn install(host: &TestHost, more: &[u8]) {
     let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
     put(host, &[&built, more].concat());
 }
 
-/// Puts a script in place of the program.
+/// Installs a script instead of the program.
 pub(crate) fn install_script(host: &TestHost, text: &str) {
     put(host, format!("#!/bin/sh\n{text}\n").as_bytes());
 }

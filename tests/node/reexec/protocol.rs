@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wrappers and daemons of different versions: an older wrapper is understood, a newer one has the
-//! daemon become the newer program, and nobody's plugins are passed by.
+//! Wrappers and daemons of different versions: an older wrapper is supported, a newer one makes the
+//! daemon execute the newer program, and no wrapper bypasses plugins.
 
 use serde_json::json;
 use test_support::{BUNDLE, Script, TestHost, fails, heard, succeeds, wait_until};
 
 use super::{Installed, install_script};
 
-/// Whatever reads the configuration from now on speaks this version: wrappers at once, the daemon
-/// as the next program.
+/// From now on every program that reads the configuration has this protocol version: wrappers
+/// immediately, the daemon with its next program.
 fn speak(host: &TestHost, version: u32, more: &str) {
     host.configure(&host.path("fake/runc"), &format!("{more}\n[debug]\nprotocol = {version}\n"));
 }
@@ -25,7 +25,7 @@ fn speaks(version: u32) -> Installed {
 }
 
 #[test]
-fn a_newer_wrapper_has_the_daemon_become_its_program() {
+fn a_newer_wrapper_makes_the_daemon_execute_its_program() {
     for newer in [6, 7] {
         let installed = speaks(5);
         let (host, before) = (&installed.host, installed.pid());
@@ -60,7 +60,7 @@ fn wrappers_of_the_two_older_versions_are_understood() {
 }
 
 #[test]
-fn a_wrapper_that_is_even_older_follows_the_policy() {
+fn a_wrapper_of_an_unsupported_version_follows_the_policy() {
     let installed = speaks(5);
     let host = &installed.host;
     speak(host, 2, "on_daemon_failure = \"fail\"\n");
@@ -109,7 +109,7 @@ fn many_newer_wrappers_at_once_are_all_answered() {
 }
 
 #[test]
-fn operators_are_answered_in_every_version() {
+fn admin_requests_of_every_version_are_answered() {
     let installed = speaks(5);
     let host = &installed.host;
     let before = installed.pid();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stands between a plugin and the daemon, and holds back what the plugin sends.
+//! A proxy between a plugin and the daemon, which holds back data of the plugin.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Passes on what comes, for one connection.
+/// Forwards the data of one connection.
 pub(crate) struct Proxy {
     pub(crate) socket: PathBuf,
     holds: Arc<AtomicBool>,
-    /// While it holds: so many bytes more are passed on.
+    /// While it holds: the number of further bytes that are forwarded.
     allowed: Arc<AtomicUsize>,
     held: Arc<Mutex<Vec<u8>>>,
     daemon: Arc<Mutex<Option<UnixStream>>>,
@@ -53,18 +53,18 @@ impl Proxy {
         proxy
     }
 
-    /// Passes on so many bytes more, and holds back the rest.
+    /// Forwards `bytes` further bytes, and holds back the rest.
     pub(crate) fn hold_after(&self, bytes: usize) {
         self.allowed.store(bytes, Ordering::SeqCst);
         self.holds.store(true, Ordering::SeqCst);
     }
 
-    /// How many bytes are held back.
+    /// The number of bytes that are held back.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().unwrap().len()
     }
 
-    /// Passes on what was held back, and everything from now on.
+    /// Forwards the bytes that were held back, and everything from now on.
     pub(crate) fn release(&self) {
         let mut held = self.held.lock().unwrap();
         self.holds.store(false, Ordering::SeqCst);

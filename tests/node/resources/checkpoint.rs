@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real checkpoint and restore (CRIU) through the wrapper: the process goes on where it was, with
-//! the mount and the limit that a plugin gave it, and a refused restore leaves nothing. `make vm`
-//! has a guest with CRIU; elsewhere it runs where `criu check` says that it can.
+//! A real checkpoint and restore (CRIU) through the wrapper: the process continues where it was,
+//! with the mount and the limit of a plugin, and a refused restore leaves nothing. `make vm` has a
+//! guest with CRIU; elsewhere it runs if `criu check` succeeds.
 
 use std::process::Command;
 
@@ -11,11 +11,11 @@ use test_support::{Script, fails, skip, succeeds, wait_until};
 
 use super::{Place, anywhere, v2};
 
-/// Writes numbers for ever into the file that a plugin's mount brings.
+/// Counts for ever, into the file that a plugin's mount provides.
 const COUNTS: &str = "exec </dev/null >/dev/null 2>&1; i=0; \
                       while true; do i=$((i+1)); echo $i >/data/count; sleep 0.1; done";
 
-/// What this machine's CRIU lacks.
+/// The features that this machine's CRIU lacks.
 fn lacks() -> Option<String> {
     let output = match Command::new("criu").arg("check").output() {
         Ok(output) if output.status.success() => return None,
@@ -23,13 +23,13 @@ fn lacks() -> Option<String> {
         Err(_) => return Some("no CRIU (make vm has a guest with it)".to_owned()),
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Programs that it would need for networks alone are no hindrance.
+    // Programs that CRIU needs only for networks are not required.
     let mut errors = said.lines().filter(|line| !line.contains("exited, status"));
     let first = errors.find(|line| line.contains("Error")).unwrap_or_default();
     Some(format!("this machine's CRIU does not work with its kernel ({first})"))
 }
 
-/// Makes it where CRIU works; `None` after saying why a test is skipped.
+/// Returns the host if CRIU works; `None` after printing why a test is skipped.
 fn place() -> Option<Place> {
     if let Some(why) = lacks() {
         skip::machine_lacks(&why);
@@ -38,7 +38,7 @@ fn place() -> Option<Place> {
     anywhere("runc", v2::PATIENT)
 }
 
-/// A plugin that brings the mount and a limit of processes.
+/// A plugin that adds the mount and a pids limit.
 fn bringing(place: &Place) -> Script {
     std::fs::create_dir_all(place.host.path("data")).unwrap();
     let data = place.host.path("data").display().to_string();
@@ -56,7 +56,7 @@ impl Place {
         self.file(id, if is_v2 { "" } else { "pids" }, "pids.max")
     }
 
-    /// A container that counts, as far as `most`, then is checkpointed, which ends it.
+    /// A container that counts up to `most` and is then checkpointed, which ends it.
     fn counted_and_checkpointed(&self, id: &str, most: u64) -> u64 {
         self.prepare(id, &json!({}));
         let mut document: serde_json::Value =
@@ -79,7 +79,7 @@ impl Place {
         self.host.verb(&[&words[..], &["--work-path", &images, id]].concat())
     }
 
-    /// What CRIU complains about.
+    /// The errors that CRIU reports.
     fn criu(&self, log: &str) -> String {
         let log = self.host.read(log);
         log.lines().filter(|line| line.contains("Error")).collect::<Vec<_>>().join("\n")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O and RDT classes of containers that run: the first on this kernel's own files, the
-//! second in a folder that stands for resctrl, which is rarely there.
+//! Block I/O and RDT classes of running containers: the first with this kernel's files, the second
+//! in a folder in place of resctrl, which is rarely present.
 
 use nri_plugin::{Adjustment, Resources, Update};
 use nri_runc::plugin::api;
@@ -11,7 +11,7 @@ use super::{Asking, Place, Script, place, request, skip, succeeds};
 const READ: &str = "blkio.throttle.read_bps_device";
 const WRITE: &str = "blkio.throttle.write_iops_device";
 
-/// A disk of this host and its numbers.
+/// A disk of this host and its device number.
 fn disk() -> Option<(String, String)> {
     let mut disks: Vec<_> = std::fs::read_dir("/sys/block").ok()?.flatten().collect();
     disks.sort_by_key(std::fs::DirEntry::file_name);
@@ -39,7 +39,7 @@ fn is_done(asking: &Asking, update: api::ContainerUpdate) -> bool {
     asking.ask(request(vec![update])).unwrap().failed.is_empty()
 }
 
-/// A host with the classes `slow`, `slower`, and none for `gone`; and the disk that they limit.
+/// A host with the classes `slow`, `slower`, and an empty `gone`; and the disk that they limit.
 fn classed() -> Option<(Place, String, tempfile::TempPath)> {
     let Some((device, numbers)) = disk() else {
         skip::machine_lacks("this host has no disk");
@@ -126,13 +126,13 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
     assert!(is_done(&asking, update(rdt("gold"))), "{}", place.host.read("daemon.err"));
     let pid = place.file("c1", "pids", "cgroup.procs");
     assert_eq!(tasks("gold").trim(), pid);
-    // The group has no file to write to: nothing of the whole update is done.
+    // The group has no file to write to, so nothing of the update is applied.
     assert!(!is_done(&asking, update(rdt("silver").cpu_shares(300))));
     assert_ne!(place.file("c1", "cpu", "cpu.shares"), "300");
     for unknown in ["lead", "../gold", "info"] {
         assert!(!is_done(&asking, update(rdt(unknown))), "{unknown}");
     }
-    // A quota that the kernel does not take: it is back in the group where it was.
+    // The kernel refuses the quota, and the container is back in its earlier group.
     assert!(!is_done(&asking, update(rdt("").cpu_quota(9_000_000_000_000_000_000, 100_000))));
     assert_eq!(tasks("").trim(), pid);
     assert!(tasks("gold").lines().count() >= 2, "{}", tasks("gold"));
@@ -148,7 +148,7 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
 }
 
 #[test]
-fn an_rdt_class_of_the_engines_file_is_its_group() {
+fn only_rdt_classes_of_the_engines_file_are_entered() {
     let resctrl = tempfile::tempdir().unwrap();
     for dir in ["info", "gold", "foreign"] {
         std::fs::create_dir(resctrl.path().join(dir)).unwrap();

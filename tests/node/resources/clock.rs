@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine's clock jumps, as it does when NTP corrects a clock that was wrong at boot: plugins are
-//! asked, no time-out is reached early, records are kept. The clock is set in the guest of `make vm` only.
+//! The machine's clock jumps, as when NTP corrects a clock that was wrong at boot: plugins are asked, no
+//! time-out is early, records are kept. The clock is set only in the guest of `make vm`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{anywhere, succeeds, wait_until};
 
 const DAY: i64 = 24 * 60 * 60;
 
-/// The clock is right again when this is dropped: other cases look at it too.
+/// Restores the clock on drop, because other tests read it too.
 struct Clock {
     /// The time of day at moment 0 of the monotonic clock.
     offset: Duration,
@@ -29,7 +29,7 @@ impl Clock {
         Some(Self { offset: now(ClockId::CLOCK_REALTIME) - now(ClockId::CLOCK_MONOTONIC) })
     }
 
-    /// So many days away from the right time.
+    /// Sets the clock this number of days away from the right time.
     fn is_wrong_by(&self, days: i64) {
         let right = self.offset + Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap());
         let seconds = i64::try_from(right.as_secs()).unwrap() + days * DAY;
@@ -64,7 +64,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
                 .all(|event| heard(&told, &format!("{event} {id}")))
         });
     }
-    // The records of a time that has not come yet are the next daemon's too.
+    // The next daemon also accepts records from the future.
     place.host.kill_daemon();
     place.host.start_daemon();
     for id in ["before", "later", "earlier"] {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drift of a real container: another process writes its cgroup, or its own process lowers a limit.
-//! `drift` names it, and the daemon puts back the fields that the configuration names. Needs no systemd; on
-//! v1 and v2.
+//! Drift of a real container: another process writes its cgroup, or its own process lowers a limit. `drift`
+//! reports it, and the daemon restores the configured fields. It needs no systemd; on v1 and v2.
 
 use std::path::PathBuf;
 
@@ -13,7 +12,7 @@ use super::{Place, anywhere, is_done, succeeds, wait_until};
 
 const BACK: &str = "[drift]\nreapply = [\"PidsLimit\"]\nevery = \"1s\"\n";
 
-/// A file of the container's cgroup, where this host has it.
+/// A file of the container's cgroup, at its place on this host.
 fn path(place: &Place, controller: &str, file: &str) -> PathBuf {
     let cgroup = place.real.cgroup("c1");
     let v1 = PathBuf::from(format!("/sys/fs/cgroup/{controller}{cgroup}/{file}"));
@@ -32,20 +31,21 @@ fn text(place: &Place, controller: &str, file: &str) -> String {
     std::fs::read_to_string(path(place, controller, file)).unwrap().trim_end().to_owned()
 }
 
-/// The file of the limit of memory, which takes a lower value on each host; a host may have one CPU.
+/// The file of the memory limit, which accepts a lower value on each host; a CPU set would not, because a
+/// host may have one CPU.
 fn memory_file(place: &Place) -> &'static str {
     let v1 = "memory.limit_in_bytes";
     if path(place, "memory", v1).exists() { v1 } else { "memory.max" }
 }
 
-/// The exit code, the rows, and what is said beside them.
+/// The exit code, the rows, and standard error.
 fn drift(place: &Place, words: &[&str]) -> (Option<i32>, Value, String) {
     let output = place.host.call(&[&["nri", "drift", "-o", "json"][..], words].concat());
     let rows = serde_json::from_slice(&output.stdout).unwrap_or_default();
     (output.status.code(), rows, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A container of a plugin that pins it, and limits its processes and files; its process then lowers the
+/// A container whose plugin sets its CPUs and limits its processes and files; its process then lowers the
 /// number of files itself.
 fn pinned(more: &str) -> Option<Place> {
     let place = anywhere("runc", more)?;
@@ -63,7 +63,7 @@ fn pinned(more: &str) -> Option<Place> {
 }
 
 #[test]
-fn a_foreign_write_is_named_and_sets_the_exit_code() {
+fn a_foreign_write_is_reported_and_sets_the_exit_code() {
     let Some(place) = pinned("") else { return };
     assert_eq!(drift(&place, &[]), (Some(0), json!([]), String::new()));
     write(&place, "pids", "pids.max", "5");
@@ -79,7 +79,7 @@ fn a_foreign_write_is_named_and_sets_the_exit_code() {
     let metrics = place.host.call(&["nri", "metrics"]);
     let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
     assert!(metrics.contains("nri_runc_drift{place=\"cgroup\"} 1\n"), "{metrics}");
-    // An update of the engine has the plugin's value with it.
+    // An update of the engine also contains the plugin's value.
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 512}})));
     wait_until("the update brought it back", || drift(&place, &[]).0 == Some(0));
     assert_eq!(text(&place, "pids", "pids.max"), "77");
@@ -98,7 +98,7 @@ fn a_limit_that_the_process_lowered_itself_is_marked() {
 }
 
 #[test]
-fn the_fields_of_the_configuration_are_put_back_and_no_others() {
+fn only_configured_fields_are_restored() {
     let Some(place) = pinned("") else { return };
     let log = place.host.path("audit.log");
     let audit = format!("{BACK}[audit]\ntarget = \"file\"\npath = \"{}\"\n", log.display());
@@ -121,7 +121,7 @@ fn the_fields_of_the_configuration_are_put_back_and_no_others() {
     place.host.logs(&["MemLimit is 134217728, not 268435456 as 10-pins set it"], 1);
 }
 
-/// A daemon that puts values back, with this fault at the write, and an audit log.
+/// A daemon that restores values, with this fault at the write, and an audit log.
 fn faulty(place: &mut Place, fault: &str) {
     let path = |name: &str| place.host.path(name).display().to_string();
     let more = format!(
@@ -140,7 +140,7 @@ fn a_value_that_cannot_be_restored_is_reported_and_retried() {
     let Some(mut place) = pinned("") else { return };
     faulty(&mut place, "fail");
     write(&place, "pids", "pids.max", "5");
-    place.host.logs_at_least(&["PidsLimit could not be put back"], 1);
+    place.host.logs_at_least(&["PidsLimit could not be restored"], 1);
     let is_noted = || place.host.admin(&["audit"]).to_string().contains("\"skipped\"");
     wait_until("the audit log has it", is_noted);
     assert_eq!(text(&place, "pids", "pids.max"), "5");

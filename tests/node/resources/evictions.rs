@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evictions: carried out by the real runtime, with a word why, and not beyond what is allowed.
+//! Evictions: carried out by the real runtime, with a reason, and only as far as permitted.
 
 use nri_runc::plugin::api;
 use serde_json::json;
@@ -25,7 +25,7 @@ fn ends(place: &Place, id: &str) {
 
 #[test]
 fn an_evicted_container_is_killed_and_explain_has_the_reason() {
-    // A process 1 that takes no SIGTERM: sleep has no handler for it.
+    // A process 1 that ignores SIGTERM: sleep has no handler for it.
     let Some(place) = anywhere("runc", "[eviction]\ngrace = \"300ms\"\n") else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins are told of a container after an `update` that its runtime failed, and of one that
-//! is paused: what is really so, by the container's cgroup.
+//! The values that plugins receive of a container after a failed `update` of its runtime, and of a
+//! paused one: those of the container's cgroup.
 
 use serde_json::{Value, json};
 use test_support::scripted_plugin::{Heard, listening};
@@ -13,7 +13,7 @@ fn last(heard: &Heard, event: &str) -> Option<Value> {
     heard.iter().rev().find(|(name, _)| name == event).map(|(_, request)| request.clone())
 }
 
-/// A runtime whose `update` writes shares and then fails, as one that meets a bad value on its way.
+/// A runtime whose `update` writes shares and then fails, as if a later value were invalid.
 fn fails_half_way(place: &mut Place) {
     let real = place.real.runc().display().to_string();
     let shares = format!("/sys/fs/cgroup/cpu{}/cpu.shares", place.real.cgroup("c1"));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each resource of a running container, on cgroup v1: raised, lowered, refused; and what stays
-//! of it when the engine updates the container too.
+//! Each resource of a running container, on cgroup v1: raised, lowered, refused; and the values
+//! after an update of the engine.
 
 use serde_json::{Value, json};
 
 use super::{Place, is_done, place, succeeds};
 
-/// What changes, the resources, and the files that must say so: controller, file, text (after an
-/// exclamation mark, what it must not say).
+/// The change, the resources, and the files to check: controller, file, text (after an exclamation
+/// mark: a text that must not be there).
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
 
 const LIMIT: &str = "memory.limit_in_bytes";
@@ -16,7 +16,7 @@ const SOFT: &str = "memory.soft_limit_in_bytes";
 const TCP: &str = "memory.kmem.tcp.limit_in_bytes";
 const UNLIMITED: &str = "9223372036854771712";
 
-/// In this order: each begins with what the one before has left.
+/// In this order: each case begins with the values of the previous one.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     ("memory limit set", r#"{"memory": {"limit": 50331648}}"#, &[("memory", LIMIT, "50331648")]),
@@ -52,7 +52,7 @@ const CASES: &[Case] = &[
     ("quota alone", r#"{"cpu": {"quota": 100000}}"#, &[("cpu", "cpu.cfs_quota_us", "100000"), ("cpu", "cpu.cfs_period_us", "200000")]),
     ("period alone", r#"{"cpu": {"period": 50000}}"#, &[("cpu", "cpu.cfs_quota_us", "100000"), ("cpu", "cpu.cfs_period_us", "50000")]),
     ("quota removed", r#"{"cpu": {"quota": -1}}"#, &[("cpu", "cpu.cfs_quota_us", "-1"), ("cpu", "cpu.cfs_period_us", "50000")]),
-    // A runtime beyond that of the cgroup above is refused; that one has none.
+    // A runtime beyond the parent cgroup's is refused, and the parent has none.
     ("real-time period lowered", r#"{"cpu": {"realtimePeriod": 500000}}"#, &[("cpu", "cpu.rt_period_us", "500000")]),
     ("real-time period raised", r#"{"cpu": {"realtimePeriod": 2000000}}"#, &[("cpu", "cpu.rt_period_us", "2000000")]),
     ("cpus and mems lowered", r#"{"cpu": {"cpus": "0", "mems": "0"}}"#, &[("cpuset", "cpuset.cpus", "0"), ("cpuset", "cpuset.mems", "0")]),
@@ -66,8 +66,8 @@ const CASES: &[Case] = &[
     ("the rest of it denied", r#"{"devices": [{"allow": false, "type": "c", "major": 10, "minor": 229, "access": "rwm"}]}"#, &[("devices", "devices.list", "!c 10:229")]),
 ];
 
-/// What is asked for, the resources, and a word of the reason. Each has processors beside it, which
-/// are written first and must be taken back.
+/// The request, the resources, and a word of the reason. Each also has processors, which are
+/// written first and must be reverted.
 #[rustfmt::skip]
 const REFUSED: &[(&str, &str, &str)] = &[
     ("a limit below what is used", r#"{"memory": {"limit": 4096}}"#, "memory.limit"),
@@ -89,7 +89,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("all devices", r#"{"pids": {"limit": 50}, "devices": [{"allow": true, "access": "rwm"}]}"#, "devices"),
 ];
 
-/// The files that say what limits a container.
+/// The files with a container's limits.
 const LIMITS: [(&str, &str); 10] = [
     ("memory", LIMIT),
     ("memory", SOFT),
@@ -108,7 +108,7 @@ fn limits(place: &Place) -> Vec<String> {
     LIMITS.map(says).to_vec()
 }
 
-/// One line for each case.
+/// Prints one line for each case.
 #[expect(clippy::print_stderr, reason = "the table of cases")]
 fn show(case: &str, outcome: &str) {
     eprintln!("case v1: {case}: {outcome}");
@@ -124,7 +124,7 @@ fn each_field_reaches_its_file_without_the_runtime() {
     for (case, text, files) in CASES {
         let resources: Value = serde_json::from_str(text).unwrap();
         let is_done = is_done(&asking, "c1", &resources);
-        // Kernels differ in which files they have, and machines in their processors.
+        // Kernels differ in their files, and machines in their processors.
         let has = |(controller, file, wanted): &(&str, &str, &str)| {
             let is_there = !place.file("c1", controller, file).starts_with('/');
             is_there && (*wanted != "0-1" || place.file("", "cpuset", "cpuset.cpus") != "0")
@@ -188,7 +188,7 @@ fn a_refusal_by_the_kernel_leaves_every_file_unchanged() {
         if !is_right {
             failed.push(format!("{case}: done {done}, {reason}, {after:?}"));
         }
-        // One that succeeds: failures in a row are slowed down.
+        // A successful update, because consecutive failures are delayed.
         assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 500}})), "{case}");
     }
     assert!(failed.is_empty(), "before: {before:?}\n{failed:#?}");
@@ -219,13 +219,13 @@ fn an_engines_update_keeps_owned_values_and_reaches_the_runtime() {
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}, "memory": {"swappiness": 7}})));
-    // The engine repeats its own idea of the shares and changes something else.
+    // The engine repeats its own shares and changes another value.
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 77}})));
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "300");
     assert_eq!(place.file("c1", "pids", "pids.max"), "77");
     let state: Value = serde_json::from_str(&place.host.read("root/c1/state.json")).unwrap();
     assert_eq!(state["config"]["cgroups"]["cpu_shares"], 300, "runc has the plugin's value");
-    // A deliberate change wins, and is not undone by what the plugin set before.
+    // A deliberate change takes precedence, and the plugin's earlier value does not undo it.
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 900}})));
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "900");
     super::wait_until("what runc does not apply is there again", || {

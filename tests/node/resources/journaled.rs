@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The log and the audit log in a real journal: operators filter them by fields and by priority,
-//! `audit` reads them back, and what another user of the machine sends there is no line of ours.
-//! Needs systemd as the first process: the second boot of `make vm`.
+//! `audit` reads them, and messages of another user are not taken for nri-runc's. It needs systemd
+//! as the first process: the second boot of `make vm`.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
@@ -19,7 +19,7 @@ const CONFIG: &str = "[nri]\nplugin_request_timeout = \"20s\"\n[log]\ntarget = \
 
 const FORGED: &str = "{\"version\":1,\"action\":\"applied\",\"reason\":\"forged\"}";
 
-/// Any user of a machine.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
 fn journalctl(words: &[&str]) -> String {
@@ -36,7 +36,7 @@ fn journaled() -> Option<Scopes> {
     Some(scopes)
 }
 
-/// The audit log's lines about a container, once there is one with this action.
+/// Waits for a line of the audit log about a container with this action, and returns its lines.
 fn audited(scopes: &Scopes, id: &str, action: &str) -> Vec<Value> {
     let mut lines = Vec::new();
     wait_until("the line is in the journal", || {
@@ -76,7 +76,7 @@ fn another_users_journal_entry_is_not_an_audit_line() {
     let _told = scopes.place.host.plugin("20", "env", sets("GREETING", "hello"));
     let id = format!("{}applied", scopes.prefix());
     succeeds(&scopes.create(&id, &json!({})));
-    // By whichever of these cases comes first.
+    // By whichever of these tests runs first.
     let _is_there = std::os::unix::fs::symlink("/run/systemd/journal/dev-log", "/dev/log");
     let busybox = tools::find_in_guest(&["busybox"]).unwrap().join("busybox");
     let forging = Command::new(busybox)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins own stays theirs: when the container is made anew under its id, when the daemon
-//! dies, is away, or is killed between any two of its steps.
+//! Values that plugins own stay: after the container is created again under its ID, and after the
+//! daemon dies, is absent, or is killed between any two of its steps.
 
 use serde_json::{Value, json};
 use test_support::adjustments::limits_processes;
 
 use super::{Place, Script, is_done, place, request, succeeds, update_of, wait_until};
 
-/// The next daemon, with other words in its configuration.
+/// Starts the next daemon, with further lines of configuration.
 fn next_daemon(place: &mut Place, more: &str) {
     place.host.configure(place.real.runc(), more);
     place.host.kill_daemon();
@@ -23,7 +23,7 @@ fn says(explained: &Value, word: &str) -> bool {
 }
 
 #[test]
-fn no_verb_of_the_engine_brings_back_a_value_from_before() {
+fn no_verb_of_the_engine_restores_an_old_value() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();
@@ -39,7 +39,7 @@ fn no_verb_of_the_engine_brings_back_a_value_from_before() {
         succeeds(&place.host.verb(verb));
         holds(verb[0]);
     }
-    // runc has the values of creation in its state, and writes all of it at each update.
+    // runc has the values of the creation in its state, and writes all of them at each update.
     let root = place.host.path("root").display().to_string();
     succeeds(&place.host.call(&[
         "--root",
@@ -69,7 +69,7 @@ fn a_recreated_container_gets_its_plugins_values_again() {
         wait_until("it is gone", || place.state("c1").is_none());
     };
     delete();
-    // The engine has changed its mind about one of them, and a plugin answers another.
+    // The engine has changed one of its values, and a plugin sets another.
     let _told = place.host.plugin("20", "counts", limits_processes(44));
     let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100},
         "memory": {"reservation": 4_194_304}});
@@ -82,7 +82,7 @@ fn a_recreated_container_gets_its_plugins_values_again() {
     let owners =
         json!({"CPUShares": "10-asker", "MemSwappiness": "10-asker", "PidsLimit": "20-counts"});
     assert_eq!(explained["owners"], owners, "{explained}");
-    // Once more: what was set again is still the plugin's.
+    // Again: the repeated value is still the plugin's.
     delete();
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     wait_until("what the plugin set is set again", || shares(&place) == "300");
@@ -106,7 +106,7 @@ fn plugin_values_are_set_again_after_the_daemon_ended() {
         place.host.kill_daemon();
         place.host.start_daemon();
         let _asking = place.asker();
-        // A creation that fails does not make it forget.
+        // A failed creation does not drop the values.
         place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
         assert!(!place.host.create_from("c1", "c1").status.success());
         wait_until("it is undone", || place.state("c1").is_none());
@@ -195,7 +195,7 @@ fn an_update_without_the_daemon_is_corrected_and_logged() {
     wait_until("it is said", || {
         says(&place.host.admin(&["explain", "c1"]), "were written again after that update")
     });
-    // A container that is gone by then: it is said that nothing could be done.
+    // The container is gone by then: the log reports that nothing could be done.
     place.host.kill_daemon();
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 1024}})));
     succeeds(&place.host.verb(&["kill", "c1", "9"]));
@@ -226,7 +226,7 @@ fn a_fault_before_the_first_file_is_reported_to_the_plugin() {
     assert_eq!(shares(&place), "300");
 }
 
-/// A plugin that wants something of the container that it is being asked about.
+/// A plugin that requests a change of the container about which it is being asked.
 fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
     let wish = request(vec![update_of("c1", &json!({"cpu": {"shares": 300}}))]);
     place.host.plugin("10", "hasty", Script { inside: Some(wish), ..Script::default() })

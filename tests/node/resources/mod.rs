@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary, a real runtime and this machine's cgroups: what plugins want of containers
-//! that run reaches their cgroups, and stays there. Files are those of v1 (or hybrid), in `v2`
-//! those of v2 alone, which `make vm` has.
+//! The built binary, a real runtime and this machine's cgroups: changes that plugins request for
+//! running containers reach their cgroups, and stay there. The files are those of v1 (or hybrid);
+//! `v2` has those of v2 alone, which `make vm` provides.
 
 mod checkpoint;
 mod classes;
@@ -31,17 +31,17 @@ use test_support::real_runtime::RealRuntime;
 use test_support::scripted_plugin::{Ask, Asks};
 use test_support::{Script, TestHost, fails, skip, succeeds, wait_until};
 
-/// The test's end of it.
+/// The test's end of the channel.
 struct Asking(tokio::sync::mpsc::UnboundedSender<Ask>);
 
-/// Lets a test make a plugin ask.
+/// The two ends of a channel by which a test makes a plugin send requests.
 fn asking() -> (Asking, Asks) {
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     (Asking(sender), std::sync::Arc::new(tokio::sync::Mutex::new(receiver)))
 }
 
 impl Asking {
-    /// Has the plugin ask, and waits for the answer.
+    /// Makes the plugin send the request, and waits for the response.
     fn ask(
         &self,
         request: api::UpdateContainersRequest,
@@ -49,7 +49,8 @@ impl Asking {
         self.try_ask(request).unwrap()
     }
 
-    /// The same of a daemon that may die meanwhile: then there is an error inside or outside.
+    /// Likewise for a daemon that may die meanwhile: then the inner or the outer result is an
+    /// error.
     fn try_ask(
         &self,
         request: api::UpdateContainersRequest,
@@ -61,13 +62,13 @@ impl Asking {
     }
 }
 
-/// The private world with the real runc, in the order in which it ends: containers first.
+/// A host with the real runc; the fields are in the order of their end: containers first.
 struct Place {
     real: RealRuntime,
     host: TestHost,
 }
 
-/// Makes it where v1 has the controllers; `None` after saying why a test is skipped.
+/// Returns the host if v1 has the controllers; `None` after printing why a test is skipped.
 fn place(more: &str) -> Option<Place> {
     if !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         skip::machine_lacks("this host has no cgroup v1");
@@ -76,14 +77,14 @@ fn place(more: &str) -> Option<Place> {
     anywhere("runc", more)
 }
 
-/// Makes it with this runtime, whatever cgroups there are.
+/// A host with this runtime, on any cgroup version.
 fn anywhere(runtime: &str, more: &str) -> Option<Place> {
     let mut place = unstarted_place(runtime, more)?;
     place.host.start_daemon();
     Some(place)
 }
 
-/// The same without a daemon.
+/// Likewise without a daemon.
 fn unstarted_place(runtime: &str, more: &str) -> Option<Place> {
     let host = TestHost::new(more);
     let real = RealRuntime::with(&host.path(""), runtime)?;
@@ -129,7 +130,7 @@ impl Place {
         found["state"].as_str().map(str::to_owned)
     }
 
-    /// What a cgroup file of the container says.
+    /// The content of a cgroup file of the container.
     fn file(&self, id: &str, controller: &str, file: &str) -> String {
         let path = format!("/sys/fs/cgroup/{controller}{}/{file}", self.real.cgroup(id));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| format!("{path}: {e}"));
@@ -142,7 +143,7 @@ impl Place {
         self.host.call_with(&words, &request.to_string())
     }
 
-    /// A plugin that asks when it is told to.
+    /// A plugin that sends requests when the test says so.
     fn asker(&self) -> Asking {
         self.asker_called("10", "asker")
     }
@@ -159,7 +160,7 @@ fn request(updates: Vec<api::ContainerUpdate>) -> api::UpdateContainersRequest {
     api::UpdateContainersRequest { update: updates, ..Default::default() }
 }
 
-/// Asks for one update; whether it was carried out.
+/// Requests one update; returns whether it was applied.
 fn is_done(asking: &Asking, id: &str, resources: &Value) -> bool {
     asking.ask(request(vec![update_of(id, resources)])).unwrap().failed.is_empty()
 }

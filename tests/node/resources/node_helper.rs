@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program with which the pod of a DaemonSet speaks to systemd (`contrib/kubernetes/node-helper`),
-//! with a real systemd on its private socket. Needs systemd as the first process: the second boot of
-//! `make vm`. Its own tests have a stand-in for systemd.
+//! The program by which the pod of a DaemonSet controls systemd (`contrib/kubernetes/node-helper`),
+//! with a real systemd on its private socket. It needs systemd as the first process: the second boot
+//! of `make vm`. The program's own tests use a fake systemd.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -49,7 +49,7 @@ impl Unit {
         Command::new(&self.helper).args(["systemd", socket]).args(words).output().unwrap()
     }
 
-    /// It fails with this line.
+    /// Checks that it fails with this line.
     #[track_caller]
     fn refuses(&self, socket: &str, words: &[&str], line: &str) {
         let output = self.helper(socket, words);
@@ -75,7 +75,7 @@ fn the_helper_has_systemd_restart_the_first_unit_that_is_active() {
     for socket in SOCKETS {
         let before = unit.shows("MainPID");
         succeeds(&unit.helper(socket, &["restart", "nri-runc-absent", &unit.name]));
-        // The job has ended: nothing is waited for here.
+        // The job has ended, so this does not wait.
         assert_eq!(unit.shows("ActiveState"), "active");
         assert_ne!(unit.shows("MainPID"), before);
         let reload = || unit.helper(socket, &["daemon-reload"]);
@@ -107,7 +107,7 @@ fn the_helper_prints_systemds_refusal() {
             &["restart", name],
             &format!("nri-runc-node-helper: systemd: the job of {name} ended with \"failed\""),
         );
-        // A unit that failed may start when it is asked again.
+        // A failed unit may be started again.
         unit.scopes.place.host.write("may-start", "");
         succeeds(&unit.helper(socket, &["restart", name]));
         assert_eq!(unit.shows("ActiveState"), "active");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of other containers: where they come from, and what becomes of those that fail.
+//! Updates of other containers: in which messages they are sent, and the effect of failures.
 
 use nri_runc::plugin::api;
 use serde_json::json;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine and two plugins update the same container at once: it ends as if they had come one
-//! after the other, and never with one's half and another's half. `STRESS_ROUNDS` sets how long.
+//! The engine and two plugins update one container at the same time: the result equals one of their
+//! sequences, and never mixes values of two updates. `STRESS_ROUNDS` sets the duration.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{Asking, Place, is_done, place, succeeds, wait_until};
 
 const PAGE: u64 = 4096;
 
-/// Two values that belong together; whose they are is in the number.
+/// Two values that belong together; the number identifies their author.
 fn pair(number: u64) -> Value {
     json!({"cpu": {"shares": number}, "memory": {"reservation": number * PAGE}})
 }
@@ -19,18 +19,18 @@ fn rounds() -> u64 {
     std::env::var("STRESS_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-/// How often all three meet in a round.
+/// Number of concurrent updates in a round.
 const TURNS: u32 = 12;
 
-/// What the files say: shares, and reservation in pages.
+/// The content of the files: shares, and reservation in pages.
 fn end(place: &Place) -> (u64, u64) {
     let number = |controller, file| place.file("c1", controller, file).parse::<u64>().unwrap();
     let shares = number("cpu", "cpu.shares");
     (shares, number("memory", "memory.soft_limit_in_bytes") / PAGE)
 }
 
-/// All three at once, the plugins each time at another moment of the engine's call, which takes
-/// about `long`.
+/// All three at once; the plugins start at a different moment of the engine's call each time, which
+/// takes about `long`.
 fn meet(place: &Place, plugins: &[Asking; 2], numbers: [u64; 3], turn: u32, long: Duration) {
     let [engine, first, second] = numbers;
     std::thread::scope(|scope| {
@@ -56,14 +56,15 @@ fn the_engine_and_two_plugins_never_leave_a_mixture() {
     let long = begun.elapsed() * 2;
     for round in 0..rounds() {
         for turn in 0..TURNS {
-            // Whose they are is in the number, and no two are the same: the engine means it.
+            // The number identifies the author, and no two are equal, so the engine's change is
+            // deliberate.
             let number = |who: u64| 10_000 * who + 100 * (round % 80) + u64::from(turn) + 1100;
             let numbers = [number(0), number(1), number(2)];
             meet(&place, &plugins, numbers, turn, long);
             let (shares, reservation) = end(&place);
             assert_eq!(shares, reservation, "a mixture");
             assert!(numbers.contains(&shares), "{shares} is of another turn: {numbers:?}");
-            // The record says the same as the files.
+            // The record has the same values as the files.
             let wanted =
                 match ["", "10-asker", "20-second"][usize::try_from(shares / 10_000).unwrap()] {
                     "" => json!({}),
@@ -74,7 +75,7 @@ fn the_engine_and_two_plugins_never_leave_a_mixture() {
             });
             assert_eq!(end(&place), (shares, reservation));
             if turn == TURNS - 1 {
-                // Who repeats itself changes nothing.
+                // An engine that repeats its values changes nothing.
                 succeeds(&place.update("c1", &pair(numbers[0])));
                 assert_eq!(end(&place), (shares, reservation));
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that a real runtime made without nri-runc, with `[nri] scope = "node"`: updated through that
-//! runtime, so that its own later updates keep what plugins set, and evicted.
+//! Containers that a real runtime created without nri-runc, with `[nri] scope = "node"`: they are updated
+//! through that runtime, so that its later updates keep the plugins' values, and evicted.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{Place, is_done, request, skip, unstarted_place, wait_until};
 use nri_runc::plugin::api;
 
-/// A host with the whole node in view, without its daemon.
+/// A host that shows plugins the whole node, without its daemon.
 fn whole_node(runtime: &str) -> Option<Place> {
     if !Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         skip::machine_lacks("this host has no cgroup v1");
@@ -26,12 +26,12 @@ fn whole_node(runtime: &str) -> Option<Place> {
     Some(place)
 }
 
-/// The runtime itself.
+/// Calls the runtime directly.
 fn plain(place: &Place, words: &[&str]) {
     let root = place.host.path("root").display().to_string();
     let mut called = Command::new(place.real.runc());
     let called = called.args(["--root", &root]).args(words);
-    // A container's process keeps what it inherits open.
+    // A container's process keeps its inherited descriptors open.
     let called = called.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
     assert!(called.stderr(std::process::Stdio::null()).status().unwrap().success(), "{words:?}");
 }
@@ -48,7 +48,7 @@ fn updates_go_through_the_runtime_that_made_the_container() {
     updates("runc");
 }
 
-/// The same with crun, which no hybrid of cgroups v1 and v2 runs: in the guest that has v1 alone.
+/// Likewise with crun, which does not run on hybrid cgroups: in the guest with v1 alone.
 #[test]
 fn updates_go_through_crun_and_keep_its_own_values() {
     if test_support::cgroup::v2_beside_v1().is_some() {
@@ -105,7 +105,7 @@ fn a_plain_container_is_evicted_with_or_without_exit_code() {
 }
 
 #[test]
-fn one_that_waits_for_its_start_is_seen_to_start() {
+fn the_start_of_a_created_plain_container_is_noticed() {
     let Some(mut place) = whole_node("runc") else { return };
     place.prepare("theirs", &json!({}));
     let bundle = place.host.path("theirs").display().to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the real runc makes of an engine that repeats its values, and of updates that plugins
-//! request while a container is being started; read back from the cgroup.
+//! The results with the real runc for an engine that repeats its values, and for updates that
+//! plugins request while a container is being started; read from the cgroup.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn engine() -> Value {
 }
 
 #[test]
-fn a_limit_repeated_by_the_engine_stays_the_plugins() {
+fn a_plugins_limit_stays_when_the_engine_repeats_its_own() {
     let Some(place) = place("") else { return };
     let told = place.host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
     place.run("c1", &engine());
@@ -31,7 +31,7 @@ fn a_limit_repeated_by_the_engine_stays_the_plugins() {
     assert_eq!(place.file("c1", "memory", LIMIT), "67108864");
     let is_asked = |line: &String| line == "UpdateContainer c1";
     assert_eq!(told.lock().unwrap().iter().filter(|line| is_asked(line)).count(), 1);
-    // A plugin that answers has the last word, by flags as well.
+    // The response of a plugin takes precedence, also over values of flags.
     let updates = vec![update_of("c1", &json!({"memory": {"limit": 100_663_296}}))];
     let _told = place.host.plugin("20", "giver", Script { updates, ..Script::default() });
     let root = place.host.path("root").display().to_string();
@@ -58,7 +58,7 @@ fn a_quota_alone_leaves_a_plugins_period_in_the_cgroup() {
 }
 
 #[test]
-fn values_that_runc_does_not_apply_stay_the_plugins() {
+fn plugin_values_that_runc_does_not_apply_stay_in_force() {
     let Some(place) = place("") else { return };
     place.run("c1", &engine());
     let asking = place.asker();
@@ -70,7 +70,7 @@ fn values_that_runc_does_not_apply_stay_the_plugins() {
     assert_eq!(explained["repeated"][0]["engine"], 40, "{explained}");
 }
 
-/// A plugin that says when StartContainer reaches it, and answers when it is let go.
+/// A plugin that signals when StartContainer arrives, and answers when the test permits it.
 fn holding() -> (mpsc::Receiver<()>, mpsc::Sender<()>, Script) {
     let (reached, reaches) = mpsc::channel();
     let (lets_go, goes) = mpsc::channel();
@@ -93,7 +93,7 @@ fn an_update_waits_while_the_container_is_being_started() {
     let told = place.host.plugin("20", "holder", script);
     let asking = place.asker();
     place.create("c1", &json!({"cpu": {"shares": 1024}}));
-    // Before the start it is carried out at once.
+    // Before the start it is applied immediately.
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 200}})));
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "200");
     let mut start = place.host.spawn(&["start", "c1"]);
@@ -143,13 +143,13 @@ fn an_update_that_waited_for_a_refused_start_is_carried_out() {
     assert!(!start.wait().unwrap().success());
     wait_until("it is carried out", || place.file("c1", "cpu", "cpu.shares") == "300");
     assert_eq!(place.state("c1").as_deref(), Some("created"));
-    // And the next try goes the same way.
+    // The next attempt has the same result.
     lets_go.send(()).unwrap();
     fails(&place.host.verb(&["start", "c1"]), &["not today"]);
 }
 
 #[test]
-fn an_update_that_waited_for_a_start_that_never_was_is_named() {
+fn an_update_that_waited_for_a_missing_start_is_reported() {
     let Some(place) = place(PATIENT) else { return };
     let (reaches, lets_go, script) = holding();
     let _told = place.host.plugin("20", "holder", script);
@@ -158,7 +158,7 @@ fn an_update_that_waited_for_a_start_that_never_was_is_named() {
     let mut start = place.host.spawn(&["start", "c1"]);
     reaches.recv().unwrap();
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
-    // Its process ends while plugins are asked.
+    // Its process exits while plugins are asked.
     succeeds(&place.host.verb(&["kill", "c1", "9"]));
     wait_until("it has ended", || place.file("c1", "pids", "cgroup.procs").is_empty());
     lets_go.send(()).unwrap();

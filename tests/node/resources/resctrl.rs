@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups of resctrl with a real runc, in a file system that answers as the kernel does: each of its
-//! refusals reaches the operator with the text of `last_cmd_status`, and none leaves a group or a
-//! thread where it was not before.
+//! Groups of resctrl with a real runc, in a file system that responds like the kernel: each refusal
+//! reaches the operator with the text of `last_cmd_status`, and none leaves a group or a thread in
+//! another place than before.
 
 use nix::errno::Errno;
 use nri_plugin::{Adjustment, Resources, Update};
@@ -12,7 +12,7 @@ use test_support::tools;
 
 use super::{Place, Script, fails, request, succeeds, unstarted_place, wait_until};
 
-/// A host with resctrl; containers go before it.
+/// A host with resctrl; containers are ended before it.
 struct Divided {
     place: Place,
     resctrl: Resctrl,
@@ -20,10 +20,10 @@ struct Divided {
 
 const SLEEPS: &[&str] = &["sleep", "1000"];
 
-/// Class IDs of the processor, one of them the default group's.
+/// Class IDs of the processor, one of them for the default group.
 const CLASS_IDS: usize = 4;
 
-/// One whose runtime finds resctrl, before its daemon.
+/// A host whose runtime finds resctrl, before its daemon.
 fn unstarted() -> Option<Divided> {
     let runc = tools::newer("runc-1.5.2")?.join("runc");
     let resctrl = Resctrl::in_its_place(CLASS_IDS)?;
@@ -51,7 +51,7 @@ fn sets(group: &str, schemata: &[&str], is_monitored: bool) -> Script {
 }
 
 impl Divided {
-    /// Writes a bundle whose devices lie in memory: the root file system stays as it is.
+    /// Writes a bundle whose devices are on a tmpfs, so that the root file system stays unchanged.
     fn prepare(&self, id: &str, args: &[&str]) {
         let mut document = self.place.real.document(id, args);
         let dev = json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs"});
@@ -85,7 +85,7 @@ impl Divided {
         self.place.host.admin(&["explain", id])
     }
 
-    /// Moves a running container into a class; whether that was done.
+    /// Moves a running container into a class; returns whether that was applied.
     fn moves(&self, asking: &super::Asking, id: &str, class: &str) -> bool {
         let update = Update::of(id).rdt_class(class).into();
         asking.ask(request(vec![update])).unwrap().failed.is_empty()
@@ -125,7 +125,7 @@ fn schemata_that_the_kernel_refuses_leave_no_group_behind() {
         ("MB:0=5", "MB value 5 out of range [10,100]"),
         ("MB:0=many", "Invalid MB value many"),
         ("L2:0=f", "Unknown or unsupported resource name 'L2'"),
-        // A cache that is not there: the kernel gives no reason.
+        // A missing cache: the kernel gives no reason.
         ("L3:7=f", "invalid argument"),
     ]
     .into_iter()
@@ -143,7 +143,7 @@ fn schemata_that_the_kernel_refuses_leave_no_group_behind() {
         }
     }
     assert_eq!(host.resctrl.kernel().schemata("mine"), before);
-    // As many containers were refused as there would be class IDs several times over.
+    // Several times as many containers were refused as there are class IDs.
     *next.lock().unwrap() = sets("gold", &["L3:0=f"], false).adjust;
     host.run("c1", SLEEPS);
     assert_eq!(host.resctrl.kernel().groups(), ["gold", "mine"]);
@@ -161,11 +161,11 @@ fn a_group_without_a_free_class_id_refuses_the_container() {
     assert!(refused.contains("Out of CLOSIDs") && refused.contains("10-rdt set"), "{refused}");
     assert_eq!(host.resctrl.kernel().groups(), taken);
     host.resctrl.kernel().remove("a");
-    // Monitoring IDs of groups that were removed are in use until their caches are empty.
+    // Monitoring IDs of removed groups are in use until their caches are empty.
     host.resctrl.kernel().refuse(Command::Mkdir, 0, Errno::EBUSY, "Out of RMIDs");
     let said = host.refuses("c2");
     assert!(said.contains("busy, last_cmd_status: Out of RMIDs"), "{said}");
-    // The group is made, the one for monitoring is not.
+    // The group is created, but not its monitoring group.
     host.resctrl.kernel().refuse(Command::Mkdir, 1, Errno::EBUSY, "Out of RMIDs");
     let said = host.refuses("c3");
     assert!(said.contains("busy, last_cmd_status: Out of RMIDs"), "{said}");
@@ -226,7 +226,7 @@ fn a_partially_refused_move_is_rolled_back() {
         assert_eq!(host.resctrl.kernel().tasks("silver"), threads, "{status}");
         assert!(host.resctrl.kernel().tasks("gold").is_empty(), "{status}");
     }
-    // A thread that ends meanwhile is no failure.
+    // A thread that exits meanwhile is not a failure.
     host.resctrl.kernel().refuse(Command::Tasks, 1, Errno::ESRCH, "No task 1");
     assert!(host.moves(&asking, "c1", "gold"));
     assert_eq!(host.resctrl.kernel().tasks("gold").len(), 2);

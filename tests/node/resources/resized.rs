@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pods that kubelet resizes: the limits of a pod's cgroup are written, on v1 and on v2, and plugins
-//! hear of it once, with the values that are in force. The cgroups are this machine's.
+//! receive this once, with the values in force. The cgroups are this machine's.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ use test_support::scripted_plugin::{Heard, listening};
 
 use super::{Place, Script, anywhere, skip, succeeds, wait_until};
 
-/// A guest without KVM is slow: nobody is late there.
+/// A guest without KVM is slow: no plugin is late there.
 fn patient() -> String {
     format!("[nri]\nplugin_request_timeout = \"20s\"\n{}", test_is_kubelet())
 }
 
 const UID: &str = "11111111-2222-4333-8444-555555555555";
 
-/// A pod as containerd's CRI plugin makes it, in a cgroup that its kubelet made.
+/// A pod as containerd's CRI plugin creates it, in a cgroup that kubelet created.
 struct ResizedPod {
     place: Place,
     is_v2: bool,
 }
 
 impl ResizedPod {
-    /// Makes the cgroup with its first limits, as kubelet does before it asks for a sandbox.
+    /// Creates the cgroup with its first limits, as kubelet does before it requests a sandbox.
     fn new() -> Option<Self> {
         let is_v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         if !is_v2 && !std::path::Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
@@ -59,7 +59,7 @@ impl ResizedPod {
         controllers.iter().map(folder).collect()
     }
 
-    /// Writes limits as kubelet would, one file after the other.
+    /// Writes limits as kubelet does, one file after the other.
     fn limit(&self, limits: &[(&str, &str)]) {
         for (what, value) in limits {
             let (controller, file, text) = match (self.is_v2, *what) {
@@ -78,7 +78,7 @@ impl ResizedPod {
         }
     }
 
-    /// The shares that are told for a weight, on v2; kubelet reads them back in the same way.
+    /// The shares that are sent for a weight, on v2; kubelet computes them in the same way.
     fn shares(&self, asked: u64) -> u64 {
         let weight = 1 + (asked - 2) * 9999 / 262_142;
         if self.is_v2 { (weight - 1) * 262_142 / 9999 + 2 } else { asked }
@@ -100,7 +100,7 @@ impl ResizedPod {
     }
 }
 
-/// What containerd's CRI plugin says of a sandbox in its document.
+/// The members of a sandbox's document by containerd's CRI plugin.
 pub(super) fn sandbox(id: &str, uid: &str) -> Value {
     json!({
         "io.kubernetes.cri.container-type": "sandbox",
@@ -111,7 +111,7 @@ pub(super) fn sandbox(id: &str, uid: &str) -> Value {
     })
 }
 
-/// Connects a plugin that writes down every request.
+/// Connects a plugin that records every request.
 pub(super) fn listen(place: &Place, name: &str) -> Heard {
     let (script, heard) = listening(Script { events: Some(WITH_RESIZES), ..Script::default() });
     let _names_only = place.host.plugin("10", name, script);
@@ -128,7 +128,7 @@ pub(super) fn all(heard: &Heard, event: &str) -> Vec<Value> {
     heard.iter().filter(|(name, _)| name == event).map(|(_, request)| request.clone()).collect()
 }
 
-/// Long enough for a write that must not be told.
+/// Waits long enough for a write that must not be sent.
 fn a_while() {
     std::thread::sleep(std::time::Duration::from_millis(600));
 }
@@ -155,7 +155,7 @@ fn a_kubelet_resize_is_sent_once_with_the_values_in_force() {
     assert!(known.is_null(), "nothing told it: {known}");
     let after = all(&heard, "PostUpdatePodSandbox");
     assert_eq!(after[0]["pod"]["linux"]["podResources"], *told);
-    // A limit that is taken away is absent, and the rest stays.
+    // A removed limit is absent, and the rest stays.
     pod.limit(&[("quota", "max")]);
     wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 2);
     let told = all(&heard, "UpdatePodSandbox")[1]["linuxResources"].clone();
@@ -179,7 +179,7 @@ fn a_resize_without_a_daemon_is_sent_once_by_the_next_one() {
     wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
     let told = all(&heard, "UpdatePodSandbox")[0]["linuxResources"].clone();
     assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
-    // The next daemon knows that it was told, and still follows the pod.
+    // The next daemon knows that it was sent, and still watches the pod.
     pod.place.host.kill_daemon();
     pod.place.host.start_daemon();
     let heard = pod.plugin("a");
@@ -210,7 +210,7 @@ fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
     let explained = pod.place.host.admin(&["explain", "p1"]);
     let refused = explained["refused"].to_string();
     assert!(refused.contains("10-refusing refused: not that much"), "{explained}");
-    assert!(refused.contains("the pod was resized all the same"), "{explained}");
+    assert!(refused.contains("the resize is in force nevertheless"), "{explained}");
     assert_eq!(explained["state"], "ready", "{explained}");
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers in systemd's scopes (`--systemd-cgroup`): what plugins set goes through the runtime's
-//! own `update`, so that systemd knows it too and does not undo it. Needs systemd as the first
-//! process and v2 alone: the second boot of `make vm`. Each test is run with runc and with crun.
+//! Containers in systemd's scopes (`--systemd-cgroup`): plugins' values are set by the runtime's own
+//! `update`, so that systemd knows them and does not undo them. It needs systemd as the first process and
+//! v2 alone: the second boot of `make vm`. Each test runs with runc and with crun.
 
 use std::process::{Command, Output};
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::{Place, is_done, skip, succeeds, unstarted_place, wait_until};
 
-/// A guest without KVM is slow: nobody is late there.
+/// A guest without KVM is slow: no plugin is late there.
 const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 
-/// What changes, the resources, the files, and what systemd says: file or property, text.
+/// The change, the resources, the files, and systemd's properties: file or property, text.
 type Case = (&'static str, &'static str, Texts, Texts);
 type Text = (&'static str, &'static str);
 type Texts = &'static [Text];
@@ -35,16 +35,17 @@ const CASES: &[Case] = &[
     ("unified memory.high set", r#"{"unified": {"memory.high": "41943040"}}"#, &[("memory.high", "41943040")], &[("MemoryHigh", "41943040")]),
 ];
 
-/// What crun 1.8.1 tells systemd; the rest it writes only to a cgroup of its own below the scope.
+/// The properties that crun 1.8.1 sends to systemd; it writes the rest only to its own cgroup below the
+/// scope.
 const KNOWN_BY_CRUN: [&str; 1] = ["CPUWeight"];
 
-/// runc 1.1.5 tells systemd nothing of a swap of 0: the next reload gives the swap back.
+/// runc 1.1.5 does not send a swap of 0 to systemd, so the next reload restores the swap.
 const FORGOTTEN_BY_RUNC: (&str, &str) = ("memory.swap.max", "MemorySwapMax");
 
-/// Held by who reloads systemd, and by who looks at what the next reload takes back.
+/// Held to reload systemd, and to read values that a reload would reset.
 static RELOADS: std::sync::RwLock<()> = std::sync::RwLock::new(());
 
-/// A place whose containers are scopes.
+/// A host whose containers are in scopes.
 pub(super) struct Scopes {
     pub(super) place: Place,
     runtime: &'static str,
@@ -61,7 +62,7 @@ fn scopes_with(runtime: &'static str, more: &str) -> Option<Scopes> {
     Some(scopes)
 }
 
-/// The same for a test that starts the daemon itself.
+/// Likewise for a test that starts the daemon itself.
 pub(super) fn unstarted(runtime: &'static str) -> Option<Scopes> {
     unstarted_with(runtime, PATIENT)
 }
@@ -80,7 +81,7 @@ pub(super) fn unstarted_with(runtime: &'static str, more: &str) -> Option<Scopes
 }
 
 impl Scopes {
-    /// The part of the scopes' names that tells this test's from others'.
+    /// The part of the scopes' names that distinguishes this test's from others'.
     pub(super) fn prefix(&self) -> String {
         let name = self.place.real.cgroup("");
         name.chars().filter(char::is_ascii_alphanumeric).collect()
@@ -127,12 +128,12 @@ impl Scopes {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// systemd writes the limits of all scopes again, those of other tests too.
+    /// systemd writes the limits of all scopes again, also those of other tests.
     pub(super) fn reload_systemd(&self) {
         self.while_systemd_reloads(|| self.systemctl(&["daemon-reload"]));
     }
 
-    /// Nobody looks meanwhile at what that takes back.
+    /// Reloads while no test reads values that a reload resets.
     pub(super) fn while_systemd_reloads<T>(&self, reload: impl FnOnce() -> T) -> T {
         let _nobody_looks = RELOADS.write().unwrap();
         reload()
@@ -142,7 +143,7 @@ impl Scopes {
         self.systemctl(&["show", "--value", "--property", name, &self.unit(id)])
     }
 
-    /// A file of the cgroup that the container's process is in: crun's is below its scope.
+    /// A file of the cgroup of the container's process: crun's is below its scope.
     fn file(&self, id: &str, file: &str) -> String {
         let state = self.verb(&["state", id], &json!(null));
         let state: Value = serde_json::from_slice(&state.stdout).unwrap();
@@ -153,7 +154,7 @@ impl Scopes {
         text.trim_end().to_owned()
     }
 
-    /// Files and properties that do not say what they must.
+    /// The files and properties with other values than these.
     fn wrong(&self, id: &str, files: &[Text], properties: &[Text]) -> Vec<String> {
         let files = files.iter().map(|(name, wanted)| (name, wanted, self.file(id, name)));
         let is_crun = self.runtime == "crun";
@@ -205,7 +206,7 @@ fn each_field(runtime: &'static str) {
             wrong.push(format!("refused: {}", scopes.last_reason("c1")));
         }
         drop(unwritten);
-        // systemd writes all that it knows again.
+        // systemd writes all of its values again.
         scopes.reload_systemd();
         let files: Vec<Text> = files.iter().filter(|text| !is_forgotten(text)).copied().collect();
         let after = scopes.wrong("c1", &files, &known);
@@ -224,7 +225,7 @@ fn each_field(runtime: &'static str) {
     assert_eq!((&shares["plugin"], &shares["before"]), (&json!("10-asker"), &json!(1024)));
 }
 
-/// What the plugin owns: 300 shares are a weight of 12.
+/// The values that the plugin owns: 300 shares are a weight of 12.
 const OWNED: (Texts, Texts) = (
     &[("cpu.weight", "12"), ("pids.max", "33"), ("memory.high", "41943040")],
     &[("CPUWeight", "12"), ("TasksMax", "33"), ("MemoryHigh", "41943040")],
@@ -237,7 +238,7 @@ fn beside_the_engine(runtime: &'static str) {
     let owned = json!({"cpu": {"shares": 300}, "pids": {"limit": 33}, "unified": {"memory.high": "41943040"}});
     assert!(is_done(&asking, "c1", &owned), "{}", scopes.last_reason("c1"));
     scopes.all_say("c1", OWNED.0, OWNED.1);
-    // The engine repeats what it believes, and means something else.
+    // The engine repeats its old values and changes one.
     let request =
         json!({"memory": {"limit": 83_886_080}, "cpu": {"shares": 1024}, "pids": {"limit": 100}});
     succeeds(&scopes.update("c1", &request));
@@ -251,7 +252,7 @@ fn beside_the_engine(runtime: &'static str) {
         scopes.all_say("c1", OWNED.0, OWNED.1);
     }
     scopes.show("state, pause and resume bring nothing back", "ok");
-    // The kernel refuses: what the plugin owns is there afterwards, whatever the runtime wrote.
+    // The kernel refuses: afterwards the plugin's values are in force, whatever the runtime wrote.
     let wrong = json!({"cpu": {"cpus": "4000", "shares": 700}, "pids": {"limit": 44}});
     assert!(!scopes.update("c1", &wrong).status.success());
     wait_until("what the plugin owns is there again", || {
@@ -264,7 +265,7 @@ fn beside_the_engine(runtime: &'static str) {
     succeeds(&scopes.update("c1", &again));
     scopes.all_say("c1", OWNED.0, OWNED.1);
     scopes.show("a daemon that was killed knows what plugins own", "ok");
-    // A deliberate change wins: 900 shares are 35.
+    // A deliberate change takes precedence: 900 shares are 35.
     succeeds(&scopes.update("c1", &json!({"cpu": {"shares": 900}})));
     scopes.all_say("c1", &[("cpu.weight", "35"), OWNED.0[1]], &[("CPUWeight", "35"), OWNED.1[1]]);
     scopes.show("the engine wins by a deliberate change", "ok");
@@ -275,7 +276,7 @@ fn beside_the_engine(runtime: &'static str) {
     scopes.show("nothing stale comes back with the name", "ok");
 }
 
-/// What a plugin asks for, and a word of the reason: pids, which could be set, stay as they were.
+/// The request, and a word of the reason: pids, which could be set, keep their value.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("cpus that are not there", r#"{"cpu": {"cpus": "4000"}}"#, "4000"),
     ("quota too small", r#"{"cpu": {"quota": 1, "period": 100000}}"#, "CPUQuota"),
@@ -341,10 +342,10 @@ fn lives(runtime: &'static str) {
 /// The guest's disk (scripts/vm/boot.sh).
 const DISK: &str = "/dev/nvme0n1";
 
-/// Huge pages and block I/O, which runc's `update` takes without applying them.
+/// Huge pages and block I/O, which runc's `update` accepts without applying them.
 const BESIDE: Texts = &[("hugetlb.2MB.max", "4194304"), ("hugetlb.2MB.rsvd.max", "4194304")];
 
-/// A place with a class of block I/O for the guest's disk, and what `io.max` says of it.
+/// A host with a block I/O class for the guest's disk, and its text in `io.max`.
 fn with_a_disk() -> Option<(Scopes, tempfile::TempDir, String)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("blockio.yaml");
@@ -373,9 +374,9 @@ fn values_that_runc_does_not_apply_stay_in_the_scope() {
             Some("slow".to_owned().into()).into();
         update
     };
-    // Together with something that the runtime applies, all of it.
+    // Together with a value that the runtime applies, all values are applied.
     let both = with_class(&json!({"hugepageLimits": pages(4_194_304), "pids": {"limit": 33}}));
-    // A guest without KVM may be too slow for the plugin, whose request is carried out all the same.
+    // A guest without KVM may be too slow for the plugin, but the request is still applied.
     let answer = asking.ask(super::request(vec![both]));
     let failed = answer.is_ok_and(|answer| !answer.failed.is_empty());
     assert!(!failed, "{}", scopes.last_reason("c1"));
@@ -392,7 +393,7 @@ fn values_that_runc_does_not_apply_stay_in_the_scope() {
     scopes.show("huge pages and block I/O beside pids", "ok");
     scopes.reload_systemd();
     assert_eq!(holds(&scopes), Vec::<String>::new(), "after a reload of systemd");
-    // Each `update` of runc writes what it made the container with.
+    // Each `update` of runc writes the values of the creation.
     succeeds(&scopes.update("c1", &json!({"memory": {"limit": 83_886_080}})));
     wait_until("they are written again", || holds(&scopes).is_empty());
     scopes.show("they are written again after the engine's update", "ok");
@@ -479,7 +480,7 @@ fn a_frozen_scope_differs_from_an_ended_one_with_crun() {
 }
 
 /// kubelet with the systemd driver resizes a pod by its slice: systemd writes the cgroup, and then kubelet
-/// the same. systemd alone resizes nothing.
+/// writes the same values. A write by systemd alone is not a resize.
 #[test]
 fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
     let kubelet = format!("{PATIENT}\n{}", test_support::cgroup::test_is_kubelet());
@@ -508,7 +509,7 @@ fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
     wait_until("it is told", || all("PostUpdatePodSandbox").len() == 1);
     let told = all("UpdatePodSandbox")[0]["linuxResources"].clone();
     assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
-    // systemd writes all that it knows again: that is no resize.
+    // systemd writes all of its values again: that is not a resize.
     scopes.reload_systemd();
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(all("UpdatePodSandbox").len(), 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as the project's own unit of systemd. It is reloaded and upgraded without a new process;
-//! with the drop-in that restricts it, it serves as without, and what that forbids is forbidden. Needs
+//! The daemon as the project's systemd unit. It is reloaded and upgraded without a new process; with
+//! the drop-in that restricts it, it works as without, and the restrictions are in force. It needs
 //! systemd as the first process: the second boot of `make vm`.
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{is_done, succeeds, wait_until};
 const UNIT: &str = include_str!("../../../contrib/systemd/nri-runc.service");
 const HARDENED: &str = include_str!("../../../contrib/systemd/hardened.conf");
 
-/// The daemon as the shipped unit runs it, from a folder of the test's own.
+/// The daemon as the shipped unit runs it, from a folder of the test.
 struct UnitOfDaemon {
     scopes: Scopes,
     name: String,
@@ -49,7 +49,8 @@ impl UnitOfDaemon {
         test_support::program::put(&path, [&built, more].concat());
     }
 
-    /// The host's configuration, a log that a failure can show, and `more`, beside the executable.
+    /// Writes beside the executable the host's configuration, a log that a failure can show, and
+    /// `more`.
     fn configure(&self, more: &str) {
         let host = &self.scopes.place.host;
         let text = host.read("config.toml");
@@ -88,12 +89,12 @@ fn a_hardened_unit_serves_as_any_other_daemon() {
     let scopes = &unit.scopes;
     let pid = unit.shows("MainPID");
     assert_eq!(scopes.place.host.admin(&["status"])["pid"].to_string(), pid);
-    // What it forbids: system calls are filtered, nothing new is gained, most capabilities are away.
+    // The restrictions: system calls are filtered, no new privileges, most capabilities are dropped.
     assert_eq!(status_line(&pid, "Seccomp"), "2");
     assert_eq!(status_line(&pid, "NoNewPrivs"), "1");
     let bounding = u64::from_str_radix(&status_line(&pid, "CapBnd"), 16).unwrap();
     assert_eq!(bounding.count_ones(), 12, "{bounding:x}");
-    // What it does all the same: a create, an update in a scope, an eviction.
+    // It still works: a create, an update in a scope, an eviction.
     let _told = scopes.place.host.plugin("10", "limits", limits_processes(42));
     scopes.run("c1", &json!({"memory": {"limit": 67_108_864}}));
     scopes.all_say("c1", &[("pids.max", "42")], &[("TasksMax", "42")]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An engine that does not answer: containerd, which the daemon asks for what it knows of a container.
+//! An engine that does not respond: containerd, from which the daemon requests a container's data.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -77,7 +77,7 @@ fn silent(mut stream: UnixStream) {
     let _until_it_is_closed = stream.read_to_end(&mut Vec::new());
 }
 
-/// The settings of HTTP/2, without hurry.
+/// Sends the settings of HTTP/2, slowly.
 fn drip(mut stream: UnixStream) {
     for byte in [0, 0, 0, 4, 0, 0, 0, 0, 0].into_iter().cycle() {
         if stream.write_all(&[byte]).is_err() {
@@ -87,7 +87,7 @@ fn drip(mut stream: UnixStream) {
     }
 }
 
-/// Frames of unknown kind, of the largest size that HTTP/2 has without asking, without end.
+/// Sends frames of an unknown kind, of HTTP/2's largest default size, without end.
 fn largest(mut stream: UnixStream) {
     let mut frame = vec![0, 0x40, 0, 0xff, 0, 0, 0, 0, 0];
     frame.resize(9 + (16 << 10), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that are none: all that the daemon reads or writes by name, with a FIFO, a socket, a device, a
-//! folder or a file without end in their place.
+//! Irregular files: everything that the daemon reads or writes by name is replaced by a FIFO, a socket,
+//! a device, a folder or an endless file.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -29,13 +29,13 @@ fn fifo(path: &Path) {
 }
 
 fn socket(path: &Path) {
-    // The name of a socket is short, those of its folders are not.
+    // The path of a socket must be short, and its folders' paths are not.
     let short = tempfile::tempdir().unwrap();
     drop(UnixListener::bind(short.path().join("s")).unwrap());
     std::fs::rename(short.path().join("s"), path).unwrap();
 }
 
-/// The device of zeros.
+/// Creates the zero device.
 fn device(path: &Path) {
     if mknod(path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).is_err() {
         symlink("/dev/zero", path).unwrap();
@@ -75,10 +75,10 @@ const LEFT: [&str; 14] = [
     "daemon.err.old",
 ];
 
-/// Files that it writes.
+/// Files that the daemon writes.
 const WRITTEN: [&str; 3] = ["run/daemon.log", "audit.log", "run/state/.plugins.json.new"];
 
-/// Files that describe what an adjustment names.
+/// Files that describe the objects of an adjustment.
 const NAMED: [&str; 4] = ["cdi/a.json", "cdi/b.yaml", "blockio.yaml", "rdt.yaml"];
 
 fn replace(path: &Path, other: fn(&Path)) {
@@ -92,7 +92,7 @@ fn give_back(host: &TestHost, name: &str, text: &str) {
     host.write(name, text);
 }
 
-/// A host whose daemon finds them in the place of all its files, and then some while it runs.
+/// A host whose daemon finds them in place of all its files at its start, and some more while it runs.
 fn with_files(strace: &Path, other: fn(&Path)) -> Option<Place> {
     let mut host = TestHost::new("");
     let at = |name: &str| host.path(name).display().to_string();
@@ -151,7 +151,7 @@ fn names_what_is_not_there(place: &mut Place) {
     place.lives("c1");
 }
 
-/// What the runtime wrote of a container.
+/// The runtime's files of a container.
 fn files_of_a_container(place: &mut Place, other: fn(&Path)) {
     assert!(place.host.create("c3").status.success());
     let state = place.host.path("root/c3/state.json");
@@ -165,7 +165,7 @@ fn files_of_a_container(place: &mut Place, other: fn(&Path)) {
     place.beat();
 }
 
-/// The configuration itself, read again.
+/// The configuration itself, reloaded.
 fn reload(place: &mut Place, other: fn(&Path)) {
     let path = place.host.path("config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -178,7 +178,7 @@ fn reload(place: &mut Place, other: fn(&Path)) {
     place.beat();
 }
 
-/// A daemon whose lock is no file says so and exits: it serves nothing yet.
+/// A daemon whose lock is irregular reports this and exits: it serves no request yet.
 fn only_a_lock(place: &mut Place, other: fn(&Path)) {
     let second = TestHost::new("");
     std::fs::create_dir(second.path("run")).unwrap();

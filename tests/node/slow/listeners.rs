@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients of the sockets on which the daemon listens: wrappers' and operators', plugins', and those
-//! of metrics.
+//! Clients of the sockets on which the daemon listens: for wrappers and operators, for plugins, and
+//! for metrics.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,7 @@ const SOCKETS: [&str; 3] = ["run/daemon.sock", "nri.sock", "metrics.sock"];
 const WRAPPERS_FRAME: usize = 8 << 20;
 const PLUGINS_FRAME: u32 = 4 << 20;
 
-/// A beginning that each socket understands.
+/// The beginning of a valid request for each socket.
 fn beginning(socket: &str) -> Vec<u8> {
     match socket {
         "run/daemon.sock" => request(r#"{"verb":"top"}"#),
@@ -36,7 +36,7 @@ fn beginning(socket: &str) -> Vec<u8> {
     }
 }
 
-/// A host on which each socket has such clients while containers live.
+/// A host on which each socket has such clients while containers run.
 fn with_clients(strace: &Path, client: fn(&str, UnixStream)) -> Option<Place> {
     let mut host = TestHost::new("");
     let listens = format!("[metrics]\nlisten = \"unix:{}\"\n", host.path("metrics.sock").display());
@@ -53,7 +53,7 @@ fn with_clients(strace: &Path, client: fn(&str, UnixStream)) -> Option<Place> {
         }
     }
     place.lives("c1");
-    // What a client may take is over, and the others go on.
+    // The time limit of a client is over, and the other peers continue.
     std::thread::sleep(Duration::from_secs(6));
     place.lives("c2");
     Some(place)
@@ -92,7 +92,7 @@ fn largest(socket: &str, mut stream: UnixStream) {
     let _until_it_is_closed = stream.write_all(&bytes).and_then(|()| stream.read(&mut [0; 16]));
 }
 
-/// Asks again and again as long as there is room, and reads nothing.
+/// Sends requests as long as the buffer has space, and reads nothing.
 fn unread(socket: &str, mut stream: UnixStream) {
     let recording = request(r#"{"verb":"record"}"#);
     let bytes = if socket == "run/daemon.sock" { recording } else { beginning(socket) };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each socket, pipe and file that the daemon reads or writes is given a peer that never reads, never
-//! writes, writes one byte a second, or sends as much as is allowed. Without a clock: a trace shows that
-//! the thread of the daemon's loop makes no call that could block on something of another process
-//! (D53), and an operator's request is answered between any two events. The longest answer is printed.
-//! All cases with `SLOW=all` (`make soak`), else a sample by `SLOW=SEED`, or by the day; those with a
-//! word in their name with that word.
+//! Each socket, pipe and file that the daemon reads or writes has a peer that never reads, never writes,
+//! writes one byte a second, or sends as much as is permitted. No clock is used: a trace shows that the
+//! thread of the daemon's loop makes no call that could block on an object of another process (D53), and
+//! an operator's request is answered between any two events. The slowest answer is printed. `SLOW=all`
+//! (`make soak`) runs all cases; `SLOW=SEED`, or the day, selects a sample; a word selects the cases
+//! with that word in their name.
 
 mod engine;
 mod files;
@@ -27,13 +27,13 @@ use serde_json::Value;
 use test_support::tracer::{self, Attached};
 use test_support::{TestHost, skip};
 
-/// How many of the cases `make test` has.
+/// Number of cases in `make test`.
 const SAMPLE: usize = 4;
 
-/// How long an answer may take before the daemon counts as stopped.
+/// Time for an answer after which the daemon counts as blocked.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
-/// A peer and what it does, in words, and a daemon that has met it.
+/// A peer and its behaviour, in words, and a daemon with this peer.
 type Row = (&'static str, fn(PathBuf) -> Option<Place>);
 
 fn cases() -> Vec<Row> {
@@ -42,7 +42,7 @@ fn cases() -> Vec<Row> {
     [&[listeners::CASES][..], &by_files, &by_peers, &by_others].concat().concat()
 }
 
-/// A daemon whose calls are traced, and its peers.
+/// A traced daemon, and its peers.
 struct Place {
     host: TestHost,
     pid: i32,
@@ -50,13 +50,13 @@ struct Place {
     tracer: Option<Attached>,
     longest: Duration,
     beats: usize,
-    /// What must stay open.
+    /// Objects that must stay open.
     kept: Vec<Box<dyn Any>>,
     known: trace::Known,
 }
 
-/// The files of a host that its operator or its service manager chooses, and the runtime's state below
-/// `root` (`docs/threat-model.md` says why).
+/// The files of a host that its operator or service manager chooses, and the runtime's state below
+/// `root` (`docs/threat-model.md` has the reason).
 const OWN: [&str; 12] = [
     "run",
     "run.rootless",
@@ -82,10 +82,10 @@ impl Place {
         place
     }
 
-    /// A daemon that is traced and may not answer yet.
+    /// A traced daemon that may not respond yet.
     fn traced(host: TestHost, pid: i32, tracer: Attached) -> Self {
         let mut own: Vec<PathBuf> = OWN.iter().map(|name| host.path(name)).collect();
-        // The plugin socket until it has its name.
+        // The plugin socket before its rename.
         own.push(host.path(&format!("nri.new.{pid}")));
         let (root, settings) = (host.path("host"), host.path(""));
         let known = trace::Known { own, root, settings, looks_for_daemons: false };
@@ -101,7 +101,7 @@ impl Place {
         }
     }
 
-    /// An operator's request, which has to be answered now. Its answer.
+    /// Sends an operator's request, which must be answered now; returns the answer.
     #[track_caller]
     fn beat(&mut self) -> Value {
         let began = Instant::now();
@@ -117,7 +117,7 @@ impl Place {
         answer
     }
 
-    /// A container lives from beginning to end, and an operator is answered meanwhile.
+    /// Runs the lifecycle of a container, while an operator's requests are answered.
     #[track_caller]
     fn lives(&mut self, id: &str) {
         let words: [&[&str]; 4] = [
@@ -144,7 +144,7 @@ impl Place {
         }
     }
 
-    /// Operators are answered while something is done that takes its time.
+    /// Checks that operators are answered during a slow operation.
     #[track_caller]
     fn during<T: Send>(&mut self, work: impl FnOnce(&TestHost) -> T + Send) -> T {
         let (done, is_done) = std::sync::mpsc::channel();
@@ -166,14 +166,14 @@ impl Place {
         outcome
     }
 
-    /// Ends the trace: the blocking calls of the loop's thread, and how many calls it made.
+    /// Ends the trace; returns the blocking calls of the loop's thread, and the number of its calls.
     fn end(&mut self) -> (Vec<String>, usize) {
         let log = self.tracer.take().unwrap().detach();
         let calls = trace::calls(&log, self.pid);
         (trace::blocking(&calls, self.pid, &mut self.descriptors, &self.known), calls.len())
     }
 
-    /// A file of this host in a folder that is made.
+    /// Writes a file of this host, and creates its folder.
     fn put(&self, name: &str, text: &str) {
         put(&self.host, name, text);
     }
@@ -184,12 +184,12 @@ fn put(host: &TestHost, name: &str, text: &str) {
     host.write(name, text);
 }
 
-/// Asks the daemon, as `status` does, without reading any configuration.
+/// Sends a request as `status` does, without reading any configuration.
 fn status(host: &TestHost) -> Option<Value> {
     serde_json::from_str(&ask(host, "{\"verb\":\"status\"}")?.ok()?).ok()
 }
 
-/// The answer to an operator's request, or why it is refused.
+/// The answer to an operator's request, or the reason of a refusal.
 fn ask(host: &TestHost, admin: &str) -> Option<Result<String, String>> {
     let mut stream = UnixStream::connect(host.path("run/daemon.sock")).ok()?;
     stream.set_read_timeout(Some(ANSWER_WAIT)).unwrap();
@@ -214,7 +214,7 @@ fn request(admin: &str) -> Vec<u8> {
     WrapperRequest { protocol: PROTOCOL, version, admin, ..WrapperRequest::default() }.encode()
 }
 
-/// All of them, or some: another sample every day, the same for the same seed.
+/// All cases, or a sample: another one every day, the same for the same seed.
 fn chosen(mut cases: Vec<Row>) -> Vec<Row> {
     let wanted = std::env::var("SLOW").unwrap_or_default();
     if wanted == "all" {
@@ -231,7 +231,7 @@ fn chosen(mut cases: Vec<Row>) -> Vec<Row> {
     say(&format!("SLOW={seed}"));
     let (count, step) = (cases.len(), cases.len() / SAMPLE);
     let first = usize::try_from(seed).unwrap() % count;
-    // Of different kinds: the list has like ones beside each other.
+    // Of different kinds: similar cases are adjacent in the list.
     (0..SAMPLE).filter_map(|number| cases.get((first + number * step) % count).copied()).collect()
 }
 
@@ -258,7 +258,7 @@ fn no_peer_makes_the_daemons_loop_wait() {
     let mut failed = Vec::new();
     for (name, run) in chosen(cases()) {
         let strace = strace.clone();
-        // A thread of its own: a case may need a mount namespace.
+        // In a separate thread, because a case may need a mount namespace.
         if std::thread::spawn(move || judge(name, run(strace))).join().is_err() {
             failed.push(name);
         }

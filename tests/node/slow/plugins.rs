@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that do not read, do not answer or do not stop printing.
+//! Plugins that do not read, do not respond or do not stop printing.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -26,7 +26,7 @@ pub(super) const CASES: &[Row] = &[
 const WAITS: &str =
     "[nri]\nplugin_registration_timeout = \"3s\"\nplugin_request_timeout = \"2s\"\n";
 
-/// A plugin of another process, which neither reads nor writes from here on.
+/// A plugin in another process, which is stopped from here on.
 fn stopped(strace: &Path) -> Option<Place> {
     let mut host = TestHost::new(WAITS);
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -44,7 +44,7 @@ fn stopped(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// A plugin that was synchronized, and whose bytes come one a second from then on.
+/// A plugin that was synchronized, and whose bytes arrive one a second from then on.
 fn drips(strace: &Path) -> Option<Place> {
     let mut host = TestHost::new(WAITS);
     host.start_daemon();
@@ -63,7 +63,7 @@ fn drips(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// A socket from which the bytes of one plugin go on to the daemon.
+/// A socket that forwards the bytes of one plugin to the daemon.
 fn between(host: &TestHost, slow: &Arc<AtomicBool>) {
     let listener = UnixListener::bind(host.path("between.sock")).unwrap();
     let (socket, slow) = (host.path("nri.sock"), Arc::clone(slow));

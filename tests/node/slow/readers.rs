@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers of what the daemon says that do not read: a terminal, the journal, syslog, the service manager.
+//! Readers of the daemon's output that do not read: a terminal, the journal, syslog, the service manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) const CASES: &[Row] = &[
     ("a syslog that is not read", |strace| in_a_namespace(&strace, syslog, "syslog")),
 ];
 
-/// More lines than any reader's buffer has room for.
+/// More lines than any reader's buffer holds.
 fn many_lines(place: &mut Place) {
     for number in 0..40 {
         let _told = place.host.plugin("10", &format!("plugin{number}"), Script::default());
@@ -54,7 +54,7 @@ fn terminal(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// A folder of its own in place of this one.
+/// Mounts an empty folder over this one.
 fn hide(path: &str) {
     mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
 }
@@ -65,7 +65,7 @@ fn journal() -> Option<UnixDatagram> {
     Some(UnixDatagram::bind("/run/systemd/journal/socket").unwrap())
 }
 
-/// The daemon that ends has lines to write, and so has the next one.
+/// The exiting daemon has lines to write, and so has the next one.
 fn restart(strace: &Path) -> Option<Place> {
     let mut place = in_a_namespace(strace, journal, "journal\"\n[audit]\ntarget = \"journal")?;
     let restarted = place.host.call(&["nri", "restart"]);
@@ -81,7 +81,7 @@ fn restart(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// In a `/dev` of its own, with the devices that every program needs.
+/// In a separate `/dev`, with the devices that every program needs.
 fn syslog() -> Option<UnixDatagram> {
     hide("/dev");
     for (name, minor) in [("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A runtime that never answers what the daemon asks it: its version and features, and an update of
-//! another container.
+//! A runtime that never answers the daemon's calls: version and features, and an update of another
+//! container.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::{Place, Row};
 pub(super) const CASES: &[Row] =
     &[("a runtime that never answers", |strace| never_answers(&strace))];
 
-/// Creates, starts and deletes, and nothing else.
+/// Creates, starts and deletes; hangs at all other verbs.
 const HANGS: &str = "#!/bin/sh
 for word; do
     case $word in
@@ -27,7 +27,7 @@ done
 exec HOST/fake/runc \"$@\"
 ";
 
-/// The daemon waits for half a minute: longer than the test has to.
+/// The daemon waits for half a minute, which is longer than the test may take.
 const BEATS: usize = 20;
 
 fn never_answers(strace: &Path) -> Option<Place> {
@@ -40,7 +40,8 @@ fn never_answers(strace: &Path) -> Option<Place> {
     let mut place = Place::new(host, strace);
     assert!(place.host.create("c1").status.success());
     place.host.verb(&["start", "c1"]);
-    // The runtime has to know the mount's options, and is the one that can update the other container.
+    // The runtime must support the mount's options, and is the only one that can update the other
+    // container.
     let mount = bind_mount(&place.host.path("bundle"), "/mnt").option("rro");
     let adjust = Adjustment::new().env("HELLO", "there").mount(mount);
     let limit = json!({"memory": {"limit": 1 << 30}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A bundle, the PID file and the log of a call, the runtime's root, or a plugin's program, on a file server
-//! that stops answering: a FUSE file system that is mounted and never replies.
+//! that stops responding: a mounted FUSE file system that never replies.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -34,7 +34,7 @@ pub(super) const CASES: &[Row] = &[
     }),
 ];
 
-/// Mounts a file system that answers the kernel's greeting and nothing else; until the file is closed.
+/// Mounts a file system that answers only the kernel's initialization, until the file is closed.
 fn mount_silent(folder: &Path) -> std::io::Result<File> {
     let mut server = File::options().read(true).write(true).open("/dev/fuse")?;
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
@@ -42,7 +42,7 @@ fn mount_silent(folder: &Path) -> std::io::Result<File> {
     let mut greeting = [0; 64 << 10];
     let length = server.read(&mut greeting)?;
     let unique = greeting[..length].get(8..16).ok_or(std::io::ErrorKind::UnexpectedEof)?;
-    // fuse_out_header and fuse_init_out of version 7.31, whose numbers are small.
+    // fuse_out_header and fuse_init_out of version 7.31, with small numbers.
     let mut reply = [0; 80];
     for (at, number) in [(0, 80_u32), (16, 7), (20, 31), (36, 4096)] {
         reply[at..at + 4].copy_from_slice(&number.to_ne_bytes());
@@ -52,7 +52,7 @@ fn mount_silent(folder: &Path) -> std::io::Result<File> {
     Ok(server)
 }
 
-/// Mounts of this case are this thread's alone, and those of what it starts.
+/// Whether this thread and its children have a separate mount namespace.
 fn has_mounts_of_its_own() -> bool {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
         skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
@@ -70,7 +70,7 @@ fn silent(folder: &Path) -> Option<File> {
     mount_silent(folder).map_err(no_fuse).ok()
 }
 
-/// Two engines may have two roots: calls with the one that hangs hold up nothing of the other.
+/// Two engines may have two roots: calls on a hanging root delay no call on the other.
 fn root(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
@@ -97,7 +97,7 @@ fn root(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// The process sees a file of its own where the daemon sees the file server, and connects.
+/// The process sees a file of its mount namespace where the daemon sees the file server, and connects.
 fn program(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
@@ -149,7 +149,7 @@ fn is_asked(server: &File) -> bool {
 /// A container of this engine: its bundle, its annotations, and the folder of the engine's files.
 type OfEngine = (&'static str, &'static str, &'static str, &'static str);
 
-/// Bundles in memory, whose engines keep more on a disk.
+/// Bundles in memory, whose engines keep further files on a disk.
 const OF_ENGINES: [OfEngine; 3] = [
     ("docker", "tasks/io.containerd.runtime.v2.task/moby/c1", "", "served"),
     (
@@ -199,11 +199,11 @@ fn engines(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// Stops itself until its tracer is there, and becomes the daemon.
+/// Stops itself until its tracer is attached, and then executes the daemon.
 const STOPPED: &str = "kill -STOP $$; exec \"$0\" nri daemon";
 
-/// A daemon that starts where an earlier one has left containers, one of which is being created; or
-/// where its run directory is gone.
+/// A daemon that starts with containers of an earlier one, one of which is being created; or with a missing
+/// run directory.
 fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
@@ -234,7 +234,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     let said = File::options().append(true).create(true).open(host.path("daemon.err")).unwrap();
     let daemon = Command::new("sh")
         .args(["-c", STOPPED, &test_support::program::nri_runc().display().to_string()])
-        // From cargo: the linker would look there for libraries.
+        // From cargo: the linker would search it for libraries.
         .env_remove("LD_LIBRARY_PATH")
         .env("NRI_RUNC_CONFIG", host.path("config.toml"))
         .stdin(Stdio::null())
@@ -264,7 +264,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     Some(place)
 }
 
-/// Another bundle is another file system's.
+/// Another bundle is on another file system.
 #[track_caller]
 fn creates_from_another_bundle(place: &Place) {
     std::fs::create_dir_all(place.host.path("other/rootfs")).unwrap();
@@ -273,7 +273,7 @@ fn creates_from_another_bundle(place: &Place) {
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
 }
 
-/// A runtime that fails once it may.
+/// A runtime that fails once permitted.
 const FAILS: &str = "#!/bin/sh
 case \"$*\" in *create*)
     : > HOST/begun
@@ -329,7 +329,8 @@ fn bundle(strace: &Path) -> Option<Place> {
     let created = place.host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     let server = silent(&place.host.path("bundle"))?;
-    // The engine's document would be put back there: the daemon gives that up, and the container goes.
+    // The engine's document would have to be restored there: the daemon gives that up, and the container is
+    // removed.
     let deleted = place.during(|host| host.verb(&["delete", "--force", "c1"]));
     assert!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
     let words = ["could not be restored", "the file system of", "does not answer"];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a thread would wait for, by strace's list of its calls: transfers on descriptors of sockets,
-//! pipes, FIFOs and devices that are not `O_NONBLOCK`, files opened without it, calls that only wait, and
-//! every call on a file that is not the daemon's, the operator's or the kernel's: another chooses its path,
-//! and the file server below it may never answer.
+//! Finds blocking calls of a thread in strace's list: transfers on descriptors of sockets, pipes, FIFOs and
+//! devices without `O_NONBLOCK`, files opened without it, calls that only wait, and every call on a file
+//! that does not belong to the daemon, the operator or the kernel: another process chooses its path, and
+//! its file server may never respond.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
@@ -40,7 +40,7 @@ const TRANSFERS: [&str; 25] = [
 /// Those that have two descriptors.
 const BETWEEN_TWO: [&str; 4] = ["copy_file_range", "sendfile", "splice", "tee"];
 
-/// Calls that look a file up by one path.
+/// Calls that look up a file by one path.
 const BY_PATH: [&str; 34] = [
     "access",
     "bind",
@@ -78,11 +78,11 @@ const BY_PATH: [&str; 34] = [
     "utimensat",
 ];
 
-/// Those that have two: of a symbolic link, the first is mere text.
+/// Calls with two paths; the first of a symbolic link is only text.
 const BY_TWO_PATHS: [&str; 7] =
     ["link", "linkat", "rename", "renameat", "renameat2", "symlink", "symlinkat"];
 
-/// Calls on an open file, besides transfers. The server of a file is asked when it is closed, too.
+/// Calls on an open file, besides transfers. Closing it also asks the file's server.
 const ON_FILES: [&str; 12] = [
     "close",
     "fallocate",
@@ -98,8 +98,8 @@ const ON_FILES: [&str; 12] = [
     "getdents64",
 ];
 
-/// The kernel's files, those of every program of this machine, and those in memory: nothing on a disk has
-/// to answer for them. Users mount what they want below `/run/user`.
+/// Files of the kernel, of every program of this machine, and in memory: they depend on no disk. Users may
+/// mount file systems below `/run/user`.
 const OF_THE_MACHINE: [&str; 9] =
     ["/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr", "/var/lib/nri-runc", "/var/run"];
 
@@ -111,11 +111,13 @@ const OF_USERS: &str = "/run/user";
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) own: Vec<PathBuf>,
-    /// The folder that it takes for the machine's root, if it is another.
+    /// The folder that it uses as the machine's root, if it is another one.
     pub(super) root: PathBuf,
-    /// The operator's folder of plugins' settings: files of their names, and what links there lead to.
+    /// The operator's folder of plugin configurations: files of their names, and the targets of links
+    /// there.
     pub(super) settings: PathBuf,
-    /// It starts, and looks for other daemons among root's processes: these are the operator's.
+    /// Whether it is starting and looks for other daemons among root's processes; these belong to the
+    /// operator.
     pub(super) looks_for_daemons: bool,
 }
 
@@ -142,8 +144,8 @@ pub(super) fn descriptors(pid: i32) -> BTreeMap<i32, bool> {
     found.collect()
 }
 
-/// The calls in the trace, those of other processes than `pid` left out: its children have descriptors of
-/// their own.
+/// The calls in the trace, without those of processes other than `pid`: its children have separate
+/// descriptors.
 pub(super) fn calls(log: &str, pid: i32) -> Vec<Call> {
     let mut threads = BTreeSet::from([pid]);
     let mut begun: BTreeMap<i32, String> = BTreeMap::new();
@@ -166,7 +168,7 @@ pub(super) fn calls(log: &str, pid: i32) -> Vec<Call> {
         if call.words.contains("CLONE_THREAD") {
             threads.extend(call.returned);
         }
-        // A thread of before the trace is one of a pool.
+        // A thread from before the trace belongs to a pool.
         let is_childs = !threads.contains(&thread)
             && !Path::new(&format!("/proc/{pid}/task/{thread}")).exists();
         if !is_childs {
@@ -206,8 +208,8 @@ pub(super) fn blocking(
     found
 }
 
-/// The pairs on which processes that are started report a failed exec: each is the last that its
-/// thread made before the fork.
+/// The pipes on which started processes report a failed exec: each is the last that its thread made before
+/// the fork.
 #[derive(Default)]
 struct Starts {
     last: Vec<String>,
@@ -228,7 +230,7 @@ impl Starts {
         }
     }
 
-    /// Whether it reads such a report: so many bytes, or the end after a success.
+    /// Whether it reads such a report: this number of bytes, or the end after a success.
     fn is_answer(&self, call: &Call) -> bool {
         matches!(call.name.as_str(), "read" | "recvfrom")
             && (call.words.ends_with(", 8") || call.words.contains(", 8, 0, NULL"))
@@ -236,7 +238,7 @@ impl Starts {
     }
 }
 
-/// Notes what a call does to descriptors and their flags.
+/// Records the effect of a call on descriptors and their flags.
 fn follow(call: &Call, descriptors: &mut BTreeMap<i32, bool>) {
     let has = |word: &str| call.words.contains(word);
     let Some(returned) = call.returned.filter(|returned| *returned >= 0) else { return };
@@ -273,18 +275,18 @@ fn follow(call: &Call, descriptors: &mut BTreeMap<i32, bool>) {
     }
 }
 
-/// The descriptor at the beginning of a call's words.
+/// The descriptor at the beginning of a call's arguments.
 fn number(words: &str) -> Option<i32> {
     words.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What is behind the descriptor at the beginning of a call's words, as strace has it.
+/// The object behind the descriptor at the beginning of a call's arguments, as strace prints it.
 fn behind(words: &str) -> &str {
     let rest = words.split_once('<').map(|(_, rest)| rest).unwrap_or_default();
     rest.split(['>', ',']).next().unwrap_or_default()
 }
 
-/// The descriptors in a call's words, and what is behind each.
+/// The descriptors in a call's arguments, and the object behind each.
 fn descriptors_in(words: &str) -> Vec<(i32, &str)> {
     let starts = words.match_indices('<').map(|(at, _)| at);
     let found = starts.filter_map(|at| {
@@ -316,7 +318,7 @@ fn may_wait(call: &Call, descriptors: &BTreeMap<i32, bool>) -> bool {
     }
 }
 
-/// Whether it is a call on a file that is not known.
+/// Whether it is a call on an unknown file.
 fn is_on_anothers_file(call: &Call, known: &Known) -> bool {
     let name = call.name.as_str();
     let has = |word: &str| call.words.contains(word);
@@ -326,7 +328,7 @@ fn is_on_anothers_file(call: &Call, known: &Known) -> bool {
     if ON_FILES.contains(&name) || TRANSFERS.contains(&name) {
         let ends = if BETWEEN_TWO.contains(&name) { 2 } else { 1 };
         let mut files = descriptors_in(&call.words).into_iter().take(ends);
-        // A folder's server is not waited for when it is closed.
+        // Closing a folder does not wait for its server.
         let is_quiet = |path: &str| name == "close" && !Path::new(path).is_file();
         if files.any(|(_, path)| is_anothers_path(path, known, true) && !is_quiet(path)) {
             return true;
@@ -337,7 +339,7 @@ fn is_on_anothers_file(call: &Call, known: &Known) -> bool {
         paths.drain(..paths.len().min(usize::from(name.starts_with("symlink"))));
         return paths.iter().any(|path| is_anothers_path(path, known, false));
     }
-    // The kernel alone answers where the link of a process itself leads.
+    // The kernel alone resolves a link of a process itself.
     let follows = !(has("NOFOLLOW") || name.starts_with("readlink") || name == "lstat");
     let first = paths.first().filter(|_| BY_PATH.contains(&name));
     first.is_some_and(|path| is_anothers_path(path, known, follows))
@@ -362,7 +364,7 @@ fn is_anothers_path(path: &str, known: &Known, follows: bool) -> bool {
     path.has_root() && !is_in_memory && (leads_out || path.starts_with(OF_USERS) || !is_known())
 }
 
-/// The quoted words of a call, each from the folder of the descriptor before it.
+/// The quoted arguments of a call, each relative to the folder of the preceding descriptor.
 fn paths_in(words: &str) -> Vec<String> {
     let parts: Vec<&str> = words.split('"').collect();
     let quoted = parts.chunks(2).filter_map(|pair| Some((*pair.first()?, *pair.get(1)?)));
@@ -388,7 +390,7 @@ fn is_anothers(behind: &str) -> bool {
         && kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
 }
 
-/// A FIFO or a device waits for its peer when it is opened. The kernel's own files do not.
+/// Whether an open may wait for a peer, as for a FIFO or a device; never for the kernel's own files.
 fn may_wait_to_open(call: &Call) -> bool {
     let has = |word: &str| call.words.contains(word);
     let path = call.words.split('"').nth(1).unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happened while the daemon was away is told in order once plugins are back: first what is,
-//! as Synchronize, then what has ended.
+//! Changes without a daemon are sent in order once plugins reconnect: first the present state, as
+//! Synchronize, then the containers that have ended.
 
 use serde_json::{Value, json};
 use test_support::adjustments::pins;
@@ -51,7 +51,7 @@ fn changes_without_the_daemon_are_sent_in_order() {
     assert_eq!(named("CreateContainer") + named("StartContainer"), 0, "{told:?}");
     assert_eq!(state(&host, "waits"), "running");
     assert_eq!(state(&host, "comes"), "running");
-    // What it was synchronized with is what holds: the engine's new value, and the plugin's own.
+    // Synchronize has the values in force: the engine's new value, and the plugin's own.
     let heard = heard.lock().unwrap();
     let stays = heard.iter().filter(|(event, _)| event == "Synchronize").find_map(|(_, sync)| {
         let mut all = sync["containers"].as_array().into_iter().flatten();
@@ -59,7 +59,7 @@ fn changes_without_the_daemon_are_sent_in_order() {
     });
     let cpu = stays.unwrap()["linux"]["resources"]["cpu"].clone();
     assert_eq!((&cpu["shares"]["value"], &cpu["cpus"]), (&json!("77"), &json!("0")), "{cpu}");
-    // And it is said what became of the plugin's value (there is no real cgroup here).
+    // The log has the result for the plugin's value (there is no real cgroup here).
     wait_until("it is said", || {
         let explained = host.admin(&["explain", "stays"]);
         explained["skipped"].to_string().contains("that update")

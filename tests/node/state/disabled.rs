@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What wrappers do while plugins are disabled is written down by nobody: `enable` finds out.
+//! Operations of wrappers while plugins are disabled are not recorded: `enable` detects them.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use test_support::{Script, TestHost, wait_until};
 
 use super::{bundle, run, started, state, succeeds};
 
-/// A host with a plugin, which receives every event, and containers that run.
+/// A host with a plugin, which receives every event, and running containers.
 fn with_running(ids: &[&str], more: &str) -> (TestHost, Arc<Mutex<Vec<String>>>) {
     let host = TestHost::new("");
     let root = host.path("root").display().to_string();
@@ -46,7 +46,7 @@ fn containers_deleted_while_disabled_are_removed_at_enable() {
     wait_until("all is looked at", || is_caught_up(&host));
     assert_eq!(of(&told, "gone")[5..], REST);
     assert!(!of(&told, "stays").contains(&"StopContainer".to_owned()));
-    // Once is enough.
+    // A second `enable` changes nothing.
     succeeds(&host.call(&["nri", "enable"]));
     let late = host.plugin("20", "late", Script::default());
     assert_eq!(*late.lock().unwrap(), ["Synchronize stays"]);
@@ -89,7 +89,7 @@ fn containers_started_while_disabled_run_at_enable() {
         of(&told, "made"),
         [&before[..], &["StartContainer", "PostStartContainer"]].concat()
     );
-    // Once is enough.
+    // A second `enable` changes nothing.
     succeeds(&host.call(&["nri", "enable"]));
     wait_until("all is looked at again", || is_caught_up(&host));
     assert_eq!(of(&told, "made").len(), 5);
@@ -146,12 +146,12 @@ fn a_reload_that_ends_nri_disable_catches_up_too() {
 fn an_unreadable_state_does_not_count_as_removed() {
     let (host, told) = with_running(&["c1"], "");
     succeeds(&host.call(&["nri", "disable"]));
-    // A path that is a loop of links fails with another error than a missing one.
+    // A path with a loop of links fails with another error than a missing one.
     std::fs::rename(host.path("root"), host.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink("root", host.path("root")).unwrap();
     succeeds(&host.call(&["nri", "enable"]));
     assert_eq!(state(&host, "c1"), "running");
-    assert!(!is_caught_up(&host), "it is asked for again");
+    assert!(!is_caught_up(&host), "it is checked again");
     std::fs::remove_file(host.path("root")).unwrap();
     std::fs::rename(host.path("elsewhere"), host.path("root")).unwrap();
     wait_until("all is looked at", || is_caught_up(&host));

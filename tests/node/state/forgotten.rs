@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri forget`: an operator drops a record that no engine has any more.
+//! `nri-runc nri forget`: an operator drops a record that no engine has.
 
 use serde_json::json;
 use test_support::{Script, wait_until};
 
 use super::{run, started, state, succeeds};
 
-/// Ends the process of a container past the runtime, whose state stays.
+/// Ends the process of a container without the runtime, whose state stays.
 fn end(host: &test_support::TestHost, id: &str) {
     let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
@@ -68,7 +68,7 @@ fn a_record_without_its_state_is_removed_with_a_log_line() {
 }
 
 #[test]
-fn an_id_that_nothing_or_several_have_is_refused() {
+fn an_unknown_or_ambiguous_id_is_refused() {
     let host = started("");
     run(&host, "c1");
     run(&host, "c2");

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A disk that is full to the last byte, as run directory or as bundle, at any moment: a create
-//! fails in one line or not at all, nothing is half written, nothing is forgotten, and when there
-//! is room again all records are right. The disks are real and small, in a mount namespace of the
-//! test's own.
+//! A completely full disk, as run directory or as bundle, at any moment: a create fails with one
+//! line or succeeds, nothing is half written or lost, and when there is space again all records are
+//! right. The disks are real and small, in a separate mount namespace.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,11 +16,11 @@ use test_support::{BUNDLE, TestHost, skip, wait_until};
 
 use super::{Script, fails, files, run, state, succeeds};
 
-/// A small disk; goes before the folder that it is mounted in.
+/// A small disk; it is removed before the folder in which it is mounted.
 struct Disk(PathBuf);
 
 impl Disk {
-    /// Mounts it at `path`, for this thread and what it starts; `None` after saying why not.
+    /// Mounts it at `path`, for this thread and its children; `None` after printing why not.
     fn at(path: PathBuf) -> Option<Self> {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
             skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
@@ -50,7 +49,7 @@ impl Drop for Disk {
     }
 }
 
-/// To the last byte.
+/// Fills it to the last byte.
 fn fill(disk: &Path) {
     let mut options = std::fs::OpenOptions::new();
     let mut filler = options.append(true).create(true).open(disk.join("filler")).unwrap();
@@ -62,7 +61,7 @@ fn fill(disk: &Path) {
     }
 }
 
-/// A plugin that fills the disk when it hears of this event.
+/// A plugin that fills the disk when it receives this event.
 fn fills(disk: &Disk, at: &'static str) -> Script {
     let disk = disk.0.clone();
     let hears = move |event: &str, _: &dyn MessageDyn| {
@@ -73,7 +72,7 @@ fn fills(disk: &Disk, at: &'static str) -> Script {
     Script { hears: Some(Arc::new(hears)), ..sets("HELLO", "there") }
 }
 
-/// A world whose run directory is a small disk.
+/// A host whose run directory is a small disk.
 fn small() -> Option<(TestHost, Disk)> {
     let mut host = TestHost::new("autostart = false");
     let disk = Disk::at(host.path("run"))?;
@@ -81,7 +80,7 @@ fn small() -> Option<(TestHost, Disk)> {
     Some((host, disk))
 }
 
-/// The bundle is as its engine wrote it, and nothing lies beside it.
+/// Checks that the bundle is as its engine wrote it, without further files.
 #[track_caller]
 fn untouched(host: &TestHost, id: &str) {
     assert_eq!(host.read(&format!("{id}/config.json")), BUNDLE);
@@ -151,7 +150,7 @@ fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
 #[test]
 fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     let Some((mut host, disk)) = small() else { return };
-    // It sets nothing of a process: a mark that goes with a process would make room.
+    // It changes no process, because the removal of a mark would free space.
     let told = host.plugin("10", "env", Script::default());
     for id in ["ends", "starts", "updated", "goes"] {
         super::bundle(&host, id);
@@ -177,7 +176,7 @@ fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     wait_until("it is said", || unwritten() == 3);
     let findings = host.admin(&["check"]).to_string();
     assert!(findings.contains("3 could not be written"), "{findings}");
-    // The last, for its record makes room.
+    // The last operation, because it frees the space of a record.
     succeeds(&host.verb(&["delete", "--force", "goes"]));
     wait_until("it is gone", || state(&host, "goes").is_empty());
     disk.make_room();
@@ -204,7 +203,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
     host.start_daemon();
     super::bundle(&host, "c1");
     disk.fill();
-    // Nobody wants anything: the disk is none of our business.
+    // Without a plugin that changes it, the disk does not matter.
     succeeds(&host.create_from("c1", "c1"));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || host.admin(&["pods"]) == json!([]));
@@ -220,7 +219,8 @@ fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
-    // Putting the engine's document back takes no more room than there is: else it stays patched.
+    // Restoring the engine's document must not need more space than there is; otherwise it stays
+    // patched.
     wait_until("it runs", || state(&host, "c1") == "running");
     disk.fill();
     succeeds(&host.verb(&["delete", "--force", "c1"]));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that their engine gave up without a call of the runtime go as soon as none of their files
-//! is there any more.
+//! Containers that their engine dropped without a call of the runtime are removed as soon as none of
+//! their files exists.
 
 use serde_json::json;
 use test_support::{Script, TestHost, wait_until};
 
 use super::{run, state, succeeds};
 
-/// A host whose daemon looks often.
+/// A host whose daemon checks often.
 fn host() -> TestHost {
     let mut host = TestHost::new("[debug]\nlook_every = \"100ms\"\n");
     host.start_daemon();
@@ -60,7 +60,7 @@ fn records_with_a_process_or_a_file_stay() {
     run(&host, "gone");
     end(&host, "gone");
     lose(&host, &["gone", "root/gone"]);
-    // By then the others were looked at as often.
+    // By then the others were checked as often.
     wait_until("one is removed", || state(&host, "gone").is_empty());
     let states = ["lives", "bundle", "state"].map(|id| state(&host, id));
     assert_eq!(states, ["running", "stopped", "stopped"]);

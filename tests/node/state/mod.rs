@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon knows survives whatever becomes of its files: records that are garbage, a disk
-//! that is full, a run directory that is wiped, a boot; and plugins that come back are told of
-//! what happened meanwhile.
+//! The daemon's knowledge survives damage of its files: invalid records, a full disk, a wiped run
+//! directory, a boot; and reconnecting plugins receive the changes since.
 
 mod away;
 mod disabled;
@@ -14,13 +13,13 @@ mod wiped;
 use serde_json::Value;
 use test_support::{Script, TestHost, fails, started, succeeds};
 
-/// A bundle of its own for a container, which has the container's name.
+/// Writes a separate bundle for a container, with the container's name.
 fn bundle(host: &TestHost, id: &str) {
     std::fs::create_dir_all(host.path(id).join("rootfs")).unwrap();
     host.write(&format!("{id}/config.json"), test_support::BUNDLE);
 }
 
-/// Makes a container from a bundle of its own, and starts it.
+/// Creates a container from a separate bundle, and starts it.
 fn run(host: &TestHost, id: &str) {
     bundle(host, id);
     succeeds(&host.create_from(id, id));
@@ -42,7 +41,7 @@ fn state(host: &TestHost, id: &str) -> String {
 /// The record files of one kind.
 fn files(host: &TestHost, kind: &str) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(host.path("run/state").join(kind)).into_iter().flatten();
-    // A daemon that was killed while it wrote leaves the half of it under a hidden name.
+    // A daemon that was killed while writing leaves a partial file under a hidden name.
     let is_whole = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| !name.to_string_lossy().starts_with('.'))
     };

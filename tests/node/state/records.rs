@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records that cannot be used, of other versions, and of another boot.
+//! Unusable records, records of other versions, and records of another boot.
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
@@ -20,8 +20,8 @@ fn alter(path: &std::path::Path, change: impl FnOnce(&mut Value)) {
     nri_runc::testing::files::replace(path, record.to_string().as_bytes()).unwrap();
 }
 
-/// A daemon that found the records of three of its four containers unusable: half of one, garbage,
-/// and one of a later version.
+/// A daemon that found three of its four records unusable: a partial one, an invalid one, and one
+/// of a later version.
 fn with_unusable_records() -> TestHost {
     let mut host = started("");
     for id in ["c1", "c2", "c3", "c4"] {
@@ -154,7 +154,7 @@ fn records_of_an_older_version_are_used_after_an_upgrade() {
     let mut host = started("");
     run(&host, "c1");
     host.kill_daemon();
-    // What the first version did not write.
+    // Members that the first version did not write.
     let later = [
         "pod_name",
         "pod_namespace",
@@ -189,7 +189,7 @@ fn records_of_an_older_version_are_used_after_an_upgrade() {
 }
 
 #[test]
-fn a_run_directory_from_before_a_boot_is_as_if_it_were_empty() {
+fn a_run_directory_of_an_earlier_boot_counts_as_empty() {
     let mut host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");
@@ -207,7 +207,7 @@ fn a_run_directory_from_before_a_boot_is_as_if_it_were_empty() {
     assert_eq!(host.admin(&["pods"]), json!([]));
     let status = host.admin(&["status"]);
     assert_eq!((&status["set_aside"], &status["failures"]), (&json!([]), &json!([])));
-    // Nobody waits for the plugins of then, and the engine may make it anew.
+    // No create waits for the earlier plugins, and the engine may create the container again.
     host.write("c1/config.json", BUNDLE);
     succeeds(&host.create_from("c1", "c1"));
     assert_eq!(host.logged(&["requests wait up to"]), 0, "it waited for a plugin");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run directory is wiped while containers run: a daemon that lives writes everything down
-//! again; if none does, the next one finds the containers in the runtime's own state.
+//! The run directory is wiped while containers run: a living daemon writes everything again;
+//! without one, the next daemon finds the containers in the runtime's state.
 
 use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use test_support::{BUNDLE, TestHost, wait_until};
 use super::{Script, bundle, files, run, shown, started, state, succeeds};
 
 fn wipe(host: &TestHost) {
-    // A daemon that lives is at it again before we have finished.
+    // A living daemon writes again before the removal is finished.
     let _may_be_in_our_way = std::fs::remove_dir_all(host.path("run"));
 }
 
-/// A world in which all containers of the runtime are ours, without its daemon.
+/// A host on which all containers of the runtime were created by nri-runc, without its daemon.
 fn ours() -> TestHost {
     let host = TestHost::new("");
     let root = host.path("root").display().to_string();
@@ -25,8 +25,8 @@ fn ours() -> TestHost {
     host
 }
 
-/// A daemon whose run directory was wiped while it was away; it had three containers: `runs`,
-/// `ended`, and `made`, which was not started. With what its plugin was told since.
+/// A daemon whose run directory was wiped while no daemon ran; it had three containers: `runs`,
+/// `ended`, and `made`, which was not started. Also the events that its plugin received since.
 fn wiped_with_three() -> (TestHost, Arc<Mutex<Vec<String>>>) {
     let mut host = ours();
     host.start_daemon();
@@ -92,7 +92,7 @@ fn a_recovered_container_is_marked_on_every_screen() {
 }
 
 #[test]
-fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
+fn wiped_records_are_searched_once_per_boot() {
     let mut host = ours();
     host.start_daemon();
     run(&host, "c1");
@@ -101,7 +101,7 @@ fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
     host.start_daemon();
     assert_eq!(shown(&host, "c1")["found"], true);
     host.kill_daemon();
-    // Somebody uses the runtime itself: none of our business.
+    // A container that was created by the runtime directly is ignored.
     let root = host.path("root").display().to_string();
     let bundle = host.path("bundle").display().to_string();
     let mut runtime = std::process::Command::new(host.path("fake/runc"));
@@ -113,7 +113,7 @@ fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
         (json!(1), String::new())
     );
     assert_eq!(state(&host, "c1"), "running");
-    // Made anew it is not a found one any more.
+    // A container that is created again no longer counts as recovered.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create_from("c1", "c1"));
     assert_eq!(
@@ -123,13 +123,13 @@ fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
 }
 
 #[test]
-fn a_container_not_made_through_us_is_not_recovered() {
+fn a_container_made_without_nri_runc_is_not_recovered() {
     let mut host = started("autostart = false");
     run(&host, "c1");
     host.kill_daemon();
     wipe(&host);
     host.start_daemon();
-    // Nobody says that this directory is ours, and no engine names us.
+    // No evidence shows that this directory is nri-runc's, and no engine names nri-runc.
     assert_eq!(host.admin(&["pods"]), json!([]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -168,7 +168,7 @@ fn an_unreadable_container_hides_no_other() {
     host.logs(&["homeless", "cannot be recovered"], 1);
 }
 
-/// A bundle as containerd makes it, below a root of our own.
+/// A bundle as containerd writes it, below a private root.
 fn task(host: &TestHost, id: &str, annotations: &Value, program: &str) -> String {
     let folder = format!("host/run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}");
     std::fs::create_dir_all(host.path(&folder).join("rootfs")).unwrap();
@@ -180,7 +180,7 @@ fn task(host: &TestHost, id: &str, annotations: &Value, program: &str) -> String
 }
 
 #[test]
-fn a_pod_of_our_registration_is_recovered_but_no_other() {
+fn only_pods_of_a_registered_engine_are_recovered() {
     let mut host = TestHost::new("");
     let host_root = host.path("host").display().to_string();
     std::fs::create_dir(host.path("host")).unwrap();
@@ -214,7 +214,7 @@ fn a_pod_of_our_registration_is_recovered_but_no_other() {
     host.kill_daemon();
     wipe(&host);
     host.start_daemon();
-    // The pods' records alone are lost with the next one.
+    // Only the pods' records are lost now.
     host.kill_daemon();
     files(&host, "pods").iter().for_each(|path| std::fs::remove_file(path).unwrap());
     host.start_daemon();
@@ -236,7 +236,7 @@ fn a_pod_of_our_registration_is_recovered_but_no_other() {
     assert_eq!(told.lock().unwrap()[1..], ends);
 }
 
-/// What holds once a daemon that lives has noticed.
+/// Checks the state after a living daemon has noticed the loss.
 fn is_whole(host: &TestHost, pid: i32) {
     wait_until("it is found again", || host.admin(&["status"])["pid"] == pid);
     for kind in ["containers", "pods"] {
@@ -260,12 +260,12 @@ fn a_running_daemon_restores_wiped_files() {
             what => drop(std::fs::remove_dir_all(host.path(what))),
         }
         is_whole(&host, pid);
-        // The next container finds this very daemon, and its plugin.
+        // The next container uses this same daemon, and its plugin.
         run(&host, "c2");
         assert!(host.read("fake/seen.json").contains("HELLO=there"), "{what}");
         wait_until("it runs", || state(&host, "c2") == "running");
         assert_eq!(host.admin(&["status"])["pid"], pid, "{what}");
-        // And what it knew is there for its successor.
+        // Its successor has its knowledge.
         host.kill_daemon();
         host.start_daemon();
         let owners = host.admin(&["explain", "c1"])["owners"].clone();

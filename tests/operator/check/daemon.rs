@@ -196,7 +196,7 @@ fn a_configuration_that_is_not_in_force_is_named() {
 }
 
 #[test]
-fn a_changed_runtime_is_in_force_at_once_and_no_fault() {
+fn a_changed_runtime_applies_at_once_and_is_no_finding() {
     let mut world = World::new("");
     world.host.start_daemon();
     test_support::program::copy(&world.path("fake/runc"), &world.path("fake/other"));
@@ -212,7 +212,7 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
     for _round in 0..5 {
         world.host.start_daemon();
         let before = world.host.daemon_pid();
-        // Not waited for: it may still be ending.
+        // Not waited for, because it may still be exiting.
         signal(&world, Signal::SIGKILL);
         let said = world.host.admin(&["restart"]);
         assert!(said["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{said}");
@@ -223,7 +223,7 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
 }
 
 #[test]
-fn a_panic_of_the_daemon_before_is_a_failure_of_the_next_one() {
+fn the_next_daemon_reports_the_panic_of_the_last_one() {
     let mut world = World::new("[debug]\nfault = \"daemon.start:panic\"");
     let created = world.host.create("c1");
     assert!(created.status.success());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state table of `check`: each fault of an operator with the row that names it, its next step,
-//! and whether that step mends it. A next step that is a command is executed as it is printed.
+//! The state table of `check`: each fault of an operator with the row that reports it, its next
+//! step, and whether that step fixes it. A next step that is a command is executed as printed.
 //!
-//! Each fault has a host of its own, whose `/etc` and engines are its own folder; `/proc` and `/sys`
-//! are the machine's.
+//! Each fault has a separate host, whose `/etc` and engines are in a private folder; `/proc` and
+//! `/sys` are the machine's.
 #![expect(clippy::needless_update, reason = "each row of a table ends alike")]
 
 mod daemon;
@@ -24,13 +24,13 @@ use test_support::{TestHost, skip, wait_until};
 /// A fault and its row.
 struct Fault {
     name: &'static str,
-    /// The configuration: as an operator would write it. `DIR` is the host's.
+    /// The configuration as an operator would write it. `DIR` is the host's folder.
     config: &'static str,
     /// Whether the daemon runs before.
     runs: bool,
-    /// What goes wrong.
+    /// Causes the fault.
     seed: fn(&mut World),
-    /// The row that names it, and words of its detail.
+    /// The row that reports it, and words of its detail.
     row: &'static str,
     says: &'static str,
     /// The beginning of its next step.
@@ -38,17 +38,17 @@ struct Fault {
     mend: Mend,
 }
 
-/// How it is mended.
+/// How it is fixed.
 enum Mend {
-    /// The next step is a command that mends it.
+    /// The next step is a command that fixes it.
     Command,
     /// An operator does what the next step says.
     By(fn(&mut World)),
-    /// The cause goes first; then the next step mends the rest.
+    /// The cause ends first; then the next step fixes the rest.
     Then(fn(&mut World)),
 }
 
-/// The usual fault: nothing configured, no daemon.
+/// The default fault: nothing configured, no daemon.
 const FAULT: Fault = Fault {
     name: "",
     config: "",
@@ -60,7 +60,7 @@ const FAULT: Fault = Fault {
     mend: Mend::Command,
 };
 
-/// The host of a fault, and what has to go before it.
+/// The host of a fault, and objects that end before it.
 struct World {
     host: TestHost,
     children: Vec<Child>,
@@ -88,12 +88,12 @@ impl World {
         self.configure_with(&self.path("fake/runc"), config);
     }
 
-    /// The same with another runtime.
+    /// Likewise with another runtime.
     fn configure_with(&self, runtime: &std::path::Path, config: &str) {
         let dir = self.host.path("").display().to_string();
         let dir = dir.trim_end_matches('/');
         let mut config = config.replace("DIR", dir);
-        // The state of a container is looked for below the host's root.
+        // The state of a container is searched below the host's root.
         let is_isolated = !config.contains("# the machine's root");
         if !config.contains("[debug]") {
             config.push_str("\n[debug]\n");
@@ -127,7 +127,7 @@ impl World {
         command
     }
 
-    /// Mounts a small disk at `run`, for this thread and what it starts; false after a skip.
+    /// Mounts a small disk at `run`, for this thread and its children; false after a skip.
     fn disk(&mut self, options: &str) -> bool {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
             skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
@@ -179,12 +179,12 @@ fn text<'v>(finding: &'v Value, key: &str) -> &'v str {
     finding[key].as_str().unwrap_or_default()
 }
 
-/// Whether an operator would pass it over.
+/// Whether an operator would ignore it.
 fn is_green(finding: &Value) -> bool {
     finding["ok"] == true && finding["warning"] != true
 }
 
-/// The row that names a fault.
+/// The row that reports a fault.
 fn row<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
     findings.iter().find(|finding| {
         text(finding, "check") == fault.row
@@ -193,7 +193,7 @@ fn row<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
     })
 }
 
-/// Waits for what a daemon notices by itself, less than a test's own patience.
+/// Waits until the daemon detects a change by itself, for a shorter time than a test's usual limit.
 fn within<T>(mut look: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -204,7 +204,8 @@ fn within<T>(mut look: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     }
 }
 
-/// Seeds the fault, reads the row, does what it says, and sees it become ok. What went wrong.
+/// Causes the fault, reads the row, follows its next step, and checks that the row becomes ok. The
+/// error is the failure.
 fn try_fault(fault: &Fault) -> Result<(), String> {
     let mut world = World::new(fault.config);
     if fault.runs {
@@ -250,7 +251,7 @@ fn try_fault(fault: &Fault) -> Result<(), String> {
     })
 }
 
-/// Tries each of these faults, and tells of all that failed.
+/// Tries each of these faults, and reports all failures.
 #[track_caller]
 fn try_all(faults: &[Fault]) {
     let failed: Vec<String> = faults

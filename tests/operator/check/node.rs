@@ -11,7 +11,7 @@ fn set_mode(world: &World, name: &str, mode: u32) {
     std::fs::set_permissions(world.path(name), PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// Puts the usual runtime back.
+/// Restores the usual runtime.
 fn put_back(world: &mut World) {
     world.configure("");
     set_mode(world, "fake/runc", 0o755);
@@ -31,7 +31,7 @@ const RUNTIME: &[Fault] = &[
         name: "not executable",
         seed: |world| set_mode(world, "fake/runc", 0o644),
         row: "real runtime",
-        says: "is no executable file",
+        says: "is not an executable file",
         next: "install runc, or set `runtime`",
         mend: Mend::By(put_back),
         ..FAULT
@@ -40,7 +40,7 @@ const RUNTIME: &[Fault] = &[
         name: "open to everybody",
         seed: |world| set_mode(world, "fake/runc", 0o777),
         row: "real runtime",
-        says: "may be written by everybody",
+        says: "is writable by all users",
         next: "install runc, or set `runtime`",
         mend: Mend::By(put_back),
         ..FAULT
@@ -74,7 +74,7 @@ const RUNTIME: &[Fault] = &[
         name: "of another architecture",
         seed: |world| {
             let mut program = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
-            // The machine of an ELF file; this one is nobody's.
+            // The machine type of an ELF file; this one does not exist.
             program[18..20].copy_from_slice(&[0xfe, 0xfe]);
             test_support::program::put(&world.path("fake/odd"), &program);
             world.configure_with(&world.path("fake/odd"), "");
@@ -137,7 +137,7 @@ const AROUND: &[Fault] = &[
         next: "make it writable",
         mend: Mend::By(|world| {
             std::fs::remove_dir(world.path("audit.log")).unwrap();
-            // Lines that were lost stay counted, until the daemon is another one.
+            // Lost lines stay counted until the daemon is replaced.
             world.host.kill_daemon();
             world.host.start_daemon();
         }),

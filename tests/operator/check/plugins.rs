@@ -46,7 +46,7 @@ fn connect(world: &World, script: Script) {
 }
 
 fn hanging() -> Script {
-    // Only CreateContainer: an answer in between would end the row of time-outs.
+    // Only CreateContainer: a response in between would end the row of time-outs.
     Script { hangs: true, events: Some(1 << 3), ..Script::default() }
 }
 
@@ -76,7 +76,7 @@ const SOCKET: &[Fault] = &[
         name: "a plain file",
         seed: |world| world.host.write("nri.sock", ""),
         row: "plugin socket",
-        says: "it is there and no socket",
+        says: "it exists and is not a socket",
         next: "remove ",
         mend: Mend::By(hang_up),
         ..FAULT
@@ -108,7 +108,7 @@ const SOCKET: &[Fault] = &[
     },
 ];
 
-/// A bundle into which the folder of the socket is mounted, and its container.
+/// A bundle with a mount of the socket's folder, and its container.
 fn mount_socket(world: &mut World) {
     let mut document: Value = serde_json::from_str(test_support::BUNDLE).unwrap();
     let dir = world.path("").display().to_string();
@@ -341,7 +341,7 @@ const INSTALLED: &[Fault] = &[
         seed: |world| {
             launch_sample(world);
             install(world, "10-a", "echo no device >&2; exit 3");
-            // Everywhere that an operator looks.
+            // In every place where an operator looks.
             let says = |verb: &str| {
                 let output = world.host.call(&["nri", verb]);
                 String::from_utf8_lossy(&output.stdout).into_owned()
@@ -453,12 +453,12 @@ fn a_plugin_socket_that_plugins_cannot_use_is_named() {
 }
 
 #[test]
-fn each_way_to_be_a_plugin_without_root_is_named() {
+fn each_way_to_connect_plugins_without_root_is_named() {
     try_all(ACCESS);
 }
 
 #[test]
-fn a_restriction_to_programs_is_called_advice() {
+fn a_restriction_to_programs_is_reported_as_advice() {
     let world = World::new("[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
     let row = world.check().into_iter().find(|row| row["check"] == "plugin origins");
     let detail = row.as_ref().and_then(|row| row["detail"].as_str()).unwrap_or_default();

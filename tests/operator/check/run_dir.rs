@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults of the run directory, and what is left in it.
+//! Faults of the run directory, and files that are left in it.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -360,7 +360,7 @@ fn a_run_directory_fault_names_where_bypasses_are_noted() {
     let log = std::os::unix::net::UnixDatagram::bind(world.path("host/dev/log")).unwrap();
     assert!(detail(&world).ends_with("in syslog alone then"), "{}", detail(&world));
     assert!(world.host.create("c1").status.success(), "it passes");
-    // The folder of notes is private, and takes the note; where it is not, the log has it.
+    // The folder of notes must be private to receive the note; otherwise the log has it.
     set_mode(&world, "run/bypassed", 0o777);
     assert!(world.host.create("c2").status.success(), "it passes");
     let mut line = [0; 4096];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A reload after which plugins are to connect: creates wait for them, as after a daemon start.
+//! A reload that adds plugins: creates wait for them, as after a daemon start.
 
 use std::os::unix::fs::symlink;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run directory of the configuration is not the daemon's any more: it was changed, or another
-//! file system was mounted over it. No second daemon is started, and `check` names the first.
+//! The run directory of the configuration differs from the daemon's: it was changed, or another
+//! file system was mounted over it. No second daemon is started, and `check` reports the first.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use test_support::{TestHost, is_synchronized, skip, started, wait_until};
 
 use super::{fails, finding, succeeds};
 
-/// Has the configuration name another run directory.
+/// Makes the configuration name another run directory.
 fn change_run_dir(host: &TestHost) {
     let text = host.read("config.toml");
     let old = format!("run_dir = \"{}\"", host.path("run").display());
@@ -27,7 +27,7 @@ fn a_changed_run_directory_starts_no_second_daemon() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     change_run_dir(&host);
-    // Nothing protects: the container is created without plugins, with a record of it.
+    // Without a protection the container is created without plugins, and recorded.
     succeeds(&host.create("c1"));
     assert!(!host.read("fake/seen.json").contains("HELLO"));
     assert!(!host.path("run2/daemon.sock").exists(), "no second daemon");
@@ -44,11 +44,12 @@ fn a_changed_run_directory_starts_no_second_daemon() {
     assert!(found["ok"] == false && detail.starts_with(&other), "{found}");
     assert!(detail.contains(&host.path("run2").display().to_string()), "{found}");
     assert_eq!(found["hint"], "use: nri-runc nri restart");
-    // It would not read this configuration: a reload that says "not running" would mislead.
+    // The daemon would not read this configuration, so a reload that reports "not running" would
+    // mislead.
     for words in [&["nri", "reload"][..], &["nri", "reload", "--dry-run"]] {
         fails(&host.call(words), &[&other, "use: nri-runc nri restart", "[NR301]"]);
     }
-    // The next step.
+    // The suggested next step.
     succeeds(&host.call(&["nri", "restart"]));
     let status = host.admin(&["status"]);
     assert_eq!(status["run_dir"], host.path("run2").display().to_string());
@@ -87,7 +88,7 @@ fn a_second_installation_on_the_same_plugin_socket_is_kept() {
     assert_eq!(host.admin(&["status"])["pid"], host.daemon_pid());
 }
 
-/// A mount over the run directory; goes before the folder.
+/// A mount over the run directory; it is removed before the folder.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -118,7 +119,7 @@ fn a_mount_over_the_run_directory_is_survived_by_the_daemon() {
     assert_eq!(host.admin(&["status"])["pid"], pid);
     assert!(is_synchronized(&host.admin(&["plugins"]), "10-env"), "it never noticed");
     assert_eq!(host.admin(&["status"])["containers"], 2);
-    // One that hangs is not replaced by another without plugins.
+    // A hanging daemon is not replaced by another one without plugins.
     kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
     let _again = over(host.path("run"));
     succeeds(&host.create("c3"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which file is read: the one that is named, the one beside the executable where no environment
-//! can name one, and what is said of one that is missing.
+//! The file that is read: the named one, or the one beside the executable if no environment can
+//! name one; and the message if it is missing.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -27,7 +27,7 @@ fn the_file_beside_the_program_is_used_without_an_environment() {
     let (root, bundle) = (host.path("root"), host.path("bundle"));
     let words =
         ["--root", root.to_str().unwrap(), "create", "--bundle", bundle.to_str().unwrap(), "c1"];
-    // The link's own folder holds no file: the executable's does.
+    // The link's own folder has no file, but the executable's has.
     let status = Command::new(&link)
         .env_clear()
         .args(words)

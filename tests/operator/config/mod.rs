@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration as it meets an operator: mistakes in what protects, defaults for every
-//! plugin, files that are missing, changed or beside the executable, and a daemon that is stopped,
+//! The configuration from an operator's view: mistakes in protections, defaults for every plugin,
+//! files that are missing, changed or beside the executable, and a daemon that is stopped,
 //! restarted or older than its files. All with the built binary.
 
 mod added;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `reload`, `reload --dry-run` with and without a daemon, `check`, a start of the daemon and a create
-//! come to the same verdict on a file; while a daemon lives that has read a valid one, none of them
-//! stops a create.
+//! reach the same verdict on a file; while a daemon with a valid file lives, no verdict refuses a
+//! create.
 
 use test_support::adjustments::sets;
 use test_support::wait_until;
 
 use super::{fails, finding, started, succeeds};
 
-/// What becomes of a file.
+/// The effect of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// It is used.
     Used,
-    /// A reload is refused; a start serves with the last valid one.
+    /// A reload is refused; a start uses the last valid file.
     Kept,
     /// A reload is refused; a start refuses creates.
     Refuses,
@@ -51,7 +51,7 @@ const FILES: [(&str, Verdict, &str); 16] = [
     ("[eviction]\ngraze = \"1s\"\n", Verdict::Used, ""),
 ];
 
-/// The verdict of a command that exits with 1 where it refuses the file.
+/// The verdict of a command that exits with 1 if it refuses the file.
 #[track_caller]
 fn agrees(output: &std::process::Output, verdict: Verdict, at: &str) {
     match verdict {
@@ -78,7 +78,7 @@ fn every_reader_agrees_on_a_configuration_file() {
             verdict == Verdict::Refuses,
             "{found}"
         );
-        // The daemon lives and has read a valid one.
+        // The daemon lives and has read a valid file.
         succeeds(&host.create(&format!("lives-{index}")));
         host.kill_daemon();
         let logged =
@@ -100,7 +100,7 @@ fn every_reader_agrees_on_a_configuration_file() {
 }
 
 #[test]
-fn a_reload_that_cannot_find_its_runtime_leaves_the_one_before() {
+fn a_reload_with_a_missing_runtime_keeps_the_previous_one() {
     let mut host = started("");
     let right = host.read("config.toml");
     let (_, rest) = right.split_once('\n').unwrap();
@@ -124,7 +124,7 @@ fn a_broken_file_on_disk_changes_nothing_for_a_create() {
     let host = started("[nri.default_validator]\nenable = true\n");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for (index, more) in [
-        // Without the error each of these would let containers pass, or nowhere.
+        // Without the error each of these would let containers pass, or set nothing.
         "[nri]\ndisable = true\n[plugin.a]\nrequird = true\n",
         "[nri]\ndisable = true\n[[rules]]\n",
         "[nri]\ndisable = true\n[log]\nformat = \"xml\"\n",

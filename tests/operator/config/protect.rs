@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A mistake in a section that protects refuses creates, with its place, until it is fixed, and
-//! `[plugin."*"]` holds whatever a plugin calls itself.
+//! A mistake in a section that protects refuses creates, with its position, until it is fixed, and
+//! `[plugin."*"]` applies whatever name a plugin claims.
 
 use serde_json::json;
 use test_support::adjustments::sets;
@@ -20,7 +20,7 @@ const MISTAKES: [(&str, &str, &str); 8] = [
     ("[plugin.\"*\"]\nrequired = true", "1:12", "name the plugin"),
 ];
 
-/// The place of a mistake, whose line is counted from the section's header.
+/// The position of a mistake, with its line counted from the section's header.
 fn place(host: &TestHost, header: &str, at: &str) -> String {
     let text = host.read("config.toml");
     let line = text.lines().position(|line| header.starts_with(line) && !line.is_empty()).unwrap();
@@ -46,12 +46,12 @@ fn a_mistake_in_a_protecting_key_refuses_every_create() {
 
 #[test]
 fn invalid_toml_refuses_creates_from_the_start() {
-    // Before any daemon could keep a good one: not even the runtime is known.
+    // Before any daemon could keep a valid file: not even the runtime is known.
     let broken = "[plugin.a]\ndeny = [\"Env\"\n";
     let Some(mut host) = TestHost::with_default_paths(broken) else { return };
     host.start_daemon();
     fails(&host.create("c1"), &["config.toml:10:", "expected"]);
-    // After one: the runtime is, and everything but creates goes on with it.
+    // Afterwards the runtime is known, and everything but creates continues with it.
     let mut host = started("");
     succeeds(&host.create("c1"));
     host.kill_daemon();
@@ -94,12 +94,12 @@ fn a_mistake_elsewhere_is_a_warning() {
     host.logs_at_least(&["unknown key eviction.graze"], 1);
 }
 
-/// A container as containerd's CRI plugin lays it down, in a namespace.
+/// Writes a container of a namespace as containerd's CRI plugin does.
 fn container_in(host: &TestHost, namespace: &str, id: &str) -> String {
     lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
-/// The same anywhere: whoever can write a bundle can write these annotations.
+/// Likewise in any folder: the author of a bundle can write these annotations.
 fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: serde_json::Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A changed configuration for a daemon that runs: what a reload applies, what it refuses, what
-//! needs a restart, and who notices.
+//! A changed configuration of a running daemon: what a reload applies, what it refuses, what needs
+//! a restart, and where operators see it.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -23,7 +23,7 @@ fn reload(host: &TestHost) -> Output {
     host.call(&["nri", "reload"])
 }
 
-/// The reload changes something, and nothing needs a restart; the keys.
+/// Reloads; checks that keys change and none needs a restart; returns them.
 #[track_caller]
 fn applies(host: &TestHost) -> Vec<String> {
     let document = host.admin(&["reload"]);
@@ -38,7 +38,7 @@ fn pid(host: &TestHost) -> Value {
     host.admin(&["status"])["pid"].clone()
 }
 
-/// The value of a line of the metrics.
+/// The value of a row of the metrics.
 fn metric(host: &TestHost, name: &str) -> Option<u64> {
     let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
     page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
@@ -63,7 +63,7 @@ fn a_hangup_reloads_and_logs_it() {
     wait_until("the level is applied", || {
         host.admin(&["status"])["configuration"]["log_level"] == "warn"
     });
-    // The line itself is of a level that is not logged from then on.
+    // The line itself has a level that is not logged from then on.
     let words = ["applied log.level, plugin.a.deny, plugin.a.strikes"];
     host.logs(&words, 1);
     configure(&host, "[log]\nlevel = \"debug\"\nformat = \"json\"\n[plugin.a]\ndeny = [\"Env\"]\n");
@@ -154,7 +154,7 @@ fn a_reload_names_each_section_that_is_new_changed_or_removed() {
     host.logs(&[line], 1);
     let nothing = host.call(&["nri", "reload"]);
     assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "nothing has changed\n");
-    // A section with a mistake changes nothing, and is named with its place.
+    // A section with a mistake changes nothing, and is reported with its position.
     configure(&host, &format!("{}{}", rules("Enw"), injection.replace("b", "c")));
     fails(&reload(&host), &["previous one stays in force", "rule.deny: \"Enw\" is not a field"]);
     host.logs(&["inject \"CA\": env.A changed"], 0);
@@ -272,7 +272,7 @@ fn the_plugin_socket_moves_and_connected_plugins_stay() {
     assert_eq!(applies(&host), ["nri.socket_mode"]);
     let mode = std::fs::metadata(host.path("other.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    // Another process listens there: nothing changes, neither this nor what stands beside it.
+    // Another process listens there: nothing changes, including the other changed keys.
     let _engine = UnixListener::bind(host.path("taken.sock")).unwrap();
     at("taken.sock", "exempt_namespaces = []\n");
     let text = host.read("config.toml");

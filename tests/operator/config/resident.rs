@@ -48,11 +48,12 @@ fn stop_ends_the_daemon_and_the_next_container_starts_it() {
 }
 
 #[test]
-fn restart_starts_the_daemon_with_the_configuration_that_it_had() {
+fn restart_keeps_the_daemons_configuration_file() {
     let host = started("");
     succeeds(&host.create("c1"));
     let before = pid(&host).unwrap();
-    // Another file of the same run directory: who restarts it need not know what it was.
+    // Another file for the same run directory: the restarting operator need not know the earlier
+    // file.
     let text = host.read("config.toml");
     host.write("other.toml", &text);
     let other = host.path("other.toml").display().to_string();
@@ -95,7 +96,7 @@ fn check_distinguishes_a_hanging_daemon() {
     let log = host.read("run/daemon.log");
     assert!(log.contains("is ready") && !log.contains("plugin connection"), "{log}");
     freeze(&host);
-    // It holds the plugin socket, and is no stranger there.
+    // The daemon itself holds the plugin socket, and is not reported as another process.
     let socket = row(&host, "plugin socket");
     assert!(
         socket["detail"].as_str().unwrap().ends_with("unknown: the daemon gave no status"),
@@ -116,7 +117,7 @@ fn a_hanging_daemon_with_a_full_queue_is_restarted() {
     let host = started("");
     let before = pid(&host).unwrap();
     freeze(&host);
-    // Its queue is full: a plain connect would wait for ever.
+    // Its queue is full, so an ordinary connect would wait for ever.
     let mut waiting = Vec::new();
     loop {
         let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None);
@@ -146,7 +147,7 @@ fn a_process_without_the_daemons_lock_is_never_signalled() {
     fails(&host.call(&["nri", "stop"]), &["stopped responding"]);
 }
 
-/// A daemon that systemd runs, as far as the daemon can tell: it has said that it is ready.
+/// A daemon that seems to run under systemd: it has sent its readiness.
 fn run_by_systemd() -> (TestHost, std::process::Child) {
     let host = TestHost::new("");
     let socket = host.path("notify");
@@ -203,7 +204,7 @@ fn daemon(host: &TestHost, program: &Path, notify: Option<&Path>) -> std::proces
     command.stdin(null()).stdout(null()).stderr(null()).spawn().unwrap()
 }
 
-/// What `check` says against the daemon.
+/// The failed rows of `check` about the daemon.
 fn against(host: &TestHost) -> Vec<String> {
     let findings = host.admin(&["check"]);
     let findings = findings.as_array().into_iter().flatten();
@@ -251,8 +252,8 @@ fn check_finds_a_daemon_older_than_program_or_configuration() {
     assert_eq!(against(&host), [""; 0]);
 }
 
-/// A `systemctl` that knows one unit, whose main process is the daemon. It ends it, and starts it
-/// again once it has ended, as systemd does.
+/// A `systemctl` with one unit, whose main process is the daemon. It stops it, and starts it again
+/// after its exit, as systemd does.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 echo "$*" >>"$dir/asked"
@@ -271,7 +272,7 @@ case "$*" in
 esac
 "#;
 
-/// An admin verb where systemd runs the daemon.
+/// Runs an admin verb with a daemon under systemd.
 fn with_systemctl(host: &TestHost, main: u32, words: &[&str]) -> (bool, Value) {
     std::fs::create_dir_all(host.path("systemd")).unwrap();
     host.put_program("systemd/systemctl", SYSTEMCTL);
@@ -318,7 +319,7 @@ fn check_names_the_configuration_in_force_and_a_mistake() {
     let row = finding(&host, "required plugins");
     assert!(text(&row["detail"]).contains("older than the configuration"), "{row}");
     configure(&host, "[plugin.guard]\nrequird = true\n");
-    // What the row says is so: the daemon that runs refuses nothing.
+    // The row is right: the running daemon refuses nothing.
     succeeds(&host.create("c1"));
     let row = finding(&host, "configuration");
     assert!(text(&row["detail"]).contains("the running daemon keeps"), "{row}");

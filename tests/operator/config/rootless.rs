@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers of users without privileges and of user namespaces: plugins are not asked, so the daemon
-//! of root leaves a policy for their wrappers, which holds without the daemon too.
+//! Containers of users without privileges and of user namespaces: plugins are not asked, so root's
+//! daemon writes a policy file for their wrappers, which applies without the daemon too.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn create(host: &TestHost, by: &[&str], id: &str) -> Output {
     call(host, by, &["--root", "ROOT", "create", "--bundle", "BUNDLE", id])
 }
 
-/// Whether user namespaces can be made here; says so if not.
+/// Whether user namespaces can be created here; prints a line if not.
 fn has_namespaces() -> bool {
     let tried = std::process::Command::new(NAMESPACE[0]).args(&NAMESPACE[1..]).arg("true").status();
     let is_so = tried.is_ok_and(|status| status.success());
@@ -46,7 +46,7 @@ fn has_namespaces() -> bool {
     is_so
 }
 
-/// Lets every user reach this host's files, but for the run directory.
+/// Lets every user reach this host's files except for the run directory.
 fn open_to_users(host: &TestHost) {
     std::fs::create_dir_all(host.path("root")).unwrap();
     for name in ["", "config.toml", "fake", "fake/runc", "bundle", "bundle/config.json", "root"] {
@@ -98,14 +98,14 @@ fn a_policy_outlives_its_daemon_and_changes_with_a_reload() {
     host.configure(&host.path("fake/runc"), "on_rootless = \"pass\"\n");
     assert!(host.call(&["nri", "reload"]).status.success());
     assert_eq!(host.read(MARKER), "pass\n");
-    // A value that it cannot have changes nothing.
+    // An invalid value changes nothing.
     host.configure(&host.path("fake/runc"), "on_rootless = \"deny\"\n");
     let refused = host.call(&["nri", "reload"]);
     assert!(!refused.status.success());
     let line = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(line.contains("on_rootless: must be one of: pass, refuse"), "{line}");
     assert_eq!(host.read(MARKER), "pass\n");
-    // Where no daemon has read a good value, creates are refused: for users too.
+    // If no daemon has read a valid value, creates are refused, for users too.
     host.kill_daemon();
     std::fs::remove_dir_all(host.path("run")).unwrap();
     host.start_daemon();
@@ -144,7 +144,7 @@ fn a_plain_user_is_refused_before_the_runtime_is_called() {
         let line = String::from_utf8_lossy(&line).into_owned();
         assert!(!line.contains("on_rootless"), "{words:?}: {line}");
     }
-    // A hook that may refuse does.
+    // A hook that may refuse does so.
     let state = format!(
         "{{\"ociVersion\": \"1.0.2\", \"id\": \"c1\", \"pid\": 1, \"bundle\": \"{}\"}}",
         host.path("bundle").display()
@@ -168,7 +168,8 @@ fn a_policy_that_cannot_be_read_refuses_and_check_names_it() {
         let words = ["cannot create c1", MARKER, "must contain pass or refuse"];
         fails(&create(&host, NAMESPACE, "c1"), &words);
     }
-    // Without a policy, on a node whose daemon has not started yet, they pass, and check says so.
+    // Without a policy file, on a node whose daemon has not started yet, they pass, and `check`
+    // reports it.
     std::fs::remove_file(host.path(MARKER)).unwrap();
     host.configure(&host.path("fake/runc"), "on_rootless = \"refuse\"\n");
     let found = finding(&host, "rootless");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `adjust`: adjustments from a file, from plugins that connect and from pre-installed ones; what
-//! is printed, what is written, and that a failure changes nothing.
+//! `adjust`: adjustments from a file, from connecting plugins and from pre-installed ones; the
+//! output, the written file, and that a failure changes nothing.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use test_support::example::example;
 use test_support::replay::{Action, ReplayPlugin, command, prepared, setting};
 
-/// Laid out by a person, with members that no schema knows.
+/// Laid out by a person, with unknown members.
 const BUNDLE: &str = r#"{
   "ociVersion": "1.0.2", "x-vendor": {"n": 1.0e3, "u": "\u00e9"},
   "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sleep", "1"],
@@ -71,7 +71,7 @@ fn shown(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The one line of a failure.
+/// The line of a failure.
 fn refused(output: &Output) -> String {
     let said = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
@@ -114,7 +114,7 @@ fn a_document_without_a_final_line_feed_is_printed_to_its_end() {
     assert_eq!(shown(&stand.apply(&[], &["--output", "spec"])), bundle);
 }
 
-/// What is refused when a container is created is shown here: the bundle may be for another kernel.
+/// A value that would refuse a create is shown here, because the bundle may be for another kernel.
 #[test]
 fn a_value_that_a_kernel_may_refuse_is_a_warning() {
     let stand = Stand::new("");
@@ -156,7 +156,7 @@ fn a_value_that_a_kernel_may_refuse_is_a_warning() {
 }
 
 #[test]
-fn owners_are_those_named_or_the_place_in_the_file() {
+fn owners_are_named_plugins_or_positions_in_the_file() {
     let stand = Stand::new("");
     let mut named = env("A", "9");
     named["plugin"] = json!("10-foo");
@@ -215,7 +215,7 @@ fn an_invalid_adjustment_is_refused_with_its_number() {
     assert_eq!(stand.document(), BUNDLE);
 }
 
-/// Whoever writes a plugin on a laptop sees what a host with RDT would get.
+/// The author of a plugin sees on a laptop the result for a host with RDT.
 #[test]
 fn an_rdt_class_without_resctrl_is_shown_with_a_warning() {
     let resctrl = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ fn an_rdt_class_without_resctrl_is_shown_with_a_warning() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("would be refused: 10-gold: ") && said.contains("resctrl"), "{said}");
     refused(&stand.apply(&[class("../gold")], &[]));
-    // Where there are groups, one that is not among them is a mistake.
+    // If groups exist, a class that is not among them is a mistake.
     std::fs::create_dir(resctrl.path().join("info")).unwrap();
     refused(&stand.apply(&[class("gold")], &[]));
     std::fs::create_dir(resctrl.path().join("gold")).unwrap();
@@ -277,7 +277,7 @@ fn a_pods_infrastructure_container_is_not_for_plugins() {
     stand.put(&format!("{bundle}/config.json"), &annotated);
     let line = refused(&stand.adjust_bundle(bundle, &[]));
     assert!(line.contains("infrastructure"), "{line}");
-    // Adjustments from a file are their author's business.
+    // Rules do not restrict adjustments from a file.
     stand.put("one.json", &env("B", "2").to_string());
     let file = stand.path("one.json");
     let output = stand.adjust_bundle(bundle, &["--apply", file.to_str().unwrap()]);

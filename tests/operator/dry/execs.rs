@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of the extension in a script: execs, what became of them, and the results of updates.
+//! Requests of the extension in a script: execs, their results, and the results of updates.
 
 use nri_plugin::ExtensionEvent;
 use nri_plugin::api::extension::ExecAdjustment;
@@ -15,7 +15,7 @@ fn variable(value: &str) -> ExecPlugin {
 }
 
 fn connect(replay: &mut Replay, plugin: &ExecPlugin, id: &str) {
-    // No line is answered before the socket is there.
+    // No line is answered before the socket is open.
     replay.ask(&json!({"id": id, "state": {}}));
     let _stays_connected = plugin.connect(replay.path("nri.sock"), id);
     replay.event("synchronized", id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that fail: each cause, who is named, and what becomes of the plugin.
+//! Failing calls: each cause, the named plugin, and the effect on the plugin.
 
 use nri_runc::plugin::{Event, api};
 use serde_json::json;
@@ -152,7 +152,7 @@ fn a_plugin_that_refuses_its_synchronization_takes_no_part() {
 }
 
 #[test]
-fn a_state_that_the_script_will_not_give_ends_the_newcomer() {
+fn a_script_that_refuses_the_state_disconnects_the_plugin() {
     let mut replay = Replay::with("", &["--ask-sync"]);
     ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let line = replay.event("synchronize", "10-a");
@@ -184,7 +184,7 @@ fn a_second_plugin_of_one_name_is_rejected() {
 }
 
 #[test]
-fn disconnecting_a_stranger_is_an_error() {
+fn disconnecting_an_unknown_plugin_is_an_error() {
     let mut replay = Replay::start();
     let answer = replay.ask(&json!({"id": 1, "disconnect": "10-nobody"}));
     assert!(error(&answer).contains("10-nobody"));
@@ -202,7 +202,7 @@ fn a_failed_wait_names_missing_and_lingering_plugins() {
 }
 
 #[test]
-fn a_failed_call_leaves_the_next_one_alone() {
+fn a_failed_call_does_not_affect_the_next_one() {
     let mut replay = Replay::start();
     replay.plugin("10-no", ReplayPlugin::new().creating(Action::Refuse("no")));
     assert_eq!(replay.create()["cause"], "refused");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri replay` and `adjust` as a driver outside the project meets them: every kind of
-//! line, every cause of failure, plugins that come, hang, refuse and go.
+//! `nri-runc nri replay` and `adjust` with a driver outside of the project: every kind of line,
+//! every cause of failure, plugins that connect, hang, refuse and disconnect.
 
 mod adjust;
 mod execs;
@@ -15,7 +15,7 @@ use test_support::replay::{Action, Replay, ReplayPlugin, create, setting, shares
 #[test]
 fn adjustments_of_several_plugins_are_merged_with_owners() {
     let mut replay = Replay::start();
-    // The later index connects first.
+    // The plugin with the later index connects first.
     let second = replay.plugin("20-second", ReplayPlugin::new().creating(setting("B", "2")));
     replay.plugin("10-first", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.create();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording waits for the plugins that were connected when it was made, for a bounded time; a
-//! script written by hand waits for nobody but those it names.
+//! A recording waits a limited time for the plugins that were connected when it was made; a
+//! handwritten script waits only for the plugins that it names.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -22,7 +22,7 @@ fn write(temp: &tempfile::TempDir, lines: &[Value]) -> String {
     file.display().to_string()
 }
 
-/// Replays a script to its end, with nobody connected.
+/// Replays a script to its end, without plugins.
 fn replay_alone(more: &str, lines: &[Value], flags: &[&str]) -> Output {
     let temp = prepared(more);
     let file = write(&temp, lines);
@@ -34,7 +34,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Waits until a running replay has said this.
+/// Waits until a running replay has printed this.
 fn wait_until_said(file: &Path, wanted: &str) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The script itself: what holds back what, what is answered, how it begins and ends.
+//! The script: which lines wait for which, which are answered, its beginning and its end.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn calls_run_concurrently_and_wait_delays_later_lines() {
     replay.plugin("20-late", ReplayPlugin::new());
     assert_eq!(replay.answer(&json!("wait"))["ok"], true);
     assert_eq!(replay.answer(&json!("after"))["ok"], true);
-    // A cancelled call is answered at once, and its plugin is blamed for nothing.
+    // A cancelled call is answered immediately, and counts as no failure of its plugin.
     replay.send(&json!({"cancel": "held"}));
     let answer = replay.answer(&json!("held"));
     assert_eq!(answer["cause"], "cancelled", "{answer}");
@@ -59,7 +59,7 @@ fn cancelling_a_finished_or_unknown_call_does_nothing() {
 }
 
 #[test]
-fn ids_of_any_kind_are_echoed_and_none_is_fine() {
+fn ids_of_any_kind_are_echoed_and_may_be_missing() {
     let mut replay = Replay::start();
     for id in [json!(0), json!("x"), json!([1, {"a": null}]), json!(null), json!(1.5)] {
         let answer = replay.ask(&json!({"id": id, "state": {}}));
@@ -112,7 +112,7 @@ fn bytes_that_are_not_text_are_one_malformed_line() {
     assert_eq!((lines[1], lines.len()), ("{\"id\":1,\"ok\":true}", 2));
 }
 
-/// Runs a script that ends at once.
+/// Runs a script that ends immediately.
 fn run(temp: &tempfile::TempDir, words: &[&str], script: &[u8]) -> std::process::Output {
     let mut child = command(temp, words).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -122,7 +122,7 @@ fn run(temp: &tempfile::TempDir, words: &[&str], script: &[u8]) -> std::process:
 }
 
 #[test]
-fn a_script_of_which_no_line_is_valid_is_an_error() {
+fn a_script_of_which_no_line_is_valid_is_answered_line_by_line() {
     let temp = prepared("");
     let garbage = b"\x7fELF\xff\n\n{\"id\": 4}\nnonsense";
     let file = temp.path().join("garbage");
@@ -133,12 +133,10 @@ fn a_script_of_which_no_line_is_valid_is_an_error() {
         (&["replay", file.to_str().unwrap()], b""),
     ] {
         let output = run(&temp, words, script);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-        assert!(said.contains("3 lines") && said.contains("line 1: "), "{said}");
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
         let answers = String::from_utf8(output.stdout).unwrap();
         let answers: Vec<&str> = answers.lines().collect();
-        assert_eq!(answers.len(), 3, "each line is answered all the same: {answers:?}");
+        assert_eq!(answers.len(), 3, "{answers:?}");
         assert!(answers[1].starts_with("{\"id\":4,\"error\":\"line 3: "), "{answers:?}");
     }
 }
@@ -193,7 +191,7 @@ fn responsive_plugins_receive_shutdown() {
 }
 
 #[test]
-fn a_signal_ends_it_as_the_end_of_the_script_does() {
+fn a_signal_ends_a_replay_like_the_end_of_the_script() {
     let mut replay = Replay::start();
     let heard = replay.plugin("10-a", ReplayPlugin::new());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(replay.pid()).unwrap());
@@ -233,7 +231,7 @@ fn a_failed_start_is_one_line_and_exit_code_1() {
 }
 
 #[test]
-fn a_broken_configuration_keeps_it_from_starting() {
+fn a_broken_configuration_prevents_a_replay() {
     let temp = prepared("plugin_request_timeout = \"soon\"");
     let output = command(&temp, &["replay"]).stderr(std::process::Stdio::piped()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -278,7 +276,7 @@ fn a_pre_installed_file_that_cannot_run_is_skipped() {
 }
 
 #[test]
-fn neither_call_nor_event_crosses_a_plugins_going() {
+fn calls_after_a_disconnect_do_not_reach_the_plugin() {
     let mut replay = Replay::start();
     let heard = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     assert_eq!(replay.ask(&json!({"id": 1, "disconnect": "10-a"})), json!({"id": 1, "ok": true}));

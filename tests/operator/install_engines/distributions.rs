@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Distributions that write their containerd's file anew at each start: what `install` adds survives
-//! that, is found again, and goes again; and which containerd is meant where there are several.
+//! Distributions that write their containerd's file at each start: the addition of `install`
+//! survives that, is found again, and is removed; and which containerd is meant if there are
+//! several.
 
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ fn fixture(name: &str) -> Place {
     Place::of(&case)
 }
 
-/// A k3s of our own: what it renders at a start, from its base and the owner's template.
+/// A fake k3s: the file that it renders at a start, from its base and the owner's template.
 struct K3s {
     place: Place,
     base: String,
@@ -32,7 +33,7 @@ impl K3s {
         std::fs::read_to_string(self.place.path(&format!("{K3S}/{}", self.template))).ok()
     }
 
-    /// Starts it: the file is written anew.
+    /// Starts it: the file is written again.
     fn start(&self) -> String {
         let template = self.template().unwrap_or_else(|| BASE.to_owned());
         let rendered = template.replace(BASE.trim_end(), &self.base);
@@ -62,7 +63,7 @@ fn an_addition_survives_rendering_until_uninstall() {
             assert_eq!(again["changed"], false, "{name} {words}: {again}");
             assert_eq!(k3s.place.read(&format!("{K3S}/config.toml")), rendered);
         };
-        // Before it is started again, and after it.
+        // Before its next start, and after it.
         is_once(&first);
         let rendered = k3s.start();
         is_once(&rendered);
@@ -111,14 +112,14 @@ fn an_edited_addition_is_removed_but_not_overwritten() {
     let said = k3s.place.uninstall("containerd");
     assert!(said.contains("the addition of nri-runc was edited since, and was removed"), "{said}");
     assert!(k3s.template().is_none(), "nothing else was in it");
-    // What somebody adds around it is kept.
+    // An operator's additions around it are kept.
     k3s.install("--take-over-nri");
     k3s.place.write(&path, &format!("# mine\n{text}# below\n"));
     assert!(k3s.place.uninstall("containerd").contains("edited since"));
     assert_eq!(k3s.template().unwrap(), format!("# mine\n{BASE}# below\n"));
 }
 
-/// A newer version imports a folder: the template stays, until it is installed anew.
+/// A newer version imports a folder: the template stays until the next `install`.
 #[test]
 fn a_distribution_update_leaves_a_registration_unchanged() {
     let mut k3s = K3s::of("k3s-v3-template", "config-v3.toml.tmpl");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that were edited between `install` and `uninstall`, by hand or by a script that lays them out
-//! anew: what is left is, by value, the same edit of the original.
+//! Files that were edited between `install` and `uninstall`, manually or by a script that changes the
+//! layout: the result has the same values as the same edit of the original.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ impl Edit {
     }
 }
 
-/// How an editor lays out what it saves.
+/// The layout in which an editor saves a file.
 #[derive(Debug, Clone, Copy)]
 enum Layout {
     /// `jq .`
@@ -52,7 +52,7 @@ enum Layout {
     Sorted,
     /// `jq -c .`
     Compact,
-    /// `python3 -m json.tool`, which escapes what is not ASCII.
+    /// `python3 -m json.tool`, which escapes non-ASCII characters.
     Escaped,
 }
 
@@ -83,7 +83,7 @@ fn json_text(value: &Value, layout: Layout) -> String {
     }
 }
 
-/// What operators have in `daemon.json`, beside ours.
+/// Settings of operators in `daemon.json`, beside nri-runc's.
 fn docker_settings() -> Vec<(&'static [&'static str], Value)> {
     vec![
         (&["live-restore"], json!(true)),
@@ -99,7 +99,7 @@ fn docker_settings() -> Vec<(&'static [&'static str], Value)> {
     ]
 }
 
-/// What operators have in containerd's file, beside ours.
+/// Settings of operators in containerd's file, beside nri-runc's.
 fn containerd_settings() -> Vec<(&'static [&'static str], Value)> {
     vec![
         (&["root"], json!("/srv/containerd")),
@@ -140,7 +140,7 @@ fn edited(edits: &[Edit], value: &Value) -> Value {
     value
 }
 
-/// Tables without content are as good as absent.
+/// Empty tables count as absent.
 fn without_empty_tables(value: Value) -> Value {
     let Value::Object(members) = value else { return value };
     let members = members.into_iter().map(|(key, value)| (key, without_empty_tables(value)));
@@ -172,7 +172,7 @@ fn changed_lines(diff: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_edit_of_daemon_json_is_all_that_uninstall_leaves() {
+fn uninstall_leaves_only_the_operators_edit_of_daemon_json() {
     let strategy = (
         proptest::option::weighted(0.8, edits(&docker_settings(), 5)),
         edits(&docker_settings(), 4),
@@ -191,7 +191,7 @@ fn an_edit_of_daemon_json_is_all_that_uninstall_leaves() {
         place.write(DOCKER, &json_text(&edited(&edits, &installed), later));
         let dry = place.uninstall("docker --dry-run");
         if !matches!(later, Layout::Compact) {
-            // With --default the drop-in with the scope goes, too.
+            // With --default the drop-in with the scope is removed too.
             let ours = ["nri-runc", "runtimes", "default-runtime", "{", "}", "[nri]", "scope = "];
             let is_ours =
                 |line: &String| line.is_empty() || ours.iter().any(|word| line.contains(word));
@@ -268,7 +268,7 @@ fn edit_table(table: &mut dyn TableLike, above: &[String], last: &str, edit: &Ed
     }
 }
 
-/// An edit by a program that keeps what it does not touch.
+/// An edit by a program that keeps everything else.
 fn edit_in_place(text: &str, edits: &[Edit]) -> String {
     let mut document: DocumentMut = text.parse().unwrap();
     for edit in edits {
@@ -280,7 +280,7 @@ fn edit_in_place(text: &str, edits: &[Edit]) -> String {
 }
 
 #[test]
-fn an_edit_of_containerds_file_is_all_that_uninstall_leaves() {
+fn uninstall_leaves_only_the_operators_containerd_edit() {
     let settings = containerd_settings();
     let strategy =
         (edits(&settings, 6), edits(&settings, 4), any::<bool>(), any::<bool>(), any::<bool>());
@@ -361,7 +361,7 @@ fn an_extended_entry_is_removed_if_it_names_our_program() {
 }
 
 #[test]
-fn a_default_that_was_chosen_since_stays() {
+fn a_default_chosen_after_install_stays() {
     let place = Place::new();
     place.write(DOCKER, "{\"default-runtime\": \"runc\"}\n");
     place.install("docker --default");

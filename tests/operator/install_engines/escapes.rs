@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--root` on an image whose author wants the host's files read or written: symbolic links in
-//! place of folders and files, `..` in paths and records. Nothing outside changes, and nothing of
-//! it is printed; links that stay inside are followed, as the image would see them.
+//! `--root` on an image whose author wants to read or write the host's files: symbolic links in
+//! place of folders and files, `..` in paths and records. Nothing outside is changed or printed;
+//! links that stay inside are followed, as the image would resolve them.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -47,7 +47,7 @@ impl Outside {
         Self { temp, before }
     }
 
-    /// It as a link says it: from the host's root, and from wherever the link is.
+    /// The path of the folder in a link: from the host's root, and relative to the link.
     fn targets(&self) -> [String; 2] {
         let path = self.temp.path().display().to_string();
         [path.clone(), format!("../../../../../../../..{path}")]
@@ -61,7 +61,8 @@ impl Outside {
 
 const ENGINES: [&str; 4] = ["containerd", "crio", "docker", "podman"];
 
-/// Both verbs with every option that reads or writes; nothing outside is touched or shown.
+/// Runs both verbs with every option that reads or writes; checks that nothing outside is changed
+/// or shown.
 #[track_caller]
 fn stays_inside(place: &Place, outside: &Outside, case: &str) {
     for engine in ENGINES {
@@ -81,7 +82,7 @@ fn stays_inside(place: &Place, outside: &Outside, case: &str) {
 }
 
 #[test]
-fn folders_that_are_links_out_of_the_root_lead_nowhere() {
+fn links_to_folders_outside_of_the_root_are_not_followed() {
     for link in [
         "etc",
         "etc/docker",
@@ -106,7 +107,7 @@ fn folders_that_are_links_out_of_the_root_lead_nowhere() {
 }
 
 #[test]
-fn files_that_are_links_out_of_the_root_are_not_read() {
+fn links_to_files_outside_of_the_root_are_not_read() {
     for (link, file) in [
         ("etc/docker/daemon.json", "daemon.json"),
         ("etc/containerd/config.toml", "config.toml"),
@@ -251,7 +252,7 @@ fn without_openat2_only_a_root_option_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("openat2") && said.contains("chroot"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    // Without a root there is nothing to leave.
+    // Without a root there is nothing to escape from.
     let output = call(&["install", "docker", "--dry-run", "--binary", "/bin/sh"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::remove_file(&config).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `scripts/image.sh`: an image layout in which every digest is right, of both architectures, the same
-//! bytes each time, and no image of a program that could not run in it.
+//! `scripts/image.sh`: an image layout with correct digests, for both architectures, reproducible, and
+//! no image of a program that could not run in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -12,7 +12,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// Files that begin as static programs for two processors do.
+    /// Files that begin like static programs for two processors.
     fn new() -> Self {
         let programs = Self { temp: tempfile::tempdir().unwrap() };
         for (name, machine) in [("x86", 0x3e), ("arm", 0xb7)] {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! iSulad's `daemon.json`: read from its sources, so the file is written as they read it. No iSulad runs
-//! in these tests.
+//! iSulad's `daemon.json`, whose format is known from iSulad's sources. No iSulad runs in these tests.
 
 use serde_json::{Value, json};
 
@@ -8,7 +7,7 @@ use super::{PROGRAM, Place, tree};
 
 const ISULAD: &str = "/etc/isulad/daemon.json";
 
-/// As its package has it, shortened.
+/// The packaged file, shortened.
 const PACKAGED: &str = "{\n    \"group\": \"isula\",\n    \"default-runtime\": \"lcr\",\n    \"graph\": \"/srv/isulad\",\n    \"nri-support\": true\n}\n";
 
 fn settings(place: &Place) -> Value {
@@ -16,7 +15,7 @@ fn settings(place: &Place) -> Value {
 }
 
 #[test]
-fn isulad_gets_a_runtime_and_has_its_file_back() {
+fn isulad_is_registered_and_its_file_restored() {
     for text in [None, Some(PACKAGED), Some("{}\n")] {
         let place = Place::new();
         if let Some(text) = text {

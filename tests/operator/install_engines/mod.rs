@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri install` and `uninstall` on hosts laid out in folders (`fixtures/install`): what is written,
-//! what is refused, that twice is once, and that undoing leaves every byte as it was.
+//! `nri install` and `uninstall` on hosts laid out in folders (`fixtures/install`): the written
+//! files, the refusals, that a second call changes nothing, and that `uninstall` restores every
+//! byte.
 
 mod distributions;
 mod edited;
@@ -26,7 +27,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/install")
 }
 
-/// Path below the root: mode, and content of what is no folder.
+/// Path below the root to its mode, and its content unless it is a folder.
 type Tree = BTreeMap<String, (u32, Option<String>)>;
 
 fn tree(root: &Path) -> Tree {
@@ -102,7 +103,7 @@ impl Place {
         command
     }
 
-    /// A configuration file that names places below the root alone.
+    /// A configuration file with paths below the root only.
     fn configuration(&self) -> PathBuf {
         let config = self.root().join("nri-runc.toml");
         let own = format!("run_dir = \"{}\"\n", self.root().join("run/nri-runc").display());
@@ -157,7 +158,7 @@ fn cases() -> Vec<(String, PathBuf, String)> {
     cases
 }
 
-/// The cases that are to succeed.
+/// The cases that must succeed.
 fn good() -> Vec<(String, PathBuf, String)> {
     cases().into_iter().filter(|(name, ..)| !name.contains("-refused-")).collect()
 }
@@ -177,7 +178,7 @@ fn engine(words: &str) -> &str {
     words.split(' ').next().unwrap()
 }
 
-/// What differs, without our own records.
+/// The differences, without nri-runc's records.
 fn new_files(before: &Tree, after: &Tree) -> BTreeMap<String, String> {
     let engines = after.iter().filter(|(path, _)| !path.starts_with(LEDGERS));
     let changed = engines.filter(|(path, now)| before.get(*path) != Some(now));
@@ -242,7 +243,7 @@ fn undoing_leaves_every_byte_mode_and_folder_as_it_was() {
     }
 }
 
-/// Where the engine's own files have lines, somebody adds some around ours.
+/// Where the engine's own files have lines, an operator adds some around nri-runc's.
 #[test]
 fn uninstall_keeps_an_edit_made_elsewhere_in_the_file() {
     let mut edited = 0;
@@ -274,7 +275,7 @@ fn uninstall_keeps_an_edit_made_elsewhere_in_the_file() {
 }
 
 #[test]
-fn an_entry_that_names_another_program_now_is_its_editors() {
+fn an_entry_edited_to_another_program_stays() {
     let mut edited = 0;
     for (name, case, args) in good() {
         let place = Place::of(&case);
@@ -344,20 +345,20 @@ fn containers_that_name_our_path_keep_the_registration() {
         assert!(told.contains("1 container still uses /usr/local/bin/nri-runc: keep it"), "{told}");
         assert!(!place.path(LEDGERS).join(format!("{engine}.json")).exists());
     }
-    // Ids that an engine made are short, and in full beside --json.
+    // IDs by an engine are shortened, and complete in --json.
     let id = "b1".repeat(32);
     let place = Place::new();
     place.install("containerd");
     place.write(&format!("{task}/k8s.io/{id}/runtime"), PROGRAM);
     assert!(place.refused("uninstall", "containerd").contains(": b1b1b1b1b1b1b ("));
     assert!(place.refused("uninstall", "containerd --json").contains(&id));
-    // What lives may be kept elsewhere.
+    // The folders of running containers may be elsewhere.
     let place = Place::new();
     place.write("/etc/containerd/config.toml", "version = 2\nstate = \"/srv/state\"\n");
     place.install("containerd");
     place.write("/srv/state/io.containerd.runtime.v2.task/k8s.io/there/runtime", PROGRAM);
     assert!(place.refused("uninstall", "containerd").contains(": there ("));
-    // Other engines' containers, and those of other runtimes, are nobody's concern here.
+    // Containers of other engines and of other runtimes do not matter here.
     let plain = record.replace("\"state\"", "\"by_plain_runtime\":true,\"state\"");
     for (engine, path, text) in [
         ("crio", "/proc/7/cmdline", podman),
@@ -416,7 +417,7 @@ fn an_interrupted_install_can_be_undone_and_repeated() {
     place.write(DOCKER, "{}\n");
     place.install("docker");
     let done = tree(place.root());
-    // The record is there, the file is not written yet.
+    // The record exists, but the file is not written yet.
     place.write(DOCKER, "{}\n");
     place.install("docker");
     assert_eq!(tree(place.root()), done);
@@ -504,7 +505,7 @@ fn dockers_containers_are_found_by_its_command_line() {
 }
 
 #[test]
-fn docker_is_to_be_restarted_when_it_shall_forget_something() {
+fn removing_a_runtime_needs_a_restart_of_docker() {
     let place = Place::new();
     let next = |words: &str| {
         let (verb, rest) = words.split_once(' ').unwrap();
@@ -538,7 +539,7 @@ fn an_unknown_engine_is_a_usage_error() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A socket where plugins connect, with us on the other side.
+/// A plugin socket on which this test listens.
 fn socket(place: &Place) -> PathBuf {
     let path = place.path("/var/run/nri/nri.sock");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -553,7 +554,7 @@ fn a_listener_on_the_plugin_socket_is_named_and_kept() {
     let said = place.install("containerd");
     let us = format!("(process {}) listens on /var/run/nri/nri.sock: plugins", std::process::id());
     assert!(said.contains(&us), "{said}");
-    // Twice is once, and it is still true.
+    // A second call changes nothing, and reports the same.
     assert!(place.install("containerd").contains(&us));
     drop(listener);
     assert!(path.exists(), "the socket of another process was removed");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last row of `check` as the state of the engine changes: not there, there, registered,
+//! The last row of `check` as the state of the engine changes: missing, present, registered,
 //! started, restarted.
 
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Place;
 
-/// A host whose other checks are well.
+/// A host whose other checks succeed.
 pub(super) fn host() -> Place {
     let place = Place::new();
     for folder in ["sys/fs/cgroup", "plugins", "run"] {
@@ -43,7 +43,7 @@ fn next_is(place: &Place, wanted: &str) {
     assert!(last["detail"].as_str().unwrap().contains(wanted), "{wanted} is not in {all:#}");
 }
 
-/// A Docker daemon that answers one question with these runtimes.
+/// A Docker daemon that answers one request with these runtimes.
 fn answers_once(place: &Place, runtimes: &str) -> std::thread::JoinHandle<String> {
     let socket = place.path("run/docker.sock");
     let _none_yet = std::fs::remove_file(&socket);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri node` on a node that is a folder: Docker's API is answered by this process, with what its file
-//! said when the helper, a script, last had systemd restart it. What is done, in which order, once;
-//! what is taken back, when, and what never is.
+//! `nri node` on a node that is a folder: this process serves Docker's API, with the content of the file when the
+//! helper, a script, last restarted the engine. The steps, their order, and that they happen once; what is undone,
+//! when, and what never is.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -19,12 +19,12 @@ use test_support::{Started, wait_until};
 
 use super::{Place, Tree, tree};
 
-/// How long a line of `node` may take on a busy machine.
+/// Time for a line of `node` on a busy machine.
 const LINE_WAIT: Duration = Duration::from_secs(120);
 const PROGRAM: &str = "opt/nri-runc/bin/nri-runc";
 const DOCKERS: &str = "etc/docker/daemon.json";
 
-/// Writes down what it is asked; `fails` makes systemd fail, `terminates` makes it signal, `daemonset` is the answer to GET.
+/// Records its calls; `fails` makes systemd fail, `terminates` makes it signal, `daemonset` is the answer to GET.
 const HELPER: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
@@ -47,7 +47,7 @@ api)
 esac
 "#;
 
-/// The program under test without what only a debugger reads: it is copied and compared many times.
+/// The program under test without debug sections, because it is copied and compared many times.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -94,7 +94,7 @@ impl DockerNode {
         nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
     }
 
-    /// The files of the node that are text.
+    /// The text files of the node.
     fn tree(&self) -> Tree {
         let program = self.root().join(PROGRAM);
         let moved = self.path("program");
@@ -109,7 +109,7 @@ impl DockerNode {
         tree
     }
 
-    /// What the helper was asked since the last time.
+    /// The helper's calls since the last check.
     fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
         let _none = std::fs::remove_file(self.path("calls"));
@@ -180,7 +180,7 @@ impl Running {
     }
 }
 
-/// Docker's `/info`: the runtimes of the file that it has loaded.
+/// Serves Docker's `/info`: the runtimes of the file that it has loaded.
 fn answer_info(socket: &Path, loaded: PathBuf) {
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
@@ -199,7 +199,7 @@ fn answer_info(socket: &Path, loaded: PathBuf) {
     });
 }
 
-/// What a probe gets.
+/// The response to a probe.
 fn ask(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
@@ -233,7 +233,7 @@ fn a_node_is_set_up_once_without_a_needless_restart() {
     assert!(node.once("").status.success());
     assert_eq!(node.calls(), [PATCH, LABEL], "nothing changed, so nothing is restarted");
     assert_eq!(node.tree(), before);
-    // Somebody restarted the engine with another file meanwhile.
+    // Meanwhile the engine was restarted with another file.
     std::fs::remove_file(node.path("loaded")).unwrap();
     assert!(node.once("").status.success());
     assert_eq!(node.calls().len(), 3, "it is restarted where it does not have the handler");
@@ -256,7 +256,7 @@ fn a_failed_restart_is_retried_and_its_command_printed() {
 }
 
 #[test]
-fn without_a_restart_node_waits_for_the_operators() {
+fn with_no_restart_node_waits_for_the_operators_restart() {
     let node = DockerNode::new();
     let output = node.once("--no-restart");
     assert_eq!(output.status.code(), Some(1));
@@ -433,8 +433,8 @@ fn probes_distinguish_a_ready_node() {
 
 /// Connections of clients that never finish their request.
 const SLOW: usize = 200;
-/// Descriptors that they may cost, for sixteen connections, and memory: a head without a limit would
-/// take 300 KiB of each.
+/// The descriptors that they may use, for sixteen connections, and the memory: without a limit of the header each would
+/// take 300 KiB.
 const MOST_DESCRIPTORS: usize = 17;
 const MOST_KIB: u64 = 20 << 10;
 
@@ -452,7 +452,7 @@ fn probes_are_answered_despite_slow_clients() {
     let peak = || test_support::in_status(pid, "VmHWM");
     let (descriptors, threads, before) = (count("fd"), count("task"), peak());
     let head = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(300 << 10));
-    // Too long a head is answered, the beginning of one is waited for.
+    // A header that is too long is answered, an incomplete one is awaited.
     let slow = |number: usize| {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_nonblocking(true).unwrap();
@@ -463,7 +463,7 @@ fn probes_are_answered_despite_slow_clients() {
     let clients: Vec<TcpStream> = (0..SLOW).map(slow).collect();
     assert!(ask(&address, "/healthz").starts_with("HTTP/1.1 200"));
     wait_until("few are open", || count("fd") <= descriptors + MOST_DESCRIPTORS);
-    // Each connection ends by itself after a while: the newest has not, so the others were closed for it.
+    // Each connection ends by itself after a while: the newest has not, so the others were closed to make room.
     let newest = clients.last().unwrap().read(&mut [0; 1]).unwrap_err();
     assert_eq!(newest.kind(), std::io::ErrorKind::WouldBlock, "the newest is served");
     assert_eq!(count("task"), threads);
@@ -501,7 +501,7 @@ fn an_address_without_a_port_is_refused() {
 }
 
 #[test]
-fn a_running_daemon_becomes_the_new_program_and_ends_with_it() {
+fn a_running_daemon_reexecs_and_ends_at_the_uninstall() {
     let node = DockerNode::new();
     let run_dir = node.root().join("run/nri-runc");
     let config = format!(

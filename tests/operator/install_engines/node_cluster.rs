@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `nri node` reports to the cluster: conditions, taints and Events, against an API server of the test's
-//! own on a port of loopback. It merges as Kubernetes does, counts versions, and fails where a test says so.
+//! Reports of `nri node` to the cluster: conditions, taints and Events, with a test API server on a loopback
+//! port. It merges as Kubernetes does, counts versions, and fails where a test says so.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use test_support::{BUNDLE, Started, TestHost, fails, started, succeeds, wait_unt
 
 use super::node::{DockerNode, Running};
 
-/// Speaks to the server of the test in place of HTTPS: words and body there, exit code and body back.
+/// Forwards a request to the test server instead of HTTPS: sends words and body, returns exit code and body.
 const HELPER: &str = r#"#!/bin/bash
 here=$(dirname "$0")
 LC_ALL=C
@@ -38,14 +38,14 @@ const REQUIRED: &str = "[plugin.guard]\nrequired = true\n";
 
 const NO_PROCESSES: &str = "[[exec_rule]]\nname = \"no shells\"\nnamespaces = [\"shop\"]\n";
 
-/// What the server does with requests whose words begin with a text.
+/// The server's behaviour for requests whose words begin with a text.
 #[derive(Clone, Copy)]
 enum Trouble {
     /// The exit code of the helper, and its line.
     Fails(i32, &'static str),
-    /// It never answers.
+    /// It never responds.
     Silent,
-    /// Somebody else changes the node before this many patches.
+    /// Another client changes the node before this number of patches.
     Changes(u32),
 }
 
@@ -56,7 +56,7 @@ struct Objects {
     events: BTreeMap<String, Value>,
     asked: Vec<String>,
     trouble: Option<(&'static str, Trouble)>,
-    /// Connections that get no answer.
+    /// Connections without a response.
     silent: Vec<TcpStream>,
 }
 
@@ -97,7 +97,7 @@ impl Objects {
     }
 }
 
-/// The cluster, the node in it, and the node's daemon.
+/// The cluster, its node, and the node's daemon.
 struct ClusterNode {
     objects: Arc<Mutex<Objects>>,
     node: DockerNode,
@@ -140,7 +140,7 @@ impl ClusterNode {
         self.objects.lock().unwrap().trouble = trouble;
     }
 
-    /// The types of the conditions and the keys of the taints that the node has.
+    /// The types of the node's conditions and the keys of its taints.
     fn has(&self) -> (Vec<String>, Vec<String>) {
         let objects = self.objects.lock().unwrap();
         let names = |list: &Value, member: &str| {
@@ -151,7 +151,7 @@ impl ClusterNode {
         (names(&node["status"]["conditions"], "type"), names(&node["spec"]["taints"], "key"))
     }
 
-    /// Waits until the node has ours, or only those of others.
+    /// Waits until the node has nri-runc's conditions and taints, or only foreign ones.
     #[track_caller]
     fn waits(&self, conditions: bool, taints: bool) {
         let with = |first: &str, ours: bool| {
@@ -170,7 +170,7 @@ impl ClusterNode {
         objects.asked.iter().filter(|line| line.starts_with(what)).count()
     }
 
-    /// A pod whose start is refused while the plugin is missing, as containerd's CRI plugin makes it.
+    /// A pod whose start is refused while the plugin is missing, as containerd's CRI plugin creates it.
     fn pod(&self, pod: &str) -> std::process::Output {
         let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
         document["annotations"] = json!({
@@ -264,7 +264,7 @@ fn a_missing_plugin_is_a_condition_and_a_taint_until_it_is_back() {
 }
 
 #[test]
-fn conditions_alone_and_nothing_are_possible_too() {
+fn conditions_alone_or_no_reports_can_be_configured() {
     let cluster = ClusterNode::new(REQUIRED);
     let mut running = cluster.start("--conditions");
     cluster.waits(true, false);
@@ -394,7 +394,7 @@ fn a_refusal_and_a_missing_plugin_are_one_event_each() {
     };
     wait_until("the refused process is an event", || refused(&cluster) == 1);
     drop(guard);
-    // Another daemon begins another stream, a re-executed one goes on, and another pod reads it again.
+    // Another daemon begins another stream, a re-executed one continues it, and another pod reads it again.
     cluster.host.kill_daemon();
     cluster.host.start_daemon();
     cluster.refused("p3");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--user`: the Podman of a user without privileges, in the user's own folders. What Podman makes of it is in
-//! `tests/engines/podman/rootless.rs`.
+//! `--user`: the Podman of a user without privileges, in the user's folders.
+//! `tests/engines/podman/rootless.rs` tests the result with Podman.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -21,7 +21,7 @@ fn call(home: &Path, words: &[&str], is_root: bool) -> Output {
     command.output().unwrap()
 }
 
-/// A home of the user; `None` after saying why the test is skipped.
+/// A home of the user; `None` after printing why the test is skipped.
 fn home() -> Option<Place> {
     let place = Place::new();
     place.write("home/.config/nri-runc/config.toml", "");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two NRIs on one host: `install` asks for a decision, keeps it, and `check` says what came of it.
+//! Two NRIs on one host: `install` requires a decision and records it, and `check` shows the
+//! result.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -114,7 +115,7 @@ fn two_registrations_are_undone_in_either_order() {
     }
 }
 
-/// A CRI-O that prints this version, on a host of its own.
+/// A CRI-O that prints this version, on a separate host.
 fn with_crio(version: &str) -> Place {
     let place = host();
     place.write("usr/bin/crio", &format!("#!/bin/sh\necho crio version {version}\n"));
@@ -168,7 +169,7 @@ fn beside_is_refused_where_our_drop_ins_are_not_read() {
     assert!(!place.path("/etc").exists());
 }
 
-/// What `check` says in this row.
+/// The row of `check` with this name.
 fn row(place: &Place, name: &str) -> (bool, String, String) {
     let all = nri(place, &["check"]);
     let row = all.as_array().unwrap().iter().find(|row| row["check"] == name).unwrap();
@@ -176,7 +177,7 @@ fn row(place: &Place, name: &str) -> (bool, String, String) {
     (row["ok"] == true, text("detail"), text("hint"))
 }
 
-/// We listen on the plugin socket, as a process of this name.
+/// Listens on the plugin socket, as a process of this name.
 fn listens(place: &Place, name: &str) -> UnixListener {
     place.write(&format!("/proc/{}/comm", std::process::id()), &format!("{name}\n"));
     UnixListener::bind(place.path("nri.sock")).unwrap()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime that a running CRI-O's files give by path, and the one that nri-runc would find.
+//! The runtime that a running CRI-O's files name by path, and the one that nri-runc would find.
 
 use super::Place;
 use super::next_step::{host, nri};
@@ -17,7 +17,7 @@ fn crio(path: &str, runtime: &str) -> Place {
     place
 }
 
-/// What `install` notes of the runtime, or its refusal.
+/// The note of `install` about the runtime, or its refusal.
 fn install(place: &Place, more: &[&str]) -> Result<Option<String>, String> {
     let mut command = place.command(&place.path("here.toml"));
     let words = ["--json", "install", "crio", "--take-over-nri", "--binary", super::PROGRAM];
@@ -38,7 +38,7 @@ fn an_unresolvable_runtime_is_reported_before_any_write() {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
     }
     assert!(!place.path(DROP_IN).exists());
-    // With that setting there is nothing to say, the second time either.
+    // With that setting there is no note, also at the second call.
     let config = place.read("here.toml").replace("/nowhere/runc", "/bin/sh");
     place.write("here.toml", &config);
     assert_eq!(install(&place, &[]), Ok(None));
@@ -47,7 +47,7 @@ fn an_unresolvable_runtime_is_reported_before_any_write() {
 }
 
 #[test]
-fn another_runtime_than_that_is_noted_once() {
+fn a_different_default_runtime_is_noted_once() {
     let place = crio("/bin/cat", "runtime = [\"/bin/sh\"]");
     let note = install(&place, &[]).unwrap().unwrap();
     assert!(note.contains("is /bin/cat: to keep using it, set runtime = \"/bin/cat\""), "{note}");
@@ -82,8 +82,8 @@ fn podmans_built_in_runtime_is_noted_with_how_to_keep_it() {
 }
 
 #[test]
-fn a_value_that_cannot_be_set_does_not_refuse() {
-    // The engine's own is not there, a name has a runtime of its own, CRI-O does not run.
+fn install_does_not_refuse_if_no_setting_would_help() {
+    // The engine's own runtime is missing, a name has a separate runtime, CRI-O does not run.
     let place = crio("/nowhere/at/all/runc", "runtime = [\"/nowhere/runc\"]");
     assert_eq!(install(&place, &[]), Ok(None));
     let place = crio("/bin/cat", "");

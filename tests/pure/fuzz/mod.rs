@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes from outside, bent: each target for a bounded time, from what is checked in as a seed.
-//! FUZZ_SECONDS (of each target; 1 unless it says so) and FUZZ_SEED choose how long and which;
-//! what fails is printed with both. `fuzz/` drives the same targets with libFuzzer.
+//! Mutated input: each target for a limited time, with the checked-in files as seeds. FUZZ_SECONDS
+//! (for each target; 1 by default) and FUZZ_SEED set duration and seed; a failure is printed with
+//! both. `fuzz/` runs the same targets with libFuzzer.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use targets::{TARGETS, Target};
 
-/// Random numbers that a printed seed brings back (xorshift64*).
+/// Random numbers that a printed seed reproduces (xorshift64*).
 struct Dice(u64);
 
 impl Dice {
@@ -26,13 +26,13 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `end`, which may be 0.
+    /// A number below `end`, which may be 0.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % u64::try_from(end.max(1)).unwrap()).unwrap()
     }
 }
 
-/// Files that are right, to be bent.
+/// Valid files, to be mutated.
 fn seeds() -> Vec<Vec<u8>> {
     let mut found = vec![Vec::new()];
     let mut dirs: Vec<PathBuf> =
@@ -52,7 +52,7 @@ fn seeds() -> Vec<Vec<u8>> {
     found
 }
 
-/// One of the ways in which bytes go wrong.
+/// One kind of mutation.
 fn bend(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], dice: &mut Dice) {
     const ODD: [&[u8]; 12] = [
         b"\x00",
@@ -96,13 +96,13 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Feeds a target until its time is over; at least once with each seed that it can have in time.
+/// Feeds a target until its time is over; at least once with each seed, as far as the time permits.
 fn feed(name: &str, target: Target) {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let seed = number("FUZZ_SEED").unwrap_or(u64::try_from(clock & 0xffff_ffff).unwrap()) | 1;
     let time = Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(1));
     let (seeds, mut dice) = (seeds(), Dice(seed));
-    // Anything else is no record at all, however little it is bent.
+    // Any other file is no record at all, however little it is mutated.
     let is_right = |seed: &&Vec<u8>| name != "records" || seed.starts_with(b"{\"schema\"");
     let right: Vec<&Vec<u8>> = seeds.iter().filter(is_right).collect();
     let (begun, mut rounds) = (Instant::now(), 0_u64);
@@ -130,7 +130,7 @@ macro_rules! fed {
         })*
 
         #[test]
-        fn every_target_is_fed() {
+        fn every_fuzz_target_has_a_test() {
             let fed = [$(stringify!($name)),*];
             let all: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
             assert_eq!(all, fed);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is fed with bytes from outside, and what must hold whatever these are. Each target is a
-//! plain function, so that any fuzzer can drive it (`fuzz/` does with libFuzzer).
+//! Functions that receive input from outside, and the properties that must hold for any input. Each
+//! target is a plain function, so that any fuzzer can run it (`fuzz/` does with libFuzzer).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -39,7 +39,7 @@ pub(crate) const TARGETS: [(&str, Target); 10] = [
     ("records", records),
 ];
 
-/// Nobody who could update anything.
+/// A runtime that can update nothing.
 struct Nobody;
 
 #[async_trait::async_trait]
@@ -53,7 +53,7 @@ impl Upcalls for Nobody {
     }
 }
 
-/// A connection to which a plugin says `bytes`, and then nothing any more.
+/// A connection on which a plugin sends `bytes` and then nothing.
 fn connection(bytes: &[u8]) {
     let settings = Settings {
         registration_timeout: Duration::from_secs(60),
@@ -66,7 +66,7 @@ fn connection(bytes: &[u8]) {
     runtime.block_on(async {
         let (ours, mut theirs) = tokio::net::UnixStream::pair().unwrap();
         let saying = async {
-            // Our side may have hung up in the middle, which is its right.
+            // The reading side may have disconnected meanwhile, as it is entitled to.
             let _said = theirs.write_all(bytes).await;
             drop(theirs);
         };
@@ -76,13 +76,13 @@ fn connection(bytes: &[u8]) {
     });
 }
 
-/// Bytes of the trunk itself: frames, cut frames, frames that lie about their length.
+/// Bytes of the trunk: frames, truncated frames, frames with a wrong length.
 pub(crate) fn mux(bytes: &[u8]) {
     connection(bytes);
 }
 
-/// ttRPC messages in whole frames of the trunk, on the connection on which plugins call us; the
-/// first byte of a piece is its length.
+/// ttRPC messages in whole frames of the trunk, on the connection of plugins' requests; the first
+/// byte of a piece is its length.
 pub(crate) fn ttrpc(bytes: &[u8]) {
     let mut trunk = Vec::new();
     let mut rest = bytes;
@@ -109,8 +109,8 @@ fn every_message() -> Vec<MessageDescriptor> {
     found
 }
 
-/// Each message of the protocol: what can be read can be written, and reads as the same again,
-/// also by way of JSON.
+/// Each message of the protocol: a readable message can be written, and is read equally again, also
+/// by way of JSON.
 pub(crate) fn messages(bytes: &[u8]) {
     for descriptor in every_message() {
         let Ok(message) = descriptor.parse_from_bytes(bytes) else { continue };
@@ -131,8 +131,8 @@ pub(crate) fn messages(bytes: &[u8]) {
     }
 }
 
-/// protobuf 3.7 writes ten bytes for a negative number in a list of flags and counts five. No
-/// flag of NRI is negative; whoever reads such a message from us says that it cannot.
+/// protobuf 3.7 writes ten bytes for a negative number in a list of flags and counts five. No flag
+/// of NRI is negative; the reader of such a message from nri-runc reports an error.
 fn has_negative_flag(message: &dyn MessageDyn) -> bool {
     let text = format!("{message:?}");
     text.split("flags: [").skip(1).any(|list| list.split(']').next().unwrap().contains('-'))
@@ -143,14 +143,14 @@ fn has_nan(message: &dyn MessageDyn) -> bool {
     format!("{message:?}").contains("NaN")
 }
 
-/// Whether JSON can say all of it: unknown fields and unnamed enum values have no name there.
+/// Whether JSON can represent it: unknown fields and unnamed enum values have no name there.
 fn is_plain(container: &api::Container) -> bool {
     let states = container.state.enum_value().is_ok();
     states && !format!("{container:?}").contains("unknown_fields: UnknownFields { fields: Some")
 }
 
-/// A document, and an adjustment of it behind the last NUL byte. What comes out is JSON; where
-/// nothing is to be changed, nothing is.
+/// A document, and an adjustment of it behind the last NUL byte. The result is JSON; an empty
+/// adjustment changes nothing.
 pub(crate) fn config_json(bytes: &[u8]) {
     let at = bytes.iter().rposition(|byte| *byte == 0).unwrap_or(bytes.len());
     let (document, wanted) = (&bytes[..at], bytes.get(at + 1..).unwrap_or_default());
@@ -164,7 +164,7 @@ pub(crate) fn config_json(bytes: &[u8]) {
     }
 }
 
-/// What plugins answer to CreateContainer: pieces as for `ttrpc`, each the answer of one plugin.
+/// Responses of plugins to CreateContainer: pieces as for `ttrpc`, each the response of one plugin.
 pub(crate) fn answers(bytes: &[u8]) {
     let container = api::Container { id: "c0".to_owned(), ..Default::default() };
     let mut creation = Creation::new(api::PodSandbox::new(), container);
@@ -185,7 +185,7 @@ pub(crate) fn answers(bytes: &[u8]) {
     }
 }
 
-/// Lines of a script for `replay`: understood, or refused in one line.
+/// Lines of a script for `replay`: parsed, or refused in one line.
 pub(crate) fn replay_lines(bytes: &[u8]) {
     for line in String::from_utf8_lossy(bytes).lines() {
         if let Err(why) = dry::check_line(line) {
@@ -194,7 +194,7 @@ pub(crate) fn replay_lines(bytes: &[u8]) {
     }
 }
 
-/// What wrapper and daemon say to each other: what can be read is written as it was.
+/// Messages between wrapper and daemon: a readable message is written as it was.
 pub(crate) fn link(bytes: &[u8]) {
     if let Ok(question) = WrapperRequest::decode(bytes) {
         let written = question.encode();
@@ -211,7 +211,7 @@ pub(crate) fn link(bytes: &[u8]) {
     }
 }
 
-/// A command line, its words parted by NUL: what stands behind the verb is found within it.
+/// A command line, its words separated by NUL: facts after the verb are found within it.
 pub(crate) fn command_lines(bytes: &[u8]) {
     let words: Vec<OsString> =
         bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect();
@@ -222,7 +222,7 @@ pub(crate) fn command_lines(bytes: &[u8]) {
     }
 }
 
-/// Our own files: configuration and records.
+/// nri-runc's own files: configuration and records.
 pub(crate) fn files(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         for problem in config::problems(text) {
@@ -231,8 +231,8 @@ pub(crate) fn files(bytes: &[u8]) {
     }
 }
 
-/// The daemon's records: what cannot be used is set aside in one line, what can is written again
-/// as it was read, and the next daemon finds nothing to complain of.
+/// The daemon's records: an unusable record is set aside with one line, a usable one can be written
+/// again as it was read, and the next daemon reports nothing.
 pub(crate) fn records(bytes: &[u8]) {
     let name = format!("nri-runc-records-{}", std::process::id());
     let memory = std::path::Path::new("/dev/shm");
@@ -240,7 +240,7 @@ pub(crate) fn records(bytes: &[u8]) {
     let _of_the_last_time = std::fs::remove_dir_all(&dir);
     let open = || state::Store::open(&dir, "boot").unwrap();
     let (mut store, _) = open();
-    // Under the name that it would have, if it is one; else under any.
+    // Under the name that it would have, if it is a record; else under any name.
     let (container, pod) = (serde_json::from_slice(bytes), serde_json::from_slice(bytes));
     let _written = container.map(|container| store.put(container));
     let _written = pod.map(|pod| store.put_pod(pod));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts, lists and objects of tenants and engines: those of a call's document, of its command lines and
-//! variables, of the engine's files, records and answers about it, of the document of an `exec`, and each
-//! annotation that the source of an engine names.
-//! The calls are those of `fixtures/engines`; `fixtures/oci/complete.json` has every member of the OCI
-//! runtime specification 1.3 for Linux, and a test finds a member that the program names and it lacks.
+//! Texts, lists and objects of tenants and engines: in a call's document, its command lines and
+//! variables, the engine's files, records and responses about it, the document of an `exec`, and each
+//! annotation that the source of an engine names. The calls are those of `fixtures/engines`;
+//! `fixtures/oci/complete.json` has every member of the OCI runtime specification 1.3 for Linux, and a
+//! test finds a member that the program names and the file lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -113,7 +113,7 @@ impl Case {
         }
     }
 
-    /// Everything that a create does with what tenants and engines wrote, but for files and plugins.
+    /// All processing of tenants' and engines' input in a create, without files and plugins.
     fn create(&self, document: &[u8], found: &FetchedFacts) {
         let Ok(spec) = describe::Spec::parse(document) else { return };
         let (call, for_engine) = (self.call(), spec.for_engine());
@@ -148,10 +148,10 @@ impl Case {
     }
 }
 
-/// The annotation that lets a pod do without required plugins.
+/// The annotation by which a pod tolerates missing required plugins.
 const TOLERATED: &str = "tolerate.example.org";
 
-/// The plugins that a pod's author requires, as `daemon/pods/required.rs` asks for them.
+/// The plugins that a pod's author requires, as `daemon/pods/required.rs` checks them.
 fn require(validator: &DefaultValidator, pod: &api::PodSandbox, container: &str) {
     let is_present = |name: &str| name == "present";
     let _named = validator.plugins_of_pod(pod);
@@ -186,7 +186,7 @@ fn records_of(all: &Value) -> BTreeMap<String, StoreRecord> {
     object(all).iter().map(|(id, one)| (id.clone(), record(one))).collect()
 }
 
-/// A little of everything that edits a list or an object of the document.
+/// An adjustment with each kind of edit of a list or an object of the document.
 fn adjustment() -> api::ContainerAdjustment {
     test_support::adjustments::message(&json!({
         "annotations": {"new.example.org": "v"},
@@ -218,7 +218,7 @@ fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
 }
 
-/// The document with one place so many times as long as usual.
+/// The document with one place `times` times as long as usual.
 fn longer(document: &Value, at: &str, shape: &str, times: usize) -> Value {
     let mut document = document.clone();
     let place = document.pointer_mut(at).unwrap();
@@ -239,7 +239,7 @@ fn longer(document: &Value, at: &str, shape: &str, times: usize) -> Value {
     document
 }
 
-/// A copy whose texts are others: many that are equal would be one.
+/// A copy with different texts, because equal ones would count as one.
 fn numbered(value: &Value, number: usize) -> Value {
     match value {
         Value::String(text) => Value::from(format!("{text}{number}")),
@@ -281,7 +281,7 @@ fn each_part_of_a_document_costs_linear_time() {
     findings.are_none(10);
 }
 
-/// The document that has every member of the specification.
+/// The document with every member of the specification.
 fn complete() -> Value {
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/oci/complete.json")).unwrap()
 }
@@ -327,7 +327,7 @@ fn each_member_of_the_oci_specification_costs_linear_time() {
     findings.are_none(10);
 }
 
-/// The limits of a process: a plugin that sets another is refused.
+/// The limits of a process: a plugin that sets another one is refused.
 const RLIMITS: [&str; 16] = [
     "RLIMIT_AS",
     "RLIMIT_CORE",
@@ -347,7 +347,7 @@ const RLIMITS: [&str; 16] = [
     "RLIMIT_STACK",
 ];
 
-/// Values of plugins that an `exec` carries over, as many as wanted.
+/// Plugin values that an `exec` receives, `count` of them.
 fn carried(count: usize) -> Vec<ProcessValue> {
     let value = |field: String, plugin: Value| {
         let (engine, plugin) =
@@ -364,7 +364,7 @@ fn carried(count: usize) -> Vec<ProcessValue> {
     variables.chain(limits).chain([groups, score]).collect()
 }
 
-/// What an `exec` does with its document and with the values that plugins set.
+/// The processing of an `exec` with its document and with the values that plugins set.
 fn exec(document: &[u8], values: &[ProcessValue]) {
     let process = process_in(document);
     assert!(process.args.unwrap_or_default().iter().map(String::len).sum::<usize>() < 64 << 10);
@@ -443,7 +443,7 @@ fn each_argument_of_an_engine_costs_linear_time() {
         let document = usual.document.to_string();
         let mut all = Vec::new();
         places(&call, "", &mut all);
-        // The whole call is no list of anything.
+        // The root is not a list.
         for at in all.iter().filter(|at| !at.is_empty()) {
             let name = format!("{case} call.json {at}");
             if !sample.has(&name, 40) {
@@ -483,7 +483,7 @@ fn each_part_of_dockers_response_costs_linear_time() {
     findings.are_none(50);
 }
 
-/// Of each engine a container and an infrastructure container, or what it has.
+/// A container and an infrastructure container of each engine, if it has both.
 const ENGINES: [&str; 11] = [
     "containerd-cri-container",
     "containerd-cri-sandbox",

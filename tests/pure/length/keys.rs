@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The annotations and labels that the engines' files know, and the members of `config.json` that the program
-//! names, read from their source: one that is added there is measured at once. A word that is not a key is an
-//! annotation like any other.
+//! names, read from their source, so that an added one is measured immediately. A word that is not a key is
+//! an annotation like any other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use regex::Regex;
 
-/// What stands before CRI-O's own names.
+/// The prefix of CRI-O's own names.
 const CRIO: &str = "io.kubernetes.cri-o.";
 
 /// Every word of the sources that can be a key.
@@ -18,7 +18,7 @@ pub(super) fn known() -> BTreeSet<String> {
     for entry in std::fs::read_dir(folder).unwrap() {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap();
-        // Comments may hold a quotation mark alone.
+        // Comments may contain a single quotation mark.
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         for line in lines {
             for word in line.split('"').skip(1).step_by(2) {
@@ -37,8 +37,8 @@ pub(super) fn known() -> BTreeSet<String> {
     keys
 }
 
-/// The members of the specification that any part of the program reads, or writes for a plugin, read from
-/// the tables of their names.
+/// The members of the specification that the program reads, or writes for a plugin, from the tables of their
+/// names.
 pub(super) fn members() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
@@ -47,7 +47,7 @@ pub(super) fn members() -> BTreeSet<String> {
     let (names, _) = names.split_once('"').unwrap();
     let names = names.split(|c: char| !c.is_ascii_alphanumeric()).filter(|name| !name.is_empty());
     let mut all: BTreeSet<String> = names.map(ToOwned::to_owned).collect();
-    // The members that are renamed where they are read, and those that are opened, read or set by name.
+    // The members that are renamed when they are read, and those that are opened, read or set by name.
     let renamed = Regex::new(r#"\w = "([A-Za-z0-9]+)"[:)]"#).unwrap();
     let opened = r#"\.(?:object|array|value|set|remove)\((?:[a-z]+, )?"([A-Za-z0-9]+)""#;
     let opened = Regex::new(opened).unwrap();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Each field that a tenant, a plugin or an engine chooses, at 1, 10, 100 and 1,000 times its usual
 //! length: ten times the length costs at most twelve times the processor time and memory. The fields
-//! are found by walking the protocol's types, whole documents and the engines' sources, so that a new
-//! field is in it at once.
+//! are found in the protocol's types, whole documents and the engines' sources, so that a new field
+//! is included immediately.
 //!
-//! `LENGTHS=all` measures every field (`make soak`), `LENGTHS=NUMBER` a sample with that
-//! seed; otherwise there is another sample each day. Time is the processor time of this thread and
-//! memory what it allocates, so a busy machine changes neither.
+//! `LENGTHS=all` measures every field (`make soak`), `LENGTHS=NUMBER` a sample with that seed; the
+//! default sample changes daily. Time is the processor time of this thread, and memory is its
+//! allocations, so a busy machine changes neither.
 
 mod documents;
 mod keys;
@@ -21,23 +21,23 @@ use std::time::{Duration, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-/// How much longer than usual.
+/// Multiples of the usual length.
 const TIMES: [usize; 4] = [1, 10, 100, 1000];
 
-/// The usual length of a text in bytes, and of a list in entries. Powers of two are no multiples of
-/// three: no capacity doubles once more for the last entry.
+/// The usual length of a text in bytes, and of a list in entries. Multiples of three are no powers of
+/// two, so that no capacity doubles for the last entry.
 const TEXT: usize = 120;
 const ENTRIES: usize = 6;
 
-/// Ten times the length costs at most so many times as much.
+/// Maximum cost of ten times the length, as a multiple.
 const MOST: u32 = 12;
 
-/// Costs below these are no measurement: the ratio of two small ones says nothing. Low enough that a
-/// list which is searched once for each of its entries is found (the first test).
+/// Costs below these are not measured, because the ratio of two small costs shows nothing. They are
+/// low enough to find a list that is searched once for each of its entries (the first test).
 const LEAST_TIME: Duration = Duration::from_millis(5);
 const LEAST_BYTES: usize = 256 << 10;
 
-/// Counts what each thread allocates.
+/// Counts the allocations of each thread.
 struct Counting;
 
 #[global_allocator]
@@ -48,7 +48,7 @@ thread_local! {
 }
 
 fn count(bytes: usize) {
-    // A thread that ends has no count any more.
+    // An exiting thread has no counter.
     let _ended = ALLOCATED.try_with(|all| all.set(all.get() + bytes));
 }
 
@@ -86,9 +86,9 @@ fn cost(work: impl FnOnce()) -> Cost {
     Cost { time: clock() - time, bytes: ALLOCATED.get() - bytes }
 }
 
-/// How many times as much ten times the length may cost now, for work that allocates `bytes` for the
-/// shorter one: as much more than [`MOST`] as plainly linear work costs more than ten times, because
-/// a machine with small caches or slow pages slows both. Never as much as the square.
+/// Maximum ratio of costs for ten times the length, for work that allocates `bytes` for the shorter
+/// one: larger than [`MOST`] by as much as linear work costs more than ten times, because a machine
+/// with small caches or slow pages slows both. Never as large as the square.
 fn most_times(bytes: usize) -> f64 {
     let linear = |bytes: usize| {
         let entries = vec![1_usize; bytes / 25];
@@ -103,7 +103,7 @@ fn most_times(bytes: usize) -> f64 {
     f64::from(MOST) * (growth / 10.0).clamp(1.0, 4.0)
 }
 
-/// The shapes of a long text: each has its own worst reader.
+/// The shapes of a long text: each is the worst case of some reader.
 const SHAPES: [&str; 11] =
     ["a", "a,", "\"", "[", "\\", "is a directory ", "é\n", "k8s_a_b_", "/../", "{list}", "{map}"];
 
@@ -122,7 +122,7 @@ fn text(start: &str, shape: &str, times: usize) -> String {
     }
 }
 
-/// Which fields are measured.
+/// The measured fields.
 #[derive(Clone, Copy)]
 struct Sample {
     seed: Option<u64>,
@@ -136,7 +136,7 @@ impl Sample {
         }
         let seed = wanted.parse().unwrap_or(UNIX_EPOCH.elapsed().unwrap().as_secs() / 86_400);
         let line = format!("LENGTHS={seed}\n");
-        // Past the test harness, which keeps what a test prints until it fails.
+        // Directly, because the test harness holds back a test's output until it fails.
         std::io::stderr().write_all(line.as_bytes()).unwrap();
         Self { seed: Some(seed) }
     }
@@ -146,7 +146,7 @@ impl Sample {
         self.seed.is_none_or(|seed| hash(seed, name).is_multiple_of(share))
     }
 
-    /// The shape in which this field is measured, where there are too many for all of them.
+    /// The shape in which this field is measured, if there are too many for all of them.
     fn shape(self, name: &str) -> &'static str {
         let number = hash(self.seed.unwrap_or_default(), name) / 1000;
         SHAPES[usize::try_from(number).unwrap() % SHAPES.len()]
@@ -159,7 +159,7 @@ fn hash(seed: u64, name: &str) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, step) >> 20
 }
 
-/// What costs too much, by name.
+/// The fields that cost too much, by name.
 #[derive(Default)]
 struct Findings {
     measured: usize,
@@ -167,14 +167,14 @@ struct Findings {
 }
 
 impl Findings {
-    /// Measures `work` on what `made` makes of each length.
+    /// Measures `work` on the result of `made` for each length.
     fn measure<T>(&mut self, name: &str, made: impl Fn(usize) -> T, work: impl Fn(&T)) {
         self.measured += 1;
         let once = |times: usize| {
             let made = made(times);
             (times, cost(|| work(&made)))
         };
-        // Caches that are filled once are no cost of a length.
+        // Caches that are filled once do not count as a cost of the length.
         let _warm = once(TIMES[0]);
         let costs = TIMES.map(once);
         for pair in costs.windows(2) {
@@ -184,7 +184,7 @@ impl Findings {
                 self.lines.push(format!("{name}: {times} times as long allocates {costs:?}"));
                 break;
             }
-            // Again until it is within the limit: other programs on the core empty its caches,
+            // Repeated until it is within the limit: other programs on the core empty its caches,
             // which slows the longer text more.
             let is_slow = || {
                 std::thread::sleep(Duration::from_millis(50));

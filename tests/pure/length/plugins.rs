@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plugin sends: each field of its messages, by the protocol's own reflection.
+//! The messages of a plugin: each field, by the protocol's own reflection.
 
 use nri_adaptation::{Creation, DefaultValidator, Merged, Rights, Updates, check, unknown_fields};
 use nri_api::identity::PluginIdentity;
@@ -15,7 +15,7 @@ use protobuf::{MessageDyn, MessageFull};
 
 use super::{ENTRIES, Findings, SHAPES, Sample, text};
 
-/// What of a field is long.
+/// The long part of a field.
 #[derive(Debug, Clone, Copy)]
 enum Long {
     Text,
@@ -31,7 +31,7 @@ struct Place {
     long: Long,
 }
 
-/// Every place of a message, those inside others too.
+/// Every place of a message, including nested messages.
 fn places(message: &MessageDescriptor, depth: usize) -> Vec<Place> {
     let mut all = Vec::new();
     walk(message, &[], message.name(), depth, &mut all);
@@ -78,7 +78,7 @@ fn walk(
     }
 }
 
-/// A message in which this place alone is long.
+/// A message in which only this place is long.
 fn made<M: MessageFull>(place: &Place, shape: &str, times: usize) -> M {
     let mut message = M::new();
     fill(&mut message, &place.path, place.long, shape, times);
@@ -133,7 +133,7 @@ fn fill(
     }
 }
 
-/// Gives every field of a list's entry a value.
+/// Sets every field of a list's entry.
 fn complete(message: &mut dyn MessageDyn, number: usize) {
     let kind = message.descriptor_dyn();
     for field in kind.fields() {
@@ -177,7 +177,7 @@ fn value(what: &str, of: &RuntimeType, number: usize) -> ReflectValueBox {
     }
 }
 
-/// A key of a map; those of owners are numbers.
+/// A key of a map; keys of owners are numbers.
 fn map_key(of: &RuntimeType, key: String) -> ReflectValueBox {
     if matches!(of, RuntimeType::String) {
         return ReflectValueBox::String(key);
@@ -195,7 +195,7 @@ fn key(what: &str, number: usize) -> String {
     }
 }
 
-/// A value that a runtime takes where the field has rules: one that is refused at once costs nothing.
+/// A valid value for a field with rules, because a value that is refused immediately costs nothing.
 fn usual(what: &str, number: usize) -> String {
     match what {
         "Mount.destination" => format!("/d{number}"),
@@ -244,7 +244,7 @@ fn answered(responses: &[&api::CreateContainerResponse]) -> Option<Merged> {
     Some(creation.finish())
 }
 
-/// An adjustment of one plugin is merged and patched, and that of a second one is a conflict.
+/// An adjustment of one plugin is merged and patched, and that of a second one conflicts.
 fn create(response: &api::CreateContainerResponse) {
     if let Some(merged) = answered(&[response]) {
         drop(patch_anyway(DOCUMENT, &merged.adjust, &HostFacts::default()));
@@ -266,7 +266,7 @@ fn update(response: &api::UpdateContainerResponse) {
     drop(merged.finish());
 }
 
-/// An UpdateContainers request, as `daemon/resources/updates.rs` takes it apart.
+/// An UpdateContainers request, processed as in `daemon/resources/updates.rs`.
 fn unasked(request: &api::UpdateContainersRequest) {
     if let Err(why) = check(request) {
         assert!(quoted(&why.to_string()).len() < 64 << 10);
@@ -296,7 +296,7 @@ fn unasked(request: &api::UpdateContainersRequest) {
     drop(gone.finish());
 }
 
-/// Measures each place of a message, in one shape of a sample and in every shape of the whole.
+/// Measures each place of a message, in one shape for a sample and in every shape for the whole.
 fn measure<M: MessageFull + Clone>(
     findings: &mut Findings,
     sample: Sample,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator writes: each key of the configuration, found in the generated page, in many sections,
-//! in one long list, and with a mistake in each section.
+//! The operator's settings: each key of the configuration, from the generated page, in many sections, in
+//! one long list, and with a mistake in each section.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::{Findings, Sample};
 const SECTIONS: usize = 60;
 const MISTAKES: usize = 6;
 
-/// One of these is a value of each key; `#` becomes a number.
+/// Each key accepts one of these values; `#` is replaced by a number.
 const VALUES: [&str; 16] = [
     "\"/o#\"",
     "[\"/o#\"]",
@@ -32,7 +32,7 @@ const VALUES: [&str; 16] = [
     "{ k# = \"v\" }",
 ];
 
-/// A key of the page: what stands above it, with `#` for a number, and its name.
+/// The keys of the page: the header above each, with `#` for a number, and its name.
 fn keys() -> Vec<(String, String)> {
     let page = markdown();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
@@ -50,10 +50,10 @@ fn keys() -> Vec<(String, String)> {
     keys
 }
 
-/// So many sections with this line each, in a file of its own.
+/// `sections` sections with this line each, in a separate file.
 fn file(name: &str, header: &str, line: &str, sections: usize) -> (tempfile::TempDir, PathBuf) {
     let one = |n: usize| format!("{header}\n{line}\n").replace('#', &n.to_string());
-    // What makes an injection or a promise whole.
+    // The other keys that an injection or a promise needs.
     let more = match header {
         "[[inject]]" if !line.contains("env") => "env = { A = \"b\" }\n",
         "[[require]]" if line.starts_with("plugin") => "cdi = [\"*\"]\n",
@@ -111,7 +111,7 @@ fn each_list_of_the_configuration_costs_linear_time() {
             let name = format!("{header} {key} of {entry}");
             if is_valid(&header, &entries(entry, 1)) && sample.has(&name, 10) {
                 let made = |times| {
-                    // Two sections: one is compared with the other.
+                    // Two sections, because sections are compared with each other.
                     file("long.toml", &header, &entries(entry, SECTIONS * times), 2)
                 };
                 findings.measure(&name, made, |(_, path): &(_, PathBuf)| {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods, containers and images whose authors claim to be somebody else: the folders `attack-*` of
-//! `fixtures/engines`. Each comes out as what its engine says it is, none is exempt, and what is
-//! not believed is said.
+//! Pods, containers and images whose authors claim another identity: the folders `attack-*` of
+//! `fixtures/engines`. Each is identified as its engine says, none is exempt, and ignored claims
+//! are reported.
 
 use nri_runc::testing::engine::Role::{self, Container, Sandbox};
 
 use super::{names, play};
 
-/// Folder, engine, role, pod id, namespace, pod name.
+/// Folder, engine, role, pod ID, namespace, pod name.
 type Truth = (&'static str, &'static str, Role, &'static str, &'static str, &'static str);
 
 const POD: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -47,7 +47,7 @@ const ALL: [Truth; 32] = [
     ("attack-unknown-role", "kubernetes", Container, "c1", "kube-system", "etcd"),
 ];
 
-/// No source speaks against them: there is no other, or they are the operator's own doing.
+/// No source contradicts them: there is no other, or the operator made the claim.
 const SILENT: [&str; 3] =
     ["attack-ctr-named-moby", "attack-podman-infra-member", "attack-podman-infra-name"];
 
@@ -95,7 +95,7 @@ fn the_operators_own_values_still_count() {
     ] {
         assert_eq!(play(name).pod.uid, "0b1c", "{name}");
     }
-    // The image has this label too, with another value.
+    // The image also has this label, with another value.
     assert_eq!(play("attack-podman-image-labels").container.name, "main");
 }
 

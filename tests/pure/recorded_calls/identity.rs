@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/identity.md`: its tables are those of the program.
+//! `docs/identity.md`: its tables equal those of the program.
 
 use nri_runc::testing::engine::EngineKind;
 use nri_runc::testing::engine::identity::{Field, ranks};
@@ -7,7 +7,7 @@ use nri_runc::testing::named::Named;
 
 use super::is_kept;
 
-/// One table for each engine: a field, and its sources in the order of trust with who writes them.
+/// One table for each engine: a field, and its sources in the order of trust, each with its writer.
 fn tables() -> String {
     let of = |kind: &EngineKind| {
         let rows = Field::ALL.iter().map(|field| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The folders of `fixtures/engines`: what each engine's call comes to, message by message, and
-//! the table of fields and engines in `docs/engines.md`. `UPDATE_GOLDEN=1` writes the expected
-//! files and the table anew; the diff is the review.
+//! The folders of `fixtures/engines`: the result of each engine's call, message by message, and the
+//! table of fields and engines in `docs/engines.md`. `UPDATE_GOLDEN=1` writes the expected files and the
+//! table; review the diff.
 
 mod attacks;
 mod identity;
@@ -42,7 +42,7 @@ struct Kept {
     extensions: BTreeMap<String, Value>,
 }
 
-/// What came of a case.
+/// The result of a case.
 struct Came {
     engine: DetectedEngine,
     missing: Vec<String>,
@@ -67,7 +67,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// The folders that show what an engine says, without those that show what somebody else claims.
+/// The folders with an engine's data, without those with false claims.
 fn honest() -> Vec<String> {
     names().into_iter().filter(|name| !name.starts_with("attack-")).collect()
 }
@@ -76,7 +76,7 @@ fn words(line: &[String]) -> Vec<Vec<u8>> {
     line.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// The records as containerd's answer would have given them.
+/// The records as containerd's response would have them.
 fn records(folder: &Path) -> Option<BTreeMap<String, StoreRecord>> {
     let bytes = std::fs::read(folder.join("records.json")).ok()?;
     let kept: BTreeMap<String, Kept> = serde_json::from_slice(&bytes).unwrap();
@@ -190,9 +190,9 @@ fn each_call_matches_its_expected_folder() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What a folder holds is used: a misspelt file would test nothing.
+/// Every file in a folder is used: a misspelt file would test nothing.
 #[test]
-fn no_folder_holds_anything_else() {
+fn case_folders_contain_no_other_files() {
     let known: BTreeSet<&str> =
         ["README.md", "call.json", "config.json", "host", "records.json", "expected"].into();
     for name in names() {
@@ -203,7 +203,7 @@ fn no_folder_holds_anything_else() {
     }
 }
 
-/// Each engine is there, and for each that has sources of its own a case without them.
+/// Each engine has a case, and each with separate sources has a case without them.
 #[test]
 fn every_engine_has_a_case_and_a_failure() {
     let engines: BTreeSet<&str> = honest().iter().map(|name| play(name).engine.name()).collect();
@@ -229,7 +229,7 @@ fn every_engine_has_a_case_and_a_failure() {
 }
 
 #[test]
-fn a_pods_author_cannot_change_who_the_pod_is() {
+fn a_pods_author_cannot_change_its_identity() {
     for name in ["containerd-cri-spoofed", "crio-sandbox", "crio-sandbox-disagrees"] {
         let pod = play(name).pod;
         let identity = (pod.id.as_str(), pod.namespace.as_str(), pod.name.as_str());
@@ -280,8 +280,8 @@ const FIELDS: [&str; 28] = [
     "container/image/configDigest",
 ];
 
-/// Cases that were recorded; what the engines' own NRI said beside others is in the captures. A
-/// plain bundle has no engine that could be recorded: it is made by hand.
+/// Recorded cases; the captures have the messages of the engines' own NRI. A plain bundle has no engine
+/// that could be recorded, so it is handwritten.
 const RECORDED: [&str; 4] = ["containerd-1.6.20-", "docker-20.10-", "podman-4.3.1-", "plain-"];
 const CAPTURED: [(&str, &str); 4] = [
     ("containerd-cri", "containerd-2.4.2-pod"),
@@ -290,8 +290,8 @@ const CAPTURED: [(&str, &str); 4] = [
     ("cri-o", "crio-1.37-pod-noinfra"),
 ];
 
-/// What no file says at `create`: unless the engine reports it, it is looked up once the container has a
-/// process (tests/engines/docker, tests/engines/podman, tests/bundle).
+/// Fields that no file has at `create`: unless the engine reports them, they are looked up once the
+/// container has a process (tests/engines/docker, tests/engines/podman, tests/bundle).
 const LOOKED_UP: [&str; 2] = ["pod/pid", "pod/ips"];
 const LOOKED_UP_ON: [&str; 7] =
     ["docker", "podman", "nerdctl", "containerd", "isulad", "kubernetes", "plain"];
@@ -300,7 +300,7 @@ fn fields_in(told: &Value) -> impl Iterator<Item = &'static str> {
     FIELDS.into_iter().filter(|field| told.pointer(&format!("/{field}")).is_some())
 }
 
-/// A message of the captures, whose members are spelt as the protocol has them.
+/// A message of the captures, with members spelt as in the protocol.
 fn spelt_as_json(value: Value) -> Value {
     let spelt = |name: String| {
         let mut words = name.split('_');
@@ -315,7 +315,7 @@ fn spelt_as_json(value: Value) -> Value {
     members.collect::<serde_json::Map<_, _>>().into()
 }
 
-/// The fields that an engine's own NRI said about a pod and its containers.
+/// The fields that an engine's own NRI sent about a pod and its containers.
 fn captured(capture: &str) -> BTreeSet<&'static str> {
     let path = root().join("../captures").join(capture).join("native.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
@@ -355,7 +355,7 @@ fn table() -> String {
     page
 }
 
-/// Compares a table of a page with what it should be, or writes it.
+/// Compares a table of a page with the expected one, or writes it.
 fn is_kept(page: &str, mark: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     let page = std::fs::read_to_string(&path).unwrap();
@@ -374,7 +374,7 @@ fn is_kept(page: &str, mark: &str, wanted: &str) {
     }
 }
 
-/// One test for both tables, for they are written to one page.
+/// One test for both tables, because they are written to one page.
 #[test]
 fn the_tables_of_fields_and_engines_are_what_the_fixtures_show() {
     let ranked = ranked::table();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What real plugins read, most readers first (28 plugins were counted), on each engine: the
-//! values are written down by hand, from what the fixture's owner wrote, and not from what came
-//! out. Prints the table that `docs/engines.md` keeps.
+//! The fields that real plugins read, the most read first (28 plugins were counted), on each
+//! engine: the expected values are handwritten from the fixture's inputs, not copied from the
+//! results. Prints the table of `docs/engines.md`.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{play, value};
 
-/// What a plugin is to be told in a case; `None` where the engine has no such thing.
+/// The expected values of a case; `None` if the engine has no such value.
 struct Told {
     engine: &'static str,
     case: &'static str,
@@ -30,7 +30,7 @@ const KUBEPODS: &str = "/kubepods/burstable/pod3f1c2b9a-8d5e-4c77-9b1a-2f6e0d9c4
 const POD: &str = "a526b6e5204eeabe9e3db99dea5c41d7f17e59a424784c199c45542b55939f83";
 const SLICE: &str = "/machine.slice/machine-libpod_pod_a526b6e5204eeabe9e3db99dea5c41d7f17e59a424784c199c45542b55939f83.slice";
 
-/// A pod of Kubernetes; engines that are not asked for more differ from it.
+/// A pod of Kubernetes; the values of other engines differ from it.
 const CRI: Told = Told {
     engine: "containerd-cri",
     case: "containerd-cri-container",
@@ -140,7 +140,7 @@ const ALL: [Told; 9] = [
     },
 ];
 
-/// Rows of the table: what is read, and how many plugins read it.
+/// Rows of the table: the field, and the number of plugins that read it.
 const ROWS: [(&str, u32); 10] = [
     ("pod.annotations", 19),
     ("container.name", 16),
@@ -154,7 +154,7 @@ const ROWS: [(&str, u32); 10] = [
     ("pod.linux.cgroup_parent", 5),
 ];
 
-/// Path and value of what is wanted in a row.
+/// Path and expected value of a row.
 fn wanted(told: &Told, row: usize) -> Vec<(String, Option<Value>)> {
     let entry = |map: &str, (key, value): (&str, &str)| {
         (format!("/{map}/{}", key.replace('/', "~1")), Some(json!(value)))
@@ -214,7 +214,7 @@ pub(super) fn table() -> String {
     page
 }
 
-/// What `make test` shows.
+/// Prints the table for `make test`.
 pub(super) fn print(table: &str) {
     let _nobody_reads = std::io::stderr().write_all(format!("{table}\n").as_bytes());
 }

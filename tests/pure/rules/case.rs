@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads one folder of `fixtures/rules`, strictly, and decides it in the pure core. The form is told
-//! in `fixtures/rules/README.md`.
+//! Reads one folder of `fixtures/rules` strictly, and decides it in the pure core.
+//! `fixtures/rules/README.md` describes the format.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(super) struct Case {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    /// What the case shows, in words.
+    /// The property that the case shows, in words.
     claim: String,
     plugin: String,
     pod: CasePod,
@@ -86,7 +86,7 @@ impl Case {
         Self { name, rules, asked, verdict: folder.join("verdict.json") }
     }
 
-    /// What is to come out: the file's word; with `UPDATE_GOLDEN`, what came out.
+    /// The expected verdict, from the file; with `UPDATE_GOLDEN`, the result.
     pub(super) fn verdict(&self, decided: &Value) -> Value {
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             let text = format!("{decided:#}\n");
@@ -96,7 +96,7 @@ impl Case {
             .unwrap_or_default()
     }
 
-    /// What the pure core makes of it.
+    /// The verdict of the pure core.
     pub(super) fn decide(&self) -> Value {
         let Asked { plugin, pod, reply, others, .. } = &self.asked;
         let pod = RuledPod::from(pod);

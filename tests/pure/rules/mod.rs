@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules: each kind of them in golden cases, and properties that hold for any rules.
+//! The operator's rules: golden cases of each kind, and properties that hold for any rules.
 
 mod case;
 mod properties;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties that hold for any rules, plugins and pods, not only for those in the golden cases.
-//! Names are a handful, so that rules meet often; the decisions are compared with a reading of the
-//! rules that is as plain as their description.
+//! There are few names, so that rules match often; the decisions are compared with a simple
+//! implementation of the rules' description.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const HANDLERS: [&str; 2] = ["", "kata"];
 const PLUGINS: [&str; 3] = ["10-x", "20-x", "10-y"];
 const FIELDS: [NriField; 3] = [NriField::Env, NriField::Mounts, NriField::OciHooks];
 
-/// A rule as an operator would write it, by indexes into short lists; `None` leaves a key out.
+/// A rule as an operator would write it, by indexes into short lists; `None` omits a key.
 #[derive(Debug, Clone)]
 struct Written {
     namespaces: Option<usize>,
@@ -67,7 +67,7 @@ impl Written {
         text
     }
 
-    /// Whether it is about them, read plainly.
+    /// Whether it matches them, by the simple implementation.
     fn is_about(&self, plugin: &str, pod: &RuledPod) -> bool {
         let name = &plugin[3..];
         let namespace = pod.namespace.as_str();

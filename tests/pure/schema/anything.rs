@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any message of the schema, made by its own reflection: a field that NRI adds is in it at once.
-//! Names come from a handful, so that plugins meet; most values are ones that a runtime takes,
-//! and some are what nobody expects.
+//! Any message of the schema, made by its own reflection, so that a new field of NRI is included
+//! immediately. There are few names, so that plugins conflict; most values are valid, and some are
+//! unusual.
 
 use protobuf::reflect::{ReflectValueBox, RuntimeFieldType, RuntimeType};
 use protobuf::{MessageDyn, MessageFull};
 
-/// Messages that are places for fields; what is in others belongs together.
+/// Messages whose fields are independent; the fields of other messages belong together.
 const PLACES: [&str; 11] = [
     "Container",
     "ContainerAdjustment",
@@ -98,7 +98,7 @@ impl<'d> Dice<'d> {
 
     fn value(&mut self, what: &str, of: &RuntimeType) -> ReflectValueBox {
         let number = i32::from(self.below(3));
-        // Of a thousand values, some are at the end of the scale.
+        // Of a thousand values, some are at the end of the range.
         let is_odd = self.below(100) == 0;
         match of {
             RuntimeType::Message(of) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Properties that hold for every field of the schema, those included that nobody thought of:
-//! messages are made by reflection. Nothing here knows how merging is done, only what it may not
-//! do: invent a value, change what nobody owns, own what nobody changed, or panic.
+//! Properties that hold for every field of the schema, even for fields without a test: messages are
+//! made by reflection. Nothing here knows how merging works, only what it must not do: invent a
+//! value, change what no plugin owns, own what no plugin changed, or panic.
 
 mod anything;
 mod touched;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use anything::Dice;
 use touched::{allowed, changed, leaves, owned, show};
 
-/// Patched for a host of which nothing is known.
+/// Patches for an unknown host.
 fn patch(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -29,7 +29,7 @@ fn patch(
     patch_on(document, adjustment, &HostFacts::default())
 }
 
-/// A container of which every plugin answered something, and what of it was taken.
+/// A container for which every plugin gave a response, and the accepted parts.
 struct Story {
     original: api::Container,
     accepted: Vec<api::CreateContainerResponse>,
@@ -45,7 +45,7 @@ fn story(bytes: &[u8]) -> Story {
     let mut accepted = Vec::new();
     for plugin in ["10-a", "20-b", "30-c", "40-d"] {
         let mut answer: api::CreateContainerResponse = dice.message();
-        // Where a container is created, most plugins have nothing to say of others.
+        // When a container is created, most plugins do not update others.
         answer.update.retain(|update| update.container_id != "c0");
         if let Ok(next) = creation.clone().answer(plugin, &Rights::default(), answer.clone()) {
             creation = next;
@@ -55,7 +55,7 @@ fn story(bytes: &[u8]) -> Story {
     Story { original, accepted, merged: creation.finish() }
 }
 
-/// A bundle that has something of everything; marks stand where no plugin reaches.
+/// A bundle with values of every kind; marks are in places that no plugin reaches.
 const BUNDLE: &str = r#"{"x\u002d1":1E+2, "ociVersion":"1.2.0",
  "process":{"x\u002d2" : [ ],"args":["sh"],"env":["A=0","C\u003d0"],"cwd":"/","oomScoreAdj":1,
   "rlimits":[{"type":"RLIMIT_CORE","hard":1,"soft":1}],"x\u002d3":-0},
@@ -72,7 +72,7 @@ const BUNDLE: &str = r#"{"x\u002d1":1E+2, "ociVersion":"1.2.0",
   "maskedPaths":["/x\u002de"]},"x\u002df":{}}
 "#;
 
-/// The marks, in order, with what follows each up to the end of its entry.
+/// The marks, in order, each with the text up to the end of its entry.
 const MARKS: [&str; 14] = [
     r#""x\u002d1":1E+2"#,
     r#""x\u002d2" : [ ]"#,
@@ -90,7 +90,7 @@ const MARKS: [&str; 14] = [
     r#""x\u002df":{}"#,
 ];
 
-/// What [`patch`] alone can apply: the rest needs the host's files.
+/// The part that [`patch`] alone can apply: the rest needs the host's files.
 fn without_names(adjust: &api::ContainerAdjustment) -> api::ContainerAdjustment {
     let mut adjust = adjust.clone();
     adjust.CDI_devices.clear();
@@ -117,7 +117,7 @@ proptest! {
         for leaf in leaves(&reply) {
             prop_assert!(wanted.contains(&leaf), "{} was made up of {:?}", leaf, accepted);
         }
-        // A container names what it has as an adjustment does.
+        // A container names its values as an adjustment does.
         let mut known: BTreeSet<String> = leaves(&original);
         known.extend(accepted.iter().flat_map(|answer| leaves(&*answer.adjust)));
         for leaf in leaves(&merged.container) {
@@ -138,7 +138,7 @@ proptest! {
         let owners = merged.owners.to_flat("c0");
         let patched = match patch(BUNDLE.as_bytes(), &without_names(&merged.adjust)) {
             Ok(patched) => patched,
-            // Whoever is to blame can be found.
+            // The error names a plugin that caused it.
             Err(error) => {
                 let is_known = error.field().is_none_or(|field| owners.contains_key(field));
                 prop_assert!(is_known && !error.to_string().contains('\n'), "{}", error);
@@ -218,7 +218,7 @@ proptest! {
     }
 }
 
-/// Properties of nothing hold always: each field must be set somewhere, and applied often.
+/// A property of an empty set always holds, so each field must be set somewhere, and applied often.
 #[test]
 fn the_messages_reach_every_field_and_many_are_applied() {
     let mut runner = TestRunner::deterministic();

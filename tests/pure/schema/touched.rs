@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an adjustment says and what a document lost, told without the code under test: leaves of
-//! messages, the owners that an adjustment must have, and where an owner may change a bundle.
+//! The contents of an adjustment and the changes of a document, computed without the code under
+//! test: leaves of messages, the owners that an adjustment must have, and the places of a bundle
+//! that an owner may change.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use nri_runc::plugin::api;
 use protobuf::MessageFull;
 use serde_json::Value;
 
-/// Fields that are owned as a whole, and where they stand in an adjustment.
+/// Fields that are owned as a whole, and their places in an adjustment.
 const SIMPLE: [(&str, &str); 30] = [
     ("/hooks", "OciHooks"),
     ("/args", "Args"),
@@ -40,11 +41,11 @@ const SIMPLE: [(&str, &str); 30] = [
     ("/linux/rdt/schemata", "RdtSchemata"),
     ("/linux/rdt/enableMonitoring", "RdtEnableMonitoring"),
     ("/linux/memoryPolicy", "MemoryPolicy"),
-    // Not a field of its own: it takes all three.
+    // Not a separate field: it takes all three.
     ("/linux/rdt/remove", ""),
 ];
 
-/// Fields that are owned key by key, and whether a dash before the key is a removal.
+/// Fields that are owned by key, and whether a dash before the key is a removal.
 const KEYED: [(&str, &str, &str, bool); 11] = [
     ("/annotations", "", "Annotations", true),
     ("/mounts", "destination", "Mounts", true),
@@ -68,8 +69,8 @@ fn json<M: MessageFull>(message: &M) -> Value {
     serde_json::from_str(&protobuf_json_mapping::print_to_string(message).unwrap()).unwrap()
 }
 
-/// Every value of a message with the way to it, list positions left out. A variable is the text
-/// that containers have, and what stands at the marker of a map is left out.
+/// Every value of a message with its path, without list positions. A variable has the text of
+/// containers, and the value at the marker of a map is left out.
 pub(super) fn leaves<M: MessageFull>(message: &M) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     walk(&json(message), String::new(), &mut found);
@@ -84,7 +85,7 @@ fn walk(value: &Value, path: String, found: &mut BTreeSet<String>) {
             found.insert(format!("{path} {entry}"));
         }
         Value::Object(members) => {
-            // Parts that are always there say nothing by being empty.
+            // Parts that always exist show nothing by being empty.
             let parts = ["adjust", "hooks", "linux", "resources", "memory", "cpu"];
             if members.is_empty() && !parts.iter().any(|part| path.ends_with(part)) {
                 found.insert(format!("{path} {{}}"));
@@ -106,7 +107,7 @@ fn walk(value: &Value, path: String, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The owners that an adjustment must have, no more and no fewer.
+/// The exact owners that an adjustment must have.
 pub(super) fn owned(adjust: &api::ContainerAdjustment) -> BTreeSet<String> {
     let value = json(adjust);
     let mut owned = BTreeSet::new();
@@ -143,7 +144,7 @@ pub(super) fn owned(adjust: &api::ContainerAdjustment) -> BTreeSet<String> {
     owned
 }
 
-/// Where in a bundle an owner may change something.
+/// The places of a bundle that an owner may change.
 pub(super) fn allowed(owner: &str) -> &'static [&'static str] {
     match owner.split('[').next().unwrap_or_default() {
         "Annotations" => &["/annotations"],
@@ -153,7 +154,7 @@ pub(super) fn allowed(owner: &str) -> &'static [&'static str] {
         "DeviceRules" => &["/linux/resources/devices"],
         "Env" => &["/process/env"],
         "Args" => &["/process/args"],
-        // The swap limit follows a limit that comes without one.
+        // The swap limit follows a memory limit without one.
         "MemLimit" => &["/linux/resources/memory/limit", "/linux/resources/memory/swap"],
         "MemReservation" => &["/linux/resources/memory/reservation"],
         "MemSwapLimit" => &["/linux/resources/memory/swap"],
@@ -187,7 +188,7 @@ pub(super) fn allowed(owner: &str) -> &'static [&'static str] {
     }
 }
 
-/// Where two documents differ; what only one of them has is looked into as well.
+/// The places where two documents differ; a part that only one of them has is searched too.
 pub(super) fn changed(old: &Value, new: &Value) -> Vec<String> {
     let mut places = Vec::new();
     differ(Some(old), Some(new), String::new(), &mut places);

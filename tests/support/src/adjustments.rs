@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What scripted plugins most often set, as NRI's messages.
+//! The most common values of scripted plugins, as NRI's messages.
 
 use std::path::Path;
 
@@ -20,17 +20,17 @@ pub fn sets(key: &str, value: &str) -> Script {
     Adjustment::new().env(key, value).into()
 }
 
-/// A message that is written as NRI's JSON.
+/// A message from NRI's JSON.
 pub fn message<M: MessageFull>(json: &Value) -> M {
     protobuf_json_mapping::parse_from_str(&json.to_string()).unwrap()
 }
 
-/// A plugin that makes this adjustment, which is written as NRI's JSON.
+/// A plugin that makes this adjustment, which is NRI's JSON.
 pub fn adjusts(adjustment: &Value) -> Script {
     Script { adjust: message(adjustment), ..Script::default() }
 }
 
-/// A plugin that owns the number of processes.
+/// A plugin that owns the pids limit.
 pub fn limits_processes(limit: i64) -> Script {
     Adjustment::new().resources(Resources::new().pids_limit(limit)).into()
 }
@@ -44,7 +44,7 @@ fn resources_of(resources: &Value) -> api::LinuxResources {
     nri_runc::testing::describe::resources_from_json(resources.as_object().unwrap())
 }
 
-/// A plugin that sets these resources, in OCI's words, when a container is created.
+/// A plugin that sets these resources, in OCI's names, when a container is created.
 pub fn owns(resources: &Value) -> Script {
     Adjustment::new().resources(resources_of(resources)).into()
 }
@@ -54,13 +54,14 @@ pub fn bind_mount(source: &Path, destination: &str) -> Mount {
     Mount::of("bind", &source.display().to_string(), destination).option("bind").read_only()
 }
 
-/// 321 open files, no fewer: runc 1.1 may give a later process the hard limit as the soft one too.
+/// Exactly 321 open files: runc 1.1 may give a later process the hard limit as the soft one too.
 pub fn just_so_many_files(adjustment: Adjustment) -> Adjustment {
     adjustment.rlimit("RLIMIT_NOFILE", 321, 321)
 }
 
-/// An adjustment of every kind: a variable, 123 open files (321 on request), an annotation, CPU shares, 32 MiB of
-/// memory, the out-of-memory score 950, and one of the kernel's own devices (major 1) under another name.
+/// An adjustment with each kind of value: a variable, 123 open files (321 on request), an annotation, CPU shares,
+/// 32 MiB of memory, the out-of-memory score 950, and one of the kernel's own devices (major 1) under another
+/// name.
 pub fn every_kind(shares: u64, device: &str, minor: i64) -> Adjustment {
     Adjustment::new()
         .env("HELLO", "there")
@@ -71,12 +72,12 @@ pub fn every_kind(shares: u64, device: &str, minor: i64) -> Adjustment {
         .device(Device::character(device, 1, minor))
 }
 
-/// What a later process says of [`closed_device`]: mode, type and numbers of its node, and groups.
+/// Prints what a later process sees of [`closed_device`]: mode, type and numbers of its node, and groups.
 pub const LOOK_AT_CLOSED_DEVICE: &str =
     "/bin/busybox stat -c '%a %t:%T' /dev/closed; /bin/busybox id -G";
 
-/// A plugin that gives each container a CDI device, which is written below `dir` (`cdi`): a node
-/// that only root may open on the host, and the group 4400.
+/// A plugin that gives each container a CDI device, which is written below `dir` (`cdi`): a node that only root
+/// may open on the host, and the group 4400.
 pub fn closed_device(dir: &Path) -> Script {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     let node = dir.join("closed-node");
@@ -92,13 +93,13 @@ pub fn closed_device(dir: &Path) -> Script {
     Adjustment::new().cdi_device("example.org/closed=one").into()
 }
 
-/// An update of `container`, from resources in OCI's words.
+/// An update of `container`, from resources in OCI's names.
 pub fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
     Update::of(container).resources(resources_of(resources)).into()
 }
 
-/// An OCI hook that gives the container an address while its runtime creates it, as a network
-/// plugin would; `None` after saying why the test is skipped.
+/// An OCI hook that gives the container an address while its runtime creates it, as a network plugin would;
+/// `None` after printing why the test is skipped.
 pub fn gives_address(address: &str) -> Option<api::Hooks> {
     let is_there = |program: &str| {
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]

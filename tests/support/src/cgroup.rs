@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where this machine's cgroups are, for tests that lay files beside them or write them.
+//! The places of this machine's cgroups, for tests that create files beside them or write to them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,18 @@ pub fn is_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-/// Whether systemd is the first process, as `make vm-engines` has it: engines ask it for scopes.
+/// Whether systemd is the first process, as in `make vm-engines`: engines request scopes from it.
 pub fn has_systemd() -> bool {
     is_v2() && Path::new("/run/systemd/private").exists()
 }
 
-/// The hierarchy of version 2 beside those of version 1, if this machine has both: crun runs no container then.
+/// The hierarchy of version 2 beside those of version 1, if this machine has both: crun then runs no container.
 pub fn v2_beside_v1() -> Option<&'static str> {
     Some("/sys/fs/cgroup/unified").filter(|path| Path::new(path).exists())
 }
 
-/// Lines of a shell that give its mount namespace a `/run` of its own, with the sockets of systemd and its bus
-/// where they are. `$1` is a folder of its own.
+/// Lines of a shell script that give its mount namespace a private `/run`, with the sockets of systemd and its bus
+/// at their paths. `$1` is a private folder.
 pub const OWN_RUN: &str = r#"
 for dir in dbus systemd; do
     [ ! -d "/run/$dir" ] || { mkdir -p "$1/run/$dir" && mount --bind "/run/$dir" "$1/run/$dir"; }
@@ -30,7 +30,7 @@ for dir in dbus systemd; do
 done
 "#;
 
-/// The cgroup of an engine's pods, for a name without meaning: a slice where systemd is.
+/// The cgroup of an engine's pods, for an arbitrary name: a slice if systemd runs.
 pub fn of_engine(name: &str) -> String {
     if !has_systemd() {
         return format!("nri-runc-test-{name}");
@@ -51,12 +51,12 @@ pub fn below(cgroup: &str, name: &str) -> String {
     }
 }
 
-/// A cgroup as plugins receive it, which an engine with systemd names without its slash.
+/// A cgroup as plugins receive it; an engine with systemd omits its slash.
 pub fn in_message(cgroup: &str) -> String {
     format!("/{}", cgroup.trim_start_matches('/'))
 }
 
-/// The cgroup of a container of Docker or Podman as its document names it: `prefix` and `id` are the scope's name.
+/// The cgroup of a container of Docker or Podman in its document: `prefix` and `id` are the scope's name.
 pub fn in_document(parent: &str, (prefix, id): (&str, &str)) -> String {
     match prefix {
         _ if parent.ends_with(".slice") => format!("{parent}:{prefix}:{id}"),
@@ -65,8 +65,8 @@ pub fn in_document(parent: &str, (prefix, id): (&str, &str)) -> String {
     }
 }
 
-/// A file of a container's cgroup by its name on v1, in the words of v1: `prefix` and `id` are the
-/// scope's name below `parent`; without systemd only CRI-O's and Podman's cgroups have a prefix.
+/// A file of a container's cgroup by its name on v1, with the text of v1: `prefix` and `id` are the scope's name
+/// below `parent`; without systemd only CRI-O's and Podman's cgroups have a prefix.
 pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str, &str)) -> String {
     let scope = format!("{parent}/{prefix}-{id}.scope");
     let below = match prefix {
@@ -92,11 +92,11 @@ pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str,
     if file == "cpu.weight" { shares_of(&text) } else { text }
 }
 
-/// The shares of the tests, each with the weight that runc makes of it since 1.3.2.
+/// The shares of the tests, each with its weight by runc since 1.3.2.
 const SHARES: [(u64, u64); 8] =
     [(200, 29), (256, 35), (300, 39), (333, 42), (512, 59), (700, 75), (1000, 99), (1024, 100)];
 
-/// The shares of the tests of which the runc among the tools makes this weight.
+/// The shares of the tests that the runc among the tools converts to this weight.
 fn shares_of(weight: &str) -> String {
     let is_older = runc_is_older();
     let made = |(shares, newer): &(u64, u64)| {
@@ -107,20 +107,20 @@ fn shares_of(weight: &str) -> String {
     found.map_or_else(|| format!("weight {weight}"), |(shares, _)| shares.to_string())
 }
 
-/// Whether it is Debian's, with the formula of before.
+/// Whether it is Debian's, with the earlier formula.
 fn runc_is_older() -> bool {
     let tools = crate::tools::find(&["runc"]).expect("a container was run");
     let said = std::process::Command::new(tools.join("runc")).arg("--version").output().unwrap();
     said.stdout.starts_with(b"runc version 1.1.")
 }
 
-/// The configuration with which the test that runs counts as kubelet: what it writes is a resize.
+/// The configuration by which the running test counts as kubelet: its writes are a resize.
 pub fn test_is_kubelet() -> String {
     let program = std::env::current_exe().unwrap();
     format!("[kubernetes]\nkubelet = [\"{}\"]\n", program.display())
 }
 
-/// Where the memory controller is mounted, and its file that limits a pod.
+/// The mount point of the memory controller, and the file that limits a pod.
 pub fn memory_limit() -> (PathBuf, &'static str) {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounts = text.lines().filter_map(|line| line.split_once(" - "));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two tellings of the same pod, field by field. Process ids and times become words; everything
-//! else is equal, or stands in the table of `docs/compatibility.md`.
+//! Compares two accounts of the same pod, field by field. PIDs and times become words; every other
+//! value is equal, or is in the table of `docs/compatibility.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Event, container and number in that order: the same event of the same container.
 pub type Told = BTreeMap<String, Value>;
 
-/// A row of the table of differences that are meant.
+/// A row of the table of intended differences.
 #[derive(Debug)]
 pub struct Meant {
     engine: String,
@@ -30,16 +30,16 @@ pub fn meant(page: &str) -> Vec<Meant> {
     rows.collect()
 }
 
-/// What a row's engine ends with, where recordings need none of it.
+/// The suffix of a row's engine if recordings do not need the row.
 const LIVE: &str = " live";
 
 impl Meant {
-    /// Whether it is for a comparison with a running engine alone, whose timing differs.
+    /// Whether it applies only to a comparison with a running engine, whose timing differs.
     pub fn is_live(&self) -> bool {
         self.engine.ends_with(LIVE)
     }
 
-    /// Whether it is for a comparison with this running engine alone.
+    /// Whether it applies only to a comparison with this running engine.
     pub fn is_of(&self, engine: &str) -> bool {
         self.is_live() && self.engine == engine
     }
@@ -56,12 +56,12 @@ impl Meant {
     }
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Result {
     pub native: usize,
     pub equal: usize,
-    /// Fields that differ, are absent or are more than the engine says, and are not meant to.
+    /// Fields that differ, are absent or are additional, without an intended difference.
     pub wrong: Vec<String>,
     pub absent: Vec<String>,
     pub more: Vec<String>,

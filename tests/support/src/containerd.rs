@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real containerd, 1.6 or 2.x, with private root, state, sockets and cgroup, for whoever drives
-//! it through its CRI (`cri.rs`). No registry is asked, no network is made. It is stopped by pid
-//! and everything of it is unmounted and removed when it goes.
+//! A real containerd, 1.6 or 2.x, with private root, state, sockets and cgroup, controlled through
+//! its CRI (`cri.rs`). No registry is contacted, no network is created. It is stopped by PID, and
+//! all its mounts and files are removed on drop.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use tonic::transport::Channel;
 use crate::cri::generated::runtime_service_client::RuntimeServiceClient;
 use crate::{cri, leftovers, registry};
 
-/// What kind of containerd.
+/// The properties of a containerd.
 pub struct Setup<'a> {
-    /// A folder of its own, which is there.
+    /// A private folder, which exists.
     pub dir: &'a Path,
     /// The folder of containerd, its shim and ctr.
     pub programs: &'a Path,
     pub busybox: &'a Path,
-    /// What its shims call.
+    /// The program that its shims call.
     pub runtime: &'a Path,
-    /// What its shims and their runtime find in the environment.
+    /// The environment of its shims and their runtime.
     pub environment: Vec<(&'static str, OsString)>,
-    /// Whether its own NRI is there for plugins, on `nri.sock` in `dir`.
+    /// Whether its own NRI serves plugins, on `nri.sock` in `dir`.
     pub has_nri: bool,
     pub snapshotter: &'a str,
     /// The cgroup of its pods.
@@ -41,19 +41,19 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Starts it and gives it the image `localhost/busybox:1`.
+    /// Starts it and imports the image `localhost/busybox:1`.
     pub fn start(setup: &Setup<'_>) -> Self {
         Self::start_with(setup, &configuration(setup))
     }
 
-    /// The same with a configuration file of the test's own.
+    /// Likewise with a configuration file of the test.
     pub fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
         let it = Self::start_empty(setup, configuration);
         it.import_image(setup.busybox);
         it
     }
 
-    /// The same without an image, for an engine above it.
+    /// Likewise without an image, for an engine above it.
     pub fn start_empty(setup: &Setup<'_>, configuration: &str) -> Self {
         let file = setup.dir.join("containerd.toml");
         nri_runc::testing::files::replace(&file, configuration.as_bytes()).unwrap();
@@ -69,7 +69,7 @@ impl Containerd {
         it
     }
 
-    /// Runs it with the configuration file as it is, until it answers.
+    /// Runs it with the existing configuration file, until it responds.
     pub fn run(&mut self) {
         let mut log = std::fs::OpenOptions::new();
         let log = log.create(true).append(true).open(self.dir.join("containerd.log")).unwrap();
@@ -92,7 +92,7 @@ impl Containerd {
         }
     }
 
-    /// Ends it; its shims live on.
+    /// Stops it; its shims keep running.
     pub fn stop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
@@ -110,7 +110,7 @@ impl Containerd {
         &self.cgroup
     }
 
-    /// `ctr` with these words, in a namespace of containerd's.
+    /// Runs `ctr` with these words, in a namespace of containerd.
     pub fn ctr_in(&self, namespace: &str, words: &[&str]) -> std::io::Result<Output> {
         let mut command = command(&self.programs.join("ctr"));
         command.arg("--address").arg(self.dir.join("containerd.sock"));
@@ -127,11 +127,11 @@ impl Containerd {
         let image = self.dir.join("image");
         registry::pack(&image, busybox);
         let tar = image.join("image.tar").display().to_string();
-        // From 2.0 on containerd would unpack for a platform and a snapshotter that it guesses.
+        // Since 2.0 containerd would unpack for a platform and a snapshotter that it guesses.
         let is_there = self.ctr(&["images", "import", "--local", &tar])
             || self.ctr(&["images", "import", &tar]);
         assert!(is_there, "{}", self.log_tail());
-        // The CRI plugin learns of images by events; a moment passes.
+        // The CRI plugin receives images by events, a moment later.
         std::thread::sleep(Duration::from_millis(300));
     }
 
@@ -209,7 +209,7 @@ fn command(program: &Path) -> Command {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.stop();
-        // Shims have our private folder on their command line; what they left is in our cgroups.
+        // Shims have the private folder on their command line; their leftovers are in its cgroups.
         leftovers::clear(&self.dir.display().to_string(), self.cgroup());
     }
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads the command lines of `fixtures/argv/*.txt`.
 //!
-//! One case per line: the words, ` => `, and what they say. Words are separated by blanks; a
-//! word with a blank in it, an empty one and `=>` itself stand in double quotes; `\xff`, `\n`,
-//! `\t`, `\"` and `\\` are escapes everywhere. A line that begins with `by stdin:` belongs to the
-//! case above it. `#` begins a comment line. Absent facts are not named: a case that says
-//! `verb=state at=1 id=c1` claims that there is no root, no bundle and so on.
+//! One case per line: the words, ` => `, and their meaning. Words are separated by blanks; a word
+//! with a blank in it, an empty one and `=>` itself are in double quotes; `\xff`, `\n`, `\t`, `\"`
+//! and `\\` are escapes everywhere. A line that begins with `by stdin:` belongs to the case above
+//! it. `#` begins a comment line. Absent facts are not named: a case with `verb=state at=1 id=c1`
+//! claims that there is no root, no bundle and so on.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// One command line and what it means.
+/// One command line and its meaning.
 #[derive(Debug)]
 pub struct Case {
     /// The file's name, without its folder.
@@ -20,7 +20,7 @@ pub struct Case {
     pub line: usize,
     /// The words, with `argv[0]`.
     pub argv: Vec<OsString>,
-    /// What [`read`](nri_runc::testing::argv::read) finds, as written.
+    /// The result of [`read`](nri_runc::testing::argv::read), as written.
     pub want: String,
     /// For an update: the words that take the resources from standard input.
     pub by_stdin: Option<Vec<OsString>>,
@@ -64,7 +64,7 @@ fn load_file(path: &Path) -> Vec<Case> {
     cases
 }
 
-/// Whether a line holds no case.
+/// Whether a line has no case.
 pub fn is_comment(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with('#')
 }
@@ -86,7 +86,7 @@ pub fn halves(line: &str) -> (&str, &str) {
     (left.trim_end(), right.trim())
 }
 
-/// Takes a line's words apart.
+/// Splits a line into words.
 pub fn words(text: &str) -> Vec<OsString> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The NRI cases of the CRI's own suite, critest of cri-tools. They take minutes, so that they are run only
-//! where CRITEST names the program: by `make interop` and `make engines`.
+//! The NRI cases of critest, the CRI validation suite of cri-tools. They take minutes, so they run only if
+//! CRITEST names the program: in `make interop` and `make engines`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::skip;
 /// disconnects its plugin.
 pub const TIMEOUT: &str = "plugin_request_timeout = \"10s\"";
 
-/// What each case came to, by its name: `passed`, `failed`, `skipped`.
+/// The result of each case, by its name: `passed`, `failed`, `skipped`.
 pub type Results = BTreeMap<String, String>;
 
-/// The program; `None` after saying why the test is skipped.
+/// The program; `None` after printing why the test is skipped.
 pub fn program() -> Option<PathBuf> {
     let named = std::env::var_os("CRITEST").map(PathBuf::from).filter(|path| path.exists());
     if named.is_none() {
@@ -26,14 +26,14 @@ pub fn program() -> Option<PathBuf> {
     named
 }
 
-/// An engine, as the suite is told of it.
+/// The properties of an engine that the suite needs.
 pub struct Engine<'a> {
     /// The socket of its CRI, and that of plugins.
     pub cri: &'a Path,
     pub nri: &'a Path,
     /// The empty string is its default.
     pub handler: &'a str,
-    /// What `registry` serves.
+    /// The image that `registry` serves.
     pub image: &'a str,
 }
 

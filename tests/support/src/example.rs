@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sample programs that tests run. `cargo test --test X` builds none of them and leaves stale
-//! ones where they are, so each test program has them built once, before it uses the first.
+//! The sample programs that tests run. `cargo test --test X` builds none of them and keeps stale
+//! ones, so each test program builds them once, before the first use.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// What cargo built.
+/// The result of the build.
 pub(crate) struct Built {
     /// The samples.
     folder: PathBuf,
-    /// The library that plugins are written with; none in a guest.
+    /// The library for plugins; `None` in a guest.
     pub(crate) nri_plugin: Option<PathBuf>,
 }
 
-/// The built sample program `name`, as the sources have it now.
+/// The sample program `name`, built from the current sources.
 pub fn example(name: &str) -> PathBuf {
     let program = built().folder.join(name);
     assert!(program.exists(), "cargo build --examples makes no {}", program.display());
@@ -33,12 +33,12 @@ fn build() -> Built {
     let binary = crate::program::nri_runc();
     let (folder, target) = (binary.parent().unwrap(), binary.ancestors().nth(2).unwrap());
     let profile = folder.file_name().and_then(|name| name.to_str()).unwrap();
-    // cargo calls one profile by another name than its folder.
+    // The folder of cargo's profile `dev` is named `debug`.
     let profile = if profile == "debug" { "dev" } else { profile };
     let folder = folder.join("examples");
     let cargo = Path::new(env!("CARGO"));
     if !cargo.exists() {
-        // A guest has what was built for it, and nothing to build with.
+        // A guest has programs that were built for it, and no compiler.
         return Built { folder, nri_plugin: None };
     }
     let output = std::process::Command::new(cargo)

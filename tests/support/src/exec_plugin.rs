@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin of the extension, as a closure: what it answers to execs, and what it was sent.
+//! A plugin of the extension, as a closure: its responses to execs, and the received requests.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use nri_plugin::{
 
 use crate::play::on_a_thread;
 
-/// What a plugin does with an exec.
+/// The response of a plugin to an exec.
 #[derive(Clone)]
 pub enum ExecAnswer {
     Adjust(ExecAdjustment),
@@ -31,18 +31,18 @@ pub enum ExecAnswer {
     LeaveLater(Arc<Notify>),
 }
 
-/// A plugin that takes part in execs.
+/// A plugin that handles execs.
 #[derive(Clone)]
 pub struct ExecPlugin {
     events: Vec<ExtensionEvent>,
     answer: Option<ExecAnswer>,
     rejects: Option<&'static str>,
     policy: Option<api::FailurePolicy>,
-    /// Never answers notifications, nor Shutdown.
+    /// Never answers notifications or Shutdown.
     hangs_otherwise: bool,
-    /// What it sets where the engine updates a container.
+    /// The shares that it sets when the engine updates a container.
     pub shares: Option<u64>,
-    /// Requests as they came, oldest first.
+    /// The received requests, oldest first.
     pub execs: Arc<Mutex<Vec<ExecContainerRequest>>>,
     pub validated: Arc<Mutex<Vec<ValidateExecRequest>>>,
     pub posts: Arc<Mutex<Vec<PostExecRequest>>>,
@@ -65,17 +65,17 @@ impl ExecPlugin {
         }
     }
 
-    /// One that answers ExecContainer so.
+    /// A plugin that answers ExecContainer so.
     pub fn answering(answer: ExecAnswer) -> Self {
         Self { answer: Some(answer), ..Self::subscribed(&[ExtensionEvent::EXEC_CONTAINER]) }
     }
 
-    /// One that validates execs, and rejects all of them with a reason.
+    /// A plugin that validates execs, and rejects all of them with a reason.
     pub fn validating(rejects: Option<&'static str>) -> Self {
         Self { rejects, ..Self::subscribed(&[ExtensionEvent::VALIDATE_EXEC]) }
     }
 
-    /// It declares that its silence refuses.
+    /// Declares that its missing response refuses.
     #[must_use]
     pub fn protecting(mut self) -> Self {
         self.policy = Some(api::FailurePolicy {
@@ -86,14 +86,14 @@ impl ExecPlugin {
         self
     }
 
-    /// It never answers a notification, nor Shutdown.
+    /// Never answers a notification or Shutdown.
     #[must_use]
     pub fn hanging_otherwise(mut self) -> Self {
         self.hangs_otherwise = true;
         self
     }
 
-    /// Runs it until its connection ends, once it takes part.
+    /// Runs it until its connection ends; returns once it is synchronized.
     pub fn connect(&self, socket: PathBuf, id: &str) -> PluginHandle {
         let plugin = Plugin::new(id, self.clone()).unwrap().socket(socket).reconnect(false);
         let handle = plugin.handle();

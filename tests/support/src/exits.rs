@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that exit in known ways, and which exit codes a plugin received. Where the kernel reports none
+//! Containers that exit in known ways, and the exit codes that a plugin received. If the kernel reports none
 //! (before Linux 6.15) the engine does; a code may be unknown, never wrong.
 
 use std::sync::{Arc, Mutex};
 
 use crate::Script;
 
-/// The last event of a container, by which its code has to be known.
+/// The last event of a container, in which its code must be known.
 const REMOVED: &str = "RemoveContainer";
 
-/// How a container exits.
+/// The way in which a container exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Code(u64),
@@ -26,7 +26,7 @@ impl Exit {
         }
     }
 
-    /// Its command for a shell, where memory is limited.
+    /// Its command for a shell, in a container with limited memory.
     pub fn command(self) -> String {
         match self {
             Self::Code(code) => format!("exit {code}"),
@@ -36,8 +36,8 @@ impl Exit {
     }
 }
 
-/// Twenty, or as many as `EXITS` says: of twenty four are killed and two use up their memory; the codes
-/// of the others differ from one to the next, and from one run to the next.
+/// Twenty, or the number in `EXITS`: of twenty, four are killed and two exhaust their memory; the codes of the
+/// others differ from one to the next, and from one run to the next.
 pub fn list() -> Vec<Exit> {
     let count = std::env::var("EXITS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
     let start = u64::from(std::process::id());
@@ -57,12 +57,12 @@ pub fn name(number: usize) -> String {
 /// An event, its container, and the exit code if it was known.
 type Event = (String, String, Option<u64>);
 
-/// What a plugin received of each exit.
+/// The events that a plugin received of each exit.
 #[derive(Clone, Default)]
 pub struct Received(Arc<Mutex<Vec<Event>>>);
 
 impl Received {
-    /// The plugin's part.
+    /// The plugin's script.
     pub fn script(&self) -> Script {
         let list = Arc::clone(&self.0);
         let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
@@ -83,7 +83,7 @@ impl Received {
         Script { hears: Some(Arc::new(hears)), ..Script::default() }
     }
 
-    /// Number and code of each container that `event` was about.
+    /// Number and code of each container in an `event`.
     fn of(&self, event: &str) -> Vec<(usize, Option<u64>)> {
         let all = self.0.lock().unwrap();
         let of = all.iter().filter(|(what, ..)| what == event);
@@ -91,7 +91,7 @@ impl Received {
             .collect()
     }
 
-    /// How many of the containers have had this event.
+    /// The number of containers that have had this event.
     pub fn count(&self, event: &str) -> usize {
         self.of(event).len()
     }

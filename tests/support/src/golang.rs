@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds the Go programs of `tests/interop`, on the official Go packages of NRI, where Go is
-//! there; it never fetches Go itself.
+//! Builds the Go programs of `tests/interop`, on the official Go packages of NRI, if Go is installed; it never fetches
+//! Go itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::skip;
 /// `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`. Without a Go of at least 1.24, and where the Go packages
 /// cannot be fetched, the test is skipped; under CI it fails.
 pub fn program(name: &str) -> Option<PathBuf> {
-    // One at a time: two tests may want the same file.
+    // One at a time, because two tests may need the same file.
     static BUILDING: Mutex<()> = Mutex::new(());
     let program = crate::program::scratch().join(name);
     let version = Command::new("go").arg("version").output();
@@ -47,7 +47,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Where the source of a program is, and how it is built there.
+/// The folder of a program's source, and the build command there.
 fn source(name: &str) -> (&'static str, Vec<String>) {
     if name == "cri" {
         return ("tests/interop/cri", vec![".".to_owned()]);
@@ -73,7 +73,7 @@ fn source(name: &str) -> (&'static str, Vec<String>) {
     (folder, vec![module, format!("-tags={tags}"), ".".to_owned()])
 }
 
-/// The copy of a folder whose module file requires this version.
+/// A copy of a folder whose module file requires this version.
 fn copy(folder: &Path, version: &str) -> PathBuf {
     let copy = crate::program::scratch().join(format!("runtime-{version}.source"));
     std::fs::create_dir_all(&copy).unwrap();

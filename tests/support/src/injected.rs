@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the tests of each engine inject, without a plugin, and the `exec` that they permit.
+//! The injections of the tests of each engine, without a plugin, and the `exec` that they permit.
 
 /// The file that is mounted, in the folder of the test's host.
 pub const FILE: &str = "corp.pem";
@@ -16,5 +16,5 @@ name = "cat alone"
 commands = ["!/bin/cat"]
 "#;
 
-/// What `cat /proc/1/environ /corp.pem` says inside of a container that sets `OWN=kept`.
+/// The output of `cat /proc/1/environ /corp.pem` inside a container that sets `OWN=kept`.
 pub const WANTED: [&str; 3] = ["SSL_CERT_FILE=/corp.pem", "OWN=kept", "from the node"];

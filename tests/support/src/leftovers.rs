@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an engine that was ended leaves behind: monitors of containers, mounts, cgroups. It ends
-//! and removes only what has the test's private folder or its cgroup in its name.
+//! Leftovers of a stopped engine: monitors of containers, mounts, cgroups. It ends and removes only
+//! objects with the test's private folder or its cgroup in their name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Folders that engines and libcni make whatever their configuration says.
+/// Folders that engines and libcni create whatever their configuration.
 const ENGINE_FOLDERS: [&str; 4] =
     ["/run/containerd", "/run/docker", "/opt/containerd", "/var/lib/cni"];
 
-/// How many engines this test program has, and which of the folders were absent before its first.
+/// The number of engines in this test program, and the folders that were absent before its first.
 static ENGINES: Mutex<(usize, Option<Vec<&str>>)> = Mutex::new((0, None));
 
-/// Held by an engine. With the last one of a test program go the folders that the machine did not have.
+/// Held by an engine. The last one of a test program removes the folders that the machine did not have.
 pub struct EngineFolders(());
 
 impl EngineFolders {
     pub fn hold() -> Self {
         let mut engines = ENGINES.lock().unwrap();
-        // Not again for a later engine: what a shim of an earlier one made after its removal is ours.
+        // Not again for a later engine: a folder that a shim of an earlier one created after its
+        // removal belongs to the tests.
         engines.1.get_or_insert_with(|| {
             let absent = ENGINE_FOLDERS.into_iter().filter(|folder| !Path::new(folder).exists());
             absent.collect()
@@ -38,7 +39,7 @@ impl Drop for EngineFolders {
     }
 }
 
-/// Clears up after an engine with all its state below `dir` and its containers below `cgroup`.
+/// Removes the leftovers of an engine with all its state below `dir` and its containers below `cgroup`.
 pub fn clear(dir: &str, cgroup: &str) {
     for _monitor_then_what_it_watched in 0..2 {
         for pid in processes(dir, cgroup) {
@@ -64,7 +65,7 @@ pub fn clear(dir: &str, cgroup: &str) {
     }
 }
 
-/// Where this shim of containerd listens, outside of its folder; one that is killed leaves it behind.
+/// The socket of this shim of containerd, outside of its folder; a killed shim leaves it behind.
 pub fn shim_sockets(pid: i32) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -79,7 +80,7 @@ pub fn shim_sockets(pid: i32) -> Vec<PathBuf> {
     sockets.collect()
 }
 
-/// Those whose command line names the folder or that are in the cgroup.
+/// The processes whose command line names the folder or that are in the cgroup.
 pub fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
@@ -94,7 +95,7 @@ pub fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
     pids.filter(is_left).collect()
 }
 
-/// Removes a folder whose folders have no file but sockets, which a killed monitor leaves.
+/// Removes a folder that contains only folders and sockets, which a killed monitor leaves.
 fn remove(dir: &Path) {
     use std::os::unix::fs::FileTypeExt;
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -107,7 +108,7 @@ fn remove(dir: &Path) {
     let _gone = std::fs::remove_dir(dir);
 }
 
-/// The cgroups below this one, wherever they are.
+/// The cgroups below this one, in every hierarchy.
 pub fn cgroups(cgroup: &str) -> Vec<PathBuf> {
     let tops = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
     let tops = tops.map(|top| top.path()).chain([Path::new("/sys/fs/cgroup").to_owned()]);

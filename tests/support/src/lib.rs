@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the tests and benches share: private hosts with a daemon, scripted plugins, real engines
-//! and runtimes, and how a test is skipped. It has no test of its own and is never published.
+//! Code that the tests and benches share: private hosts with a daemon, scripted plugins, real
+//! engines and runtimes, and how a test is skipped. It has no test of its own and is never
+//! published.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
@@ -8,7 +9,7 @@
 
 use std::time::Duration;
 
-/// How long a test waits for something before it fails: guests without KVM are slow.
+/// Time for which a test waits before it fails: guests without KVM are slow.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 pub mod adjustments;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a call of the program came to, a process that ends with its test, and what it takes.
+//! The result of a call of the program, a process that ends with its test, and its resource usage.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -8,13 +8,13 @@ use nix::unistd::Pid;
 
 use crate::{TestHost, example};
 
-/// It succeeded; else its standard error is shown.
+/// Checks that it succeeded; otherwise its standard error is shown.
 #[track_caller]
 pub fn succeeds(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// It failed with one line that has all these words.
+/// Checks that it failed with one line that has all these words.
 #[track_caller]
 pub fn fails(output: &Output, words: &[&str]) {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -28,12 +28,12 @@ pub fn fails(output: &Output, words: &[&str]) {
 pub struct Started(pub Child);
 
 impl Started {
-    /// A plugin in a process of its own, `10-name`, which connects again whenever it is disconnected.
+    /// A plugin as a separate process, `10-name`, which reconnects whenever it is disconnected.
     pub fn plugin(host: &TestHost, id: &str) -> Self {
         Self::plugin_under(host, &[], id)
     }
 
-    /// The same, started by another program, whose words come first.
+    /// Likewise, started by another program, whose words come first.
     pub fn plugin_under(host: &TestHost, wrapped: &[&str], id: &str) -> Self {
         let program = example("event_logger").display().to_string();
         let socket = host.path("nri.sock").display().to_string();
@@ -70,7 +70,7 @@ impl Drop for Started {
     }
 }
 
-/// A number in the `status` of a process, that of kilobytes in `VmHWM` for instance.
+/// A number in the `status` of a process, such as the kilobytes in `VmHWM`.
 pub fn in_status(pid: impl std::fmt::Display, name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();

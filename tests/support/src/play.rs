@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins on threads of their own, and the handlers of plugins that do the same at every event.
+//! Plugins in separate threads, and handlers that do the same at every event.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nri_plugin::{Handler, RuntimeHandle, Stub};
 
-/// Runs this on a thread with a loop of its own.
+/// Runs this in a thread with a separate loop.
 pub fn on_a_thread<F: Future<Output = ()>>(
     work: impl FnOnce() -> F + Send + 'static,
 ) -> JoinHandle<()> {
@@ -30,8 +30,8 @@ pub async fn reach(socket: &Path) -> tokio::net::UnixStream {
     tokio::net::UnixStream::connect(socket).await.unwrap()
 }
 
-/// Connects a handler as `id`, for as long as its connection lasts. Where it is refused, the test waits for it in
-/// vain and says so.
+/// Connects a handler as `id`, for as long as its connection lasts. If it is refused, the test waits for it in vain and
+/// reports that.
 pub fn play(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) {
     let id = id.to_owned();
     on_a_thread(async move || {
@@ -42,7 +42,7 @@ pub fn play(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) {
     });
 }
 
-/// The same, once it has registered; its way to call the runtime.
+/// Likewise, once it has registered; returns its handle to call the runtime.
 pub fn play_registered(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) -> RuntimeHandle {
     let (id, (sender, receiver)) = (id.to_owned(), std::sync::mpsc::channel());
     on_a_thread(async move || {
@@ -53,9 +53,9 @@ pub fn play_registered(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) -> 
     receiver.recv().unwrap()
 }
 
-/// Makes a type a plugin that calls its `act` at every event: with the context, the event and the name of the
-/// container or the pod. It returns what an answer to CreateContainer may contain, of which other events take what they
-/// may answer. The rest of the handler follows the type.
+/// Makes a type a plugin that calls its `act` at every event: with the context, the event and the name of the container
+/// or the pod. It returns the content of a response to CreateContainer, of which other events take the permitted parts.
+/// The rest of the handler follows the type.
 #[macro_export]
 macro_rules! acts_at_every_event {
     ($type:ty { $($rest:tt)* }) => {

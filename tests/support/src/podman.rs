@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman, unpacked and not installed, on a host of its own: a mount namespace in which `/etc`,
-//! `/run`, `/var/lib` and `/dev/shm` are this test's. So everything lies at the paths that the
-//! documentation names, and the machine's own Podman, if there is one, is not seen. It goes away
-//! with the test, even with one that is killed.
+//! Podman, unpacked and not installed, on a private host: a mount namespace with separate `/etc`,
+//! `/run`, `/var/lib` and `/dev/shm`, so that every file is at its documented path, and the
+//! machine's own Podman is not visible. It ends with the test, even with one that is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 use crate::real_runtime::RealRuntime;
 use crate::{Script, cgroup, is_synchronized, scripted_plugin, skip, tools, wait_until};
 
-/// What the namespace holds; it lives as long as its standard input.
+/// A process that holds the namespace as long as its standard input is open.
 const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
@@ -30,7 +29,7 @@ touch "$1/held"
 exec cat
 "#;
 
-/// Somebody's own configuration, with the comments and the order of a hand.
+/// An operator's configuration, with comments and a handwritten order.
 const CONTAINERS: &str = r#"# Ours. Ask ops before you change it.
 [containers]
 default_ulimits = [ "nofile=1024:1024",   "nproc=1024:1024" ] # the house limits
@@ -63,7 +62,7 @@ pub struct PodmanHost {
 }
 
 impl PodmanHost {
-    /// `more` are lines of our configuration. `None` after saying why the test is skipped.
+    /// `more` has lines of nri-runc's configuration. `None` after printing why the test is skipped.
     pub fn new(more: &str) -> Option<Self> {
         let tools = tools::find(&["busybox", "conmon", "podman", "runc"])?;
         let temp = tempfile::tempdir().unwrap();
@@ -107,8 +106,8 @@ impl PodmanHost {
         Some(host)
     }
 
-    /// The program for networks, of which newer versions start nothing without, and the network that
-    /// `kube play` would have it make even for a pod that has the host's. Nobody asks it for more.
+    /// The program for networks, which newer versions need to start, and the network that `kube
+    /// play` would create with it even for a pod with the host's. It is not used further.
     fn stand_in_for_netavark(&self) {
         std::fs::create_dir(self.path("helpers")).unwrap();
         crate::program::put(&self.path("helpers/netavark"), b"#!/bin/sh\nexit 1\n");
@@ -165,7 +164,7 @@ impl PodmanHost {
         self.real.cgroup("").trim_end_matches('/').to_owned()
     }
 
-    /// Any program on that host. Output goes through files: conmon may keep a pipe open.
+    /// Runs a program on that host. Output goes through files, because conmon may keep a pipe open.
     pub fn call(&self, program: &Path, words: &[&str]) -> Output {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         let (out, err) = (self.path(&format!("out{number}")), self.path(&format!("err{number}")));
@@ -186,14 +185,14 @@ impl PodmanHost {
         self.call(&self.tools.join("podman"), words)
     }
 
-    /// Podman goes on beside the test.
+    /// Runs Podman in the background.
     pub fn spawn_podman(&self, words: &[&str]) -> Child {
         let mut call = self.inside(&self.tools.join("podman"));
         call.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         call.spawn().unwrap()
     }
 
-    /// Podman does that; what it says.
+    /// Runs Podman successfully; returns its output.
     #[track_caller]
     pub fn good(&self, words: &[&str]) -> String {
         let output = self.podman(words);
@@ -202,7 +201,7 @@ impl PodmanHost {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Podman does not, and says all of `wanted`.
+    /// Runs Podman, which fails with all of `wanted`.
     #[track_caller]
     pub fn bad(&self, words: &[&str], wanted: &[&str]) -> Output {
         let output = self.podman(words);
@@ -224,8 +223,8 @@ impl PodmanHost {
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
-    /// The program under test, at a path of this host's: conmon's command line names it, and all
-    /// hosts share their processes.
+    /// The program under test, at a path of this host: conmon's command line names it, and all hosts
+    /// share their processes.
     pub fn program(&self) -> PathBuf {
         self.path("nri-runc")
     }
@@ -243,7 +242,7 @@ impl PodmanHost {
         self.daemon = Some(daemon);
     }
 
-    /// Ends the daemon without a warning.
+    /// Kills the daemon.
     pub fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
@@ -264,7 +263,7 @@ impl PodmanHost {
         told
     }
 
-    /// Waits for something; then it shows what the daemon knows and said.
+    /// Waits for a condition; on failure it shows the daemon's state and log.
     #[track_caller]
     pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let deadline = Instant::now() + crate::PATIENCE;
@@ -282,7 +281,7 @@ impl PodmanHost {
     }
 }
 
-/// A file to write to, at its end.
+/// Opens a file to append to it.
 fn file(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
@@ -307,8 +306,8 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     let write = |name: &str, text: &str| {
         nri_runc::testing::files::replace(&etc.join(name), text.as_bytes()).unwrap();
     };
-    // conmon gives the program that it runs at the end no environment, so the libraries that come
-    // with Podman are in the dynamic linker's list.
+    // conmon runs its final program without an environment, so the libraries of Podman are in the
+    // dynamic linker's list.
     let libraries = tools.join("../lib");
     let others = std::fs::read_dir("/etc/ld.so.conf.d").into_iter().flatten().flatten();
     let others = others.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
@@ -326,7 +325,7 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     );
     let [top, nri, tables] = crate::test_host::tables_of(more);
     let dir = dir.display();
-    // A guest without KVM is slow: no wrapper gives the daemon up there.
+    // A guest without KVM is slow: no wrapper may give up the daemon there.
     let patience = if cgroup::has_systemd() { "debug.silence = \"60s\"\n" } else { "" };
     write(
         "nri-runc/config.toml",

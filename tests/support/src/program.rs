@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where things are that cargo tells only to the test crates themselves: the program under test,
-//! the project's folder, a folder for what tests build.
+//! Paths that cargo gives only to the test crates: the program under test, the project's folder, a
+//! folder for test builds.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The program under test: what `NRI_RUNC_BINARY` names (in a guest), else what cargo built for
-/// the tests that run.
+/// The program under test: the one that `NRI_RUNC_BINARY` names (in a guest), else the one that
+/// cargo built for the running tests.
 pub fn nri_runc() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -23,16 +23,16 @@ pub fn nri_runc() -> &'static Path {
     })
 }
 
-/// Puts a program at this path in one step. A child process writes it: a file that this process has
-/// open for writing is inherited by the children of other tests, and cannot be executed meanwhile.
+/// Writes a program to this path in one step. A child process writes it: children of other tests
+/// inherit a file that this process has open for writing, and meanwhile it cannot be executed.
 pub fn put(path: &Path, bytes: impl AsRef<[u8]>) {
     put_with(path, bytes, 0o755);
 }
 
-/// The same with another mode, and with its folder.
+/// Likewise with another mode, and with its folder.
 pub fn put_with(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    // Hidden until it is whole: the folder may be one whose programs are launched.
+    // Hidden until it is complete, because programs in the folder may be launched.
     let script =
         "new=${1%/*}/.${1##*/}.new; cat >\"$new\" && chmod $2 \"$new\" && mv \"$new\" \"$1\"";
     let mut shell = std::process::Command::new("sh");
@@ -42,7 +42,7 @@ pub fn put_with(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) {
     assert!(shell.wait().unwrap().success(), "{} cannot be written", path.display());
 }
 
-/// Copies a file, a program possibly, in one step; by a child process, as `put`.
+/// Copies a file, possibly a program, in one step; by a child process, like `put`.
 pub fn copy(from: &Path, to: &Path) {
     put(to, std::fs::read(from).unwrap());
 }
@@ -53,7 +53,7 @@ pub fn project() -> &'static Path {
     here.ancestors().nth(2).expect("this crate is in tests/support")
 }
 
-/// A folder below cargo's for what tests build; it outlives them.
+/// A folder below cargo's for test builds; it outlives them.
 pub(crate) fn scratch() -> PathBuf {
     let scratch = profile().parent().map_or_else(std::env::temp_dir, |target| target.join("tmp"));
     std::fs::create_dir_all(&scratch).unwrap();

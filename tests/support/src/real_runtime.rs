@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real runtime (runc, crun) with all that its containers need: a busybox root file system,
-//! documents for it, cgroups of its own. When it is dropped, its containers and their cgroups go.
+//! A real runtime (runc, crun) with everything that its containers need: a busybox root file
+//! system, documents, separate cgroups. On drop, its containers and their cgroups are removed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,13 +16,13 @@ pub struct RealRuntime {
 }
 
 impl RealRuntime {
-    /// Makes it in `dir`, where `root` is to be the runtime's state directory; `None` after
-    /// saying why the test is skipped.
+    /// Prepares it in `dir`, where `root` will be the runtime's state directory; `None` after
+    /// printing why the test is skipped.
     pub fn new(dir: &Path) -> Option<Self> {
         Self::with(dir, "runc")
     }
 
-    /// The same with another runtime.
+    /// Likewise with another runtime.
     pub fn with(dir: &Path, runtime: &str) -> Option<Self> {
         let tools = tools::find(&["busybox", runtime])?;
         let rootfs = dir.join("rootfs");
@@ -37,7 +37,7 @@ impl RealRuntime {
         Some(Self { dir: dir.to_owned(), runc: tools.join(runtime) })
     }
 
-    /// Has another program as the runtime from now on.
+    /// Uses another program as the runtime from now on.
     pub fn becomes(&mut self, program: &Path) {
         program.clone_into(&mut self.runc);
     }
@@ -47,7 +47,7 @@ impl RealRuntime {
         &self.runc
     }
 
-    /// A container's cgroup, as the document names it.
+    /// A container's cgroup, as in the document.
     pub fn cgroup(&self, id: &str) -> String {
         format!("{}/{id}", self.cgroups())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin that writes down all it hears, on whoever's NRI; and what it heard in a form in which
-//! two lives of the same pod can be compared: their ids become words.
+//! A plugin that records its events, on any NRI; and the events in a form in which two lifecycles
+//! of the same pod can be compared: their IDs become words.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,10 +17,10 @@ use serde_json::Value;
 use crate::compare::{self, Meant, Told};
 use crate::play::play;
 
-/// The events of a pod's life, each with its whole request.
+/// The events of a pod's lifecycle, each with its whole request.
 pub type Life = Vec<(String, Value)>;
 
-/// What it heard so far, in order.
+/// The events so far, in order.
 #[derive(Clone, Default)]
 pub struct Recorder {
     heard: Arc<Mutex<Life>>,
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// The containers that it was synchronized with.
+    /// The containers in its Synchronize.
     pub fn snapshot(&self, ids: &[(String, &str)]) -> Vec<Value> {
         let heard = self.heard.lock().unwrap();
         let parts = heard.iter().filter(|(event, _)| event == "Synchronize");
@@ -70,7 +70,7 @@ impl Recorder {
         containers.flatten().map(|container| plain(container.clone(), ids)).collect()
     }
 
-    /// All events of a pod's life, with the ids of the pod and of its containers as words.
+    /// All events of a pod's lifecycle, with the IDs of the pod and of its containers as words.
     pub fn life(&self, ids: &[(String, &str)]) -> Life {
         let heard = std::mem::take(&mut *self.heard.lock().unwrap());
         let events = heard.into_iter().filter(|(event, _)| is_of_a_life(event));
@@ -78,7 +78,7 @@ impl Recorder {
     }
 }
 
-/// Requests call their resources as recordings and the table of differences do.
+/// Renames a request's resources to the name in recordings and in the table of differences.
 fn as_recorded(mut request: Value) -> Value {
     let members = request.as_object_mut().unwrap();
     if let Some(resources) = members.remove("linux_resources") {
@@ -91,7 +91,7 @@ fn is_of_a_life(event: &str) -> bool {
     ALL_EVENTS.into_iter().any(|known| known.name() == event)
 }
 
-/// Without what no two lives have in common.
+/// Without values that differ in any two lifecycles.
 fn plain(value: Value, ids: &[(String, &str)]) -> Value {
     match value {
         Value::String(text) => Value::String(words(text, ids)),
@@ -111,7 +111,7 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
     for (id, word) in ids {
         text = text.replace(id, word);
     }
-    // Namespaces are named by a process, or by a random name of the engine's; so is a layer.
+    // Namespaces are named by a process, or by a random name of the engine; so is a layer.
     let is_random = |c: char| c.is_ascii_hexdigit() || c == '-';
     for (before, is_random) in [
         ("/proc/", (|c: char| c.is_ascii_digit()) as fn(char) -> bool),
@@ -131,7 +131,7 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
     text
 }
 
-/// Events by name, container and count, as the comparison wants them.
+/// Events by name, container and count, as the comparison needs them.
 fn told(life: &[(String, Value)]) -> Told {
     let mut told = Told::new();
     for (event, request) in life {
@@ -148,7 +148,7 @@ fn order(life: &[(String, Value)], of: &str) -> Vec<String> {
     events.map(|(event, _)| event.clone()).collect()
 }
 
-/// By its id, which is a word: not every engine gives the name.
+/// By its ID, which is a word: not every engine sends the name.
 fn subject(request: &Value) -> &str {
     match request["container"]["id"].as_str() {
         Some("APP") => "app",
@@ -158,7 +158,7 @@ fn subject(request: &Value) -> &str {
     }
 }
 
-/// What came of comparing two lives of a pod.
+/// The result of comparing two lifecycles of a pod.
 #[derive(Debug)]
 pub struct Compared {
     /// For the table in `docs/compatibility.md`.
@@ -168,7 +168,7 @@ pub struct Compared {
     pub used: BTreeSet<usize>,
 }
 
-/// A life as the engine's own NRI tells it, and as we tell it. The pod is called `name`.
+/// Compares a lifecycle by the engine's own NRI with one by nri-runc. The pod is named `name`.
 pub fn compare_lives(
     engine: &str,
     name: &str,
@@ -194,7 +194,7 @@ pub fn compare_lives(
 }
 
 /// Prints the lines, and fails for problems and for rows of `docs/compatibility.md` about this
-/// engine that no life needed.
+/// engine that no lifecycle needed.
 #[track_caller]
 pub fn assert_alike(engine: &str, lives: &[Compared], meant: &[Meant]) {
     let mut table =

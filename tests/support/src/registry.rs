@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The image of the tests, as `fixtures/images/busybox.sh` makes it, and a registry on loopback that serves
-//! it: as much of the distribution API as a pull asks for.
+//! The image of the tests, as `fixtures/images/busybox.sh` builds it, and a registry on loopback that
+//! serves it: the part of the distribution API that a pull uses.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Makes the image `localhost/busybox:1` in this new folder: `layout`, and the same as `image.tar`.
+/// Builds the image `localhost/busybox:1` in this new folder: `layout`, and the same as `image.tar`.
 pub fn pack(dir: &Path, busybox: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     let mut shell = Command::new("sh");
@@ -18,7 +18,7 @@ pub fn pack(dir: &Path, busybox: &Path) {
     assert!(shell.current_dir(dir).status().unwrap().success());
 }
 
-/// Serves a layout until the test's program ends. Returns the name of its image, with the port in it.
+/// Serves a layout until the test program exits. Returns the name of its image, with the port in it.
 pub fn serve(layout: PathBuf) -> String {
     let layout = Arc::new(layout);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -32,11 +32,11 @@ pub fn serve(layout: PathBuf) -> String {
     format!("localhost:{port}/busybox:1")
 }
 
-/// Answers one request; `None` where no other follows.
+/// Answers one request; `None` if no other follows.
 fn answer(mut stream: &TcpStream, layout: &Path) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     let Ok(request) = lines.next()? else {
-        // TLS, which a client tries first; it goes on in plain text if this is the answer.
+        // TLS, which a client tries first; after this response it continues in plain text.
         let _told = stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n");
         return None;
     };

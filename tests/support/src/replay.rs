@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A `replay` of the built binary with its own socket and configuration, and plugins in this
-//! process that do as a case tells them.
+//! process that act as a case says.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::acts_at_every_event;
 use crate::play::play;
 
-/// Longer than anything here takes on a machine that is busy.
+/// Longer than any step takes on a busy machine.
 const STEP_WAIT: Duration = crate::PATIENCE;
 
 /// A running `replay`.
@@ -26,11 +26,11 @@ pub struct Replay {
     child: Child,
     script: Option<ChildStdin>,
     lines: Receiver<Value>,
-    /// Lines that came while another was waited for.
+    /// Lines that arrived while another one was awaited.
     seen: Vec<Value>,
 }
 
-/// A folder with a configuration; `more` is of its `[nri]` table and those after it.
+/// A folder with a configuration; `more` belongs to its `[nri]` table and the following ones.
 pub fn prepared(more: &str) -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().display();
@@ -98,7 +98,7 @@ impl Replay {
         script.flush().unwrap();
     }
 
-    /// The first line, old or new, for which `is_it` says yes; it is not found again.
+    /// The first line, old or new, for which `is_it` returns true; it is not found again.
     pub fn line(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         if let Some(at) = self.seen.iter().position(&is_it) {
             return self.seen.remove(at);
@@ -115,37 +115,37 @@ impl Replay {
         }
     }
 
-    /// The answer to the line with this id.
+    /// The answer to the line with this ID.
     pub fn answer(&mut self, id: &Value) -> Value {
         self.line(&format!("answer to {id}"), |line| line.get("id") == Some(id))
     }
 
-    /// An unasked line about a plugin.
+    /// An unprompted line about a plugin.
     pub fn event(&mut self, event: &str, plugin: &str) -> Value {
         self.line(&format!("{event} of {plugin}"), |line| {
             line["event"] == event && line["plugin"] == plugin
         })
     }
 
-    /// Sends a line and gives back its answer.
+    /// Sends a line and returns its answer.
     pub fn ask(&mut self, line: &Value) -> Value {
         self.send(line);
         self.answer(&line["id"])
     }
 
-    /// Sends a CreateContainer for a container `c0` and gives back its answer.
+    /// Sends a CreateContainer for a container `c0` and returns its answer.
     pub fn create(&mut self) -> Value {
         self.ask(&create(json!("create")))
     }
 
-    /// Connects a plugin and waits until it takes part.
+    /// Connects a plugin and waits until it is synchronized.
     pub fn plugin(&mut self, id: &str, plugin: ReplayPlugin) -> Arc<Heard> {
         let heard = plugin.connect(self.path("nri.sock"), id);
         self.event("synchronized", id);
         heard
     }
 
-    /// Ends the script; gives back every line that nobody asked for, and how it ended.
+    /// Ends the script; returns every unprompted line, and the exit status.
     pub fn end(mut self) -> (Vec<Value>, ExitStatus) {
         self.script.take();
         let mut rest = std::mem::take(&mut self.seen);
@@ -172,7 +172,7 @@ pub fn create(id: Value) -> Value {
         "container": {"id": "c0", "podSandboxId": "p0", "name": "ctr0", "env": ["HOME=/"]}}})
 }
 
-/// What a plugin has heard.
+/// The events that a plugin received.
 #[derive(Default)]
 pub struct Heard(Mutex<Vec<(String, String)>>);
 
@@ -198,7 +198,7 @@ impl Heard {
     }
 }
 
-/// What a plugin does at a method.
+/// The action of a plugin at a method.
 #[derive(Clone, Default)]
 pub enum Action {
     #[default]
@@ -209,7 +209,7 @@ pub enum Action {
     Refuse(&'static str),
     Hang,
     Leave,
-    /// Asks for updates from inside its handler, and adjusts by what it is answered.
+    /// Requests updates from inside its handler, and adjusts by the response.
     Ask(Vec<api::ContainerUpdate>),
 }
 
@@ -222,23 +222,23 @@ pub struct ReplayPlugin {
 }
 
 impl ReplayPlugin {
-    /// One that subscribes to everything and changes nothing.
+    /// A plugin that subscribes to everything and changes nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// At an event it does this.
+    /// Sets the action at an event.
     pub fn at(mut self, event: Event, does: Action) -> Self {
         self.does.push((Some(event), does));
         self
     }
 
-    /// At CreateContainer it does this.
+    /// Sets the action at CreateContainer.
     pub fn creating(self, does: Action) -> Self {
         self.at(Event::CreateContainer, does)
     }
 
-    /// At Synchronize it does this.
+    /// Sets the action at Synchronize.
     pub fn synchronizing(mut self, does: Action) -> Self {
         self.does.push((None, does));
         self
@@ -254,7 +254,7 @@ impl ReplayPlugin {
         self
     }
 
-    /// Connects it, as `NN-name`, on a thread of its own that ends with the connection.
+    /// Connects it, as `NN-name`, in a separate thread that ends with the connection.
     pub fn connect(self, socket: PathBuf, id: &str) -> Arc<Heard> {
         let heard = Arc::new(Heard::default());
         let events = self.events.clone().unwrap_or_else(|| {
@@ -288,7 +288,7 @@ impl Acting {
         self.answer(context, Some(event)).await
     }
 
-    /// Its part at an event: the adjustment, updates and evictions.
+    /// Its response to an event: the adjustment, updates and evictions.
     async fn answer(
         &self,
         context: &Context,
@@ -354,7 +354,7 @@ pub fn setting(name: &str, value: &str) -> Action {
     Action::Adjust(Box::new(answer.adjust.unwrap_or_default()))
 }
 
-/// An update of another container's cpu shares.
+/// An update of another container's CPU shares.
 pub fn shares(container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
     vec![Update::of(container).cpu_shares(shares).into()]
 }

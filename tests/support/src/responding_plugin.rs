@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin that does at each event what its script says: answer, refuse, sleep, hang, leave,
-//! call back. It writes down what it hears, and how many requests it had in hand at once.
+//! A plugin with a script for each event: answer, refuse, sleep, hang, disconnect, call back. It
+//! records its events, and the number of concurrent requests.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::acts_at_every_event;
 
-/// What it does.
+/// The response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Response {
     Answer,
@@ -20,13 +20,13 @@ pub enum Response {
     Sleep(u64),
     Hang,
     Leave,
-    /// Asks for an update of the container `other` before it answers.
+    /// Requests an update of the container `other` before it answers.
     CallBack,
     /// Sets this variable, in a create.
     Set(&'static str),
-    /// Waits until the test lets it answer, then sets this variable in a create.
+    /// Waits until the test permits the answer, then sets this variable in a create.
     WaitAndSet(&'static str),
-    /// Takes so many milliseconds, then sets this variable in a create.
+    /// Waits this number of milliseconds, then sets this variable in a create.
     SleepAndSet(u64, &'static str),
 }
 
@@ -38,7 +38,7 @@ pub struct RespondingPlugin {
     events: Vec<Event>,
     declares: Option<api::FailurePolicy>,
     told: Mutex<Vec<String>>,
-    /// A permit for each answer that it has to wait with.
+    /// A permit for each answer that has to wait.
     pub may_answer: Semaphore,
     in_hand: AtomicUsize,
     most: AtomicUsize,
@@ -62,7 +62,7 @@ impl RespondingPlugin {
         Self::new(move |_, _| act)
     }
 
-    /// Does `act` at `event` and answers everything else.
+    /// Responds with `act` at `event` and answers everything else.
     pub fn at(event: Event, act: Response) -> Self {
         Self::new(move |what, _| if what == event { act } else { Response::Answer })
     }
@@ -83,7 +83,7 @@ impl RespondingPlugin {
         self.told.lock().unwrap().clone()
     }
 
-    /// The most requests that it had in hand at once.
+    /// The maximum number of concurrent requests.
     pub fn most_at_once(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }
@@ -148,5 +148,5 @@ acts_at_every_event! { RespondingPlugin {
     }
 } }
 
-/// Shares a plugin between its connection and the test.
+/// A plugin that its connection and the test share.
 pub type SharedPlugin = Arc<RespondingPlugin>;

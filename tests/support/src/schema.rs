@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a JSON document fits a JSON schema, with the keywords that `docs/schema` uses and no
-//! others: a keyword that is not known here is an error, so none is passed over. It is stricter than
-//! the standard in one way: an object that lists its `properties` has no other members, so a new
-//! member of an output needs its line in the schema.
+//! Checks whether a JSON document fits a JSON schema, with only the keywords that `docs/schema`
+//! uses: an unknown keyword is an error, so that none is ignored. It is stricter than the standard
+//! in one way: an object that lists its `properties` has no other members, so a new member of an
+//! output needs its line in the schema.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ impl Schema {
         Self(schema)
     }
 
-    /// Whether the document fits; else its first place that does not, and why.
+    /// Checks the document; the error is the first place that does not fit, and the reason.
     pub fn check(&self, document: &Value) -> Result<(), String> {
         self.check_at(&self.0, document, "$")
     }
@@ -113,8 +113,8 @@ fn has_type(rule: &Value, value: &Value) -> bool {
     rule.as_array().map_or_else(|| is_it(rule), |names| names.iter().any(is_it))
 }
 
-/// Each document that differs from `document` in one place: a value of another type, or a member
-/// that is gone or new. With the place, `$.a[].b`, in which all items of a list are one.
+/// Each document that differs from `document` in one place: a value of another type, or a missing or
+/// additional member. With the place, `$.a[].b`, in which all items of a list are one.
 pub fn wrong_forms(document: &Value) -> Vec<(String, Value)> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
@@ -122,7 +122,7 @@ pub fn wrong_forms(document: &Value) -> Vec<(String, Value)> {
     wrong
 }
 
-/// Damages `value` in one place at a time; `whole` gets the place and the damaged value.
+/// Damages `value` in one place at a time; `whole` receives the place and the damaged value.
 fn damage(
     value: &Value,
     at: &str,

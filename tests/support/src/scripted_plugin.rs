@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin in the test's own process: adjusts, refuses, hangs or leaves as it is told, and
-//! writes down what it hears.
+//! A plugin in the test's own process: adjusts, refuses, hangs or disconnects as its script says,
+//! and records its events.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use ttrpc::r#async::TtrpcContext;
 
 use crate::play::{on_a_thread, reach};
 
-/// Takes an event with its whole request.
+/// Receives an event with its whole request.
 pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 
-/// Every event that a plugin heard, with its request as JSON.
+/// Every event that a plugin received, with its request as JSON.
 pub type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Has a plugin write down every event in full, besides what it does.
+/// Makes a plugin record every event in full, besides its script.
 pub fn listening(script: impl Into<Script>) -> (Script, Heard) {
     let heard = Heard::default();
     let notes = Arc::clone(&heard);
@@ -42,42 +42,43 @@ pub fn json_of(message: &dyn MessageDyn) -> Value {
 /// Every event up to PostUpdatePodSandbox.
 pub const WITH_RESIZES: i32 = 0x1fff;
 
-/// How a plugin behaves.
+/// The behaviour of a plugin.
 #[derive(Clone, Default)]
 pub struct Script {
     pub adjust: api::ContainerAdjustment,
-    /// The adjustment of the next container, in place of `adjust`: the test changes it.
+    /// The adjustment of the next container, instead of `adjust`: the test changes it.
     pub next: Option<Arc<Mutex<api::ContainerAdjustment>>>,
     /// The only container that it adjusts.
     pub only: Option<&'static str>,
     pub update: Vec<api::ContainerUpdate>,
-    /// What it answers to UpdateContainer, and whom it wants evicted then.
+    /// Its updates in a response to UpdateContainer, and its evictions then.
     pub updates: Vec<api::ContainerUpdate>,
     pub evicts: Vec<api::ContainerEviction>,
-    /// Why it refuses, and with which status; `UNKNOWN` is what a handler's own error becomes.
+    /// The reason of its refusals, and their status; `UNKNOWN` is the status of a handler's own
+    /// error.
     pub refuses: Option<&'static str>,
     pub status: Option<ttrpc::Code>,
-    /// It refuses nothing once the test has set this.
+    /// Once the test has set this, it refuses nothing.
     pub recovered: Arc<AtomicBool>,
     pub hangs: bool,
     pub leaves: bool,
-    /// The event at which it does so, in place of CreateContainer.
+    /// The event at which it does so, instead of CreateContainer.
     pub at: Option<String>,
-    /// Why it rejects what it is asked to validate.
+    /// The reason why it rejects validated adjustments.
     pub rejects: Option<String>,
-    /// What it subscribes to, in place of everything up to RemoveContainer.
+    /// Its subscription, instead of every event up to RemoveContainer.
     pub events: Option<i32>,
-    /// Hears every event in full.
+    /// Receives every event in full.
     pub hears: Option<Hears>,
-    /// What it answers to Synchronize.
+    /// Its response to Synchronize.
     pub wants: Vec<api::ContainerUpdate>,
-    /// It refuses to be synchronized.
+    /// Whether it refuses Synchronize.
     pub refuses_snapshot: bool,
-    /// What it answers to StopContainer.
+    /// Its response to StopContainer.
     pub leaves_room: Vec<api::ContainerUpdate>,
-    /// What it asks for from inside the handler of the event `at`.
+    /// Its request from inside the handler of the event `at`.
     pub inside: Option<api::UpdateContainersRequest>,
-    /// What it asks for unasked.
+    /// Its unprompted requests.
     pub asks: Option<Asks>,
 }
 
@@ -88,13 +89,13 @@ impl From<Adjustment> for Script {
     }
 }
 
-/// A request that a plugin is to make, and where its outcome goes.
+/// A request that a plugin must make, and the channel for its result.
 pub type Ask = (
     api::UpdateContainersRequest,
     std::sync::mpsc::Sender<Result<api::UpdateContainersResponse, String>>,
 );
 
-/// The plugin's end of it.
+/// The plugin's end of the channel.
 pub type Asks = Arc<tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<Ask>>>;
 
 struct ScriptedPlugin {
@@ -109,7 +110,7 @@ impl ScriptedPlugin {
         self.told.lock().unwrap().push(format!("{event} {subject}"));
     }
 
-    /// Hears of an event, and behaves.
+    /// Records an event, and acts by the script.
     async fn hear(
         &self,
         event: &str,
@@ -144,7 +145,7 @@ impl ScriptedPlugin {
     }
 }
 
-/// The service: events that are only heard from the table, the other methods as given.
+/// The service: events from the table are only recorded, the other methods are as given.
 macro_rules! service {
     ({ $($rest:tt)* } $($method:ident $event:literal $request:ident $response:ident $subject:ident;)*) => {
         #[async_trait]
@@ -259,7 +260,7 @@ service! { {
     remove_container "RemoveContainer" RemoveContainerRequest RemoveContainerResponse container;
 }
 
-/// Connects a plugin; what it hears is written to the list that is returned.
+/// Connects a plugin; its events are written to the returned list.
 pub fn connect(
     socket: PathBuf,
     index: &str,
@@ -283,7 +284,7 @@ pub fn connect(
             _ = stub.closed() => {}
             _ = left.recv() => stub.close(),
         }
-        // Lets the closing reach the other side.
+        // Time for the close to reach the other side.
         tokio::time::sleep(Duration::from_millis(50)).await;
     });
     told
@@ -300,12 +301,12 @@ async fn serve(runtime: RuntimeHandle, asks: Asks) {
     }
 }
 
-/// Whether the plugin was sent this: an event and the name of its container or pod.
+/// Whether the plugin received this: an event and the name of its container or pod.
 pub fn heard(told: &Mutex<Vec<String>>, what: &str) -> bool {
     told.lock().unwrap().iter().any(|event| event == what)
 }
 
-/// A runtime's side of a connection on which no update is carried out.
+/// A runtime's side of a connection that applies no update.
 pub struct NoUpdates;
 
 #[async_trait]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugin of `contrib/plugin-template` as a program, `10-trial`: the one that `NRI_RUNC_PACKAGED_PLUGIN` names
-//! (`scripts/plugin-package.sh` builds it from packaged crates), else built here against the crate beside it, once.
+//! (`scripts/plugin-package.sh` builds it from packaged crates), else built here once with the crate beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ pub const ID: &str = "10-trial";
 /// The annotation of a pod whose value becomes the variable `GREETING` of its containers; an empty one refuses them.
 pub const KEY: &str = "greeting.example.org";
 
-/// The built program; `None` after saying why a test is skipped.
+/// The built program; `None` after printing why a test is skipped.
 pub fn plugin() -> Option<PathBuf> {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     if let Some(packaged) = std::env::var_os("NRI_RUNC_PACKAGED_PLUGIN").map(PathBuf::from) {
@@ -35,14 +35,14 @@ pub fn start(mut command: Command, socket: &Path, log: &Path) -> Started {
     Started(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
 }
 
-/// How often it has registered, by its log.
+/// The number of its registrations, by its log.
 pub fn registrations(log: &Path) -> usize {
     let log = std::fs::read_to_string(log).unwrap_or_default();
     log.matches(&format!("{ID}: registered")).count()
 }
 
-/// Compiles its source as `cargo generate` fills it in; cargo would compile all of its crates anew for the features that
-/// it has alone.
+/// Compiles its source as `cargo generate` fills it in; cargo would compile all of its crates again for its separate
+/// features.
 fn build(nri_plugin: &Path) -> PathBuf {
     let source = program::project().join("contrib/plugin-template/src/main.rs");
     let (index, name) = ID.split_once('-').unwrap();
@@ -57,7 +57,7 @@ fn build(nri_plugin: &Path) -> PathBuf {
     rustc.arg("-L").arg(format!("dependency={}", nri_plugin.with_file_name("").display()));
     let output = rustc.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // In one step: another test program may run the one that is there.
+    // In one step, because another test program may run the existing one.
     let kept = program::scratch().join(ID);
     std::fs::rename(built, &kept).unwrap();
     kept

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary in a private world: its own configuration, daemon, sockets, bundle, a small
-//! runtime in place of runc, and plugins in this process. Everything goes away with it.
+//! The built binary on a private host: its own configuration, daemon, sockets, bundle, a small runtime
+//! in place of runc, and plugins in this process. All of it is removed on drop.
 
 use std::io::{BufRead, BufReader, Seek, Write};
 use std::os::fd::OwnedFd;
@@ -13,18 +13,18 @@ use serde_json::{Value, json};
 
 use crate::{Script, scripted_plugin, skip};
 
-/// Does what runc does, as far as we look at it, and writes down what it was called with. What it
-/// says of itself are the files `version` and `features` beside it; how often it was asked, `asked`.
+/// Acts like runc as far as the tests need, and records its calls. The files `version` and `features`
+/// beside it have its output for these; `asked` has the number of such calls.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 
-/// The time-out of a plugin that never answers. What else it is asked, it answers within that on a busy
-/// machine as well.
+/// The time-out of a plugin that never answers one request. It answers all others within that, even on
+/// a busy machine.
 pub const SILENT: &str = "[nri]\nplugin_request_timeout = \"3s\"\n";
 
-/// For a daemon so busy that a wrapper would give up on it.
+/// For a daemon so busy that a wrapper would give it up.
 pub const BUSY: &str = "[debug]\nsilence = \"60s\"\n";
 
-/// What a plugin hears of a plain container from beginning to end, its pod's events around it.
+/// The events of a plain container from start to end, with its pod's events around it.
 pub const LIFE: [&str; 9] = [
     "RunPodSandbox",
     "CreateContainer",
@@ -37,24 +37,24 @@ pub const LIFE: [&str; 9] = [
     "RemovePodSandbox",
 ];
 
-/// That life, of a container that is its own pod.
+/// These events, for a container that is its own pod.
 pub fn life(id: &str) -> Vec<String> {
     LIFE.iter().map(|event| format!("{event} {id}")).collect()
 }
 
-/// Where containerd's CRI plugin puts the bundle of this container.
+/// The bundle of this container in the place of containerd's CRI plugin.
 pub fn task(id: &str) -> String {
     format!("io.containerd.runtime.v2.task/k8s.io/{id}")
 }
 
-/// The events of a container, in the order in which they may come over one connection.
+/// The events of a container, in their possible order on one connection.
 pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
 
-/// Keeps a mount namespace in which the default paths lead to empty folders, as long as its
-/// standard input is open.
+/// Holds a mount namespace with empty folders at the default paths, as long as its standard input is
+/// open.
 const HOLD: &str = "mount -t tmpfs run /run && mount -t tmpfs opt /opt && echo held && exec cat";
 
-/// The private world.
+/// A private host.
 pub struct TestHost {
     temp: tempfile::TempDir,
     daemon: Option<Child>,
@@ -62,7 +62,8 @@ pub struct TestHost {
 }
 
 impl TestHost {
-    /// Makes it, with `more` configuration, as an operator would write it; the daemon does not run yet.
+    /// Prepares it, with `more` configuration, as an operator would write it; the daemon does not run
+    /// yet.
     pub fn new(more: &str) -> Self {
         let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None, holder: None };
         std::fs::create_dir_all(host.path("bundle/rootfs")).unwrap();
@@ -73,8 +74,8 @@ impl TestHost {
         host
     }
 
-    /// The same for a configuration that cannot be read, with which all paths are the defaults: they
-    /// are not the machine's. `None` after saying why the test is skipped.
+    /// Likewise for an unreadable configuration, with which all paths are the defaults, but not the
+    /// machine's. `None` after printing why the test is skipped.
     #[track_caller]
     pub fn with_default_paths(more: &str) -> Option<Self> {
         let mut host = Self::new(more);
@@ -93,13 +94,13 @@ impl TestHost {
         is_held.then_some(host)
     }
 
-    /// Writes the configuration anew. Keys of `[nri]` in `more` are added to those of every host.
+    /// Writes the configuration again. Keys of `[nri]` in `more` are added to those of every host.
     pub fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
-        // An answer may take long where the machine is busy.
+        // A response may take long on a busy machine.
         let timeout = "plugin_request_timeout = \"60s\"";
         let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
-        // No wrapper gives the daemon up in a guest without KVM.
+        // No wrapper may give up the daemon in a guest without KVM.
         let is_guest = crate::cgroup::has_systemd() && !more.contains("[debug]");
         let silence = if is_guest { "debug.silence = \"60s\"\n" } else { "" };
         let [top, nri, tables] = tables_of(more);
@@ -111,7 +112,7 @@ impl TestHost {
         self.write("config.toml", &text);
     }
 
-    /// Ends the daemon without a warning.
+    /// Kills the daemon.
     pub fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
@@ -126,7 +127,7 @@ impl TestHost {
         nri_runc::testing::files::replace(&self.path(name), text.as_bytes()).unwrap();
     }
 
-    /// A file that is executed.
+    /// Writes an executable file.
     pub fn put_program(&self, name: &str, text: &str) {
         crate::program::put(&self.path(name), text.as_bytes());
     }
@@ -149,13 +150,12 @@ impl TestHost {
         command
     }
 
-    /// Starts the daemon in the foreground and waits until it answers: its sockets are there
-    /// then.
+    /// Starts the daemon in the foreground and waits until it responds: then its sockets are open.
     pub fn start_daemon(&mut self) {
         self.daemon = Some(self.spawn_daemon());
     }
 
-    /// The same for a daemon that the caller ends. One that is being killed may hold the lock for
+    /// Likewise for a daemon that the caller stops. A daemon that is being killed may hold the lock for
     /// a moment longer.
     pub fn spawn_daemon(&self) -> Child {
         let mut options = std::fs::OpenOptions::new();
@@ -176,32 +176,32 @@ impl TestHost {
         daemon
     }
 
-    /// How many lines the daemon has logged with all of `words`.
+    /// The number of lines of the daemon's log with all of `words`.
     pub fn logged(&self, words: &[&str]) -> usize {
         let log = self.read("daemon.err");
         log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
-    /// Waits until that many such lines are logged, and fails for more. A line may come a moment after
-    /// what the test has seen.
+    /// Waits for this number of such lines, and fails for more. A line may come a moment after the
+    /// state that the test has seen.
     #[track_caller]
     pub fn logs(&self, words: &[&str], count: usize) {
         self.logs_at_least(words, count);
         assert_eq!(self.logged(words), count, "{words:?}: {}", self.read("daemon.err"));
     }
 
-    /// The same without a limit.
+    /// Likewise without an upper limit.
     #[track_caller]
     pub fn logs_at_least(&self, words: &[&str], count: usize) {
         wait_until(&format!("{words:?} is logged"), || self.logged(words) >= count);
     }
 
-    /// The daemon that was started in the foreground.
+    /// The PID of the daemon that was started in the foreground.
     pub fn daemon_pid(&self) -> i32 {
         self.daemon.as_ref().map_or(0, |daemon| i32::try_from(daemon.id()).unwrap())
     }
 
-    /// Calls the wrapper (or an admin verb). Output goes through files: the runtime's children
+    /// Calls the wrapper (or an admin verb). Output goes through files, because the runtime's children
     /// may keep a pipe open.
     pub fn call(&self, words: &[&str]) -> Output {
         self.call_with(words, "")
@@ -211,9 +211,9 @@ impl TestHost {
         self.call_by(&[], words, stdin)
     }
 
-    /// The same by another program, a tracer for instance, whose words come first.
+    /// Likewise through another program, such as a tracer, whose words come first.
     pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
-        // It has no name: several calls may run at once.
+        // It has no name, because several calls may run at once.
         let mut input = tempfile::tempfile_in(self.temp.path()).unwrap();
         input.write_all(stdin.as_bytes()).unwrap();
         input.rewind().unwrap();
@@ -242,13 +242,13 @@ impl TestHost {
         command.arg("--root").arg(self.path("root")).args(words).output().unwrap()
     }
 
-    /// A runtime verb with this host's root.
+    /// Calls a runtime verb with this host's root.
     pub fn verb(&self, words: &[&str]) -> Output {
         let root = self.path("root").display().to_string();
         self.call(&[&["--root", &root][..], words].concat())
     }
 
-    /// A verb that goes on beside the test; `BUNDLE` stands for the bundle's path.
+    /// Starts a verb that runs in the background; `BUNDLE` is replaced by the bundle's path.
     pub fn spawn(&self, words: &[&str]) -> Child {
         let bundle = self.path("bundle").display().to_string();
         let words = words.iter().map(|word| word.replace("BUNDLE", &bundle));
@@ -257,21 +257,21 @@ impl TestHost {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Any command line of the binary that goes on beside the test.
+    /// Starts any command line of the binary in the background.
     pub fn spawn_plain(&self, words: &[&str]) -> Child {
         let mut command = self.command();
         command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().unwrap()
     }
 
-    /// The same with a standard input and output of its own, a terminal for instance.
+    /// Likewise with a separate standard input and output, such as a terminal.
     pub fn spawn_on(&self, words: &[&str], input: Stdio, output: Stdio) -> Child {
         let mut command = self.command();
         command.args(words).stdin(input).stdout(output).stderr(Stdio::null());
         command.spawn().unwrap()
     }
 
-    /// The same with all three on a terminal, and with these variables.
+    /// Likewise with all three on a terminal, and with these variables.
     pub fn spawn_at(
         &self,
         words: &[&str],
@@ -285,7 +285,7 @@ impl TestHost {
         command.spawn().unwrap()
     }
 
-    /// The same; its standard error goes to a file of this host.
+    /// Likewise; its standard error goes to a file of this host.
     pub fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
         let mut options = std::fs::OpenOptions::new();
         let err = options.append(true).create(true).open(self.path(err)).unwrap();
@@ -378,7 +378,7 @@ fn end(pid: i32) {
     }
 }
 
-/// Whether the answer to `plugins` says so of a plugin, as `10-name`.
+/// Whether the answer to `plugins` shows a plugin, as `10-name`, as synchronized.
 pub fn is_synchronized(plugins: &Value, id: &str) -> bool {
     plugins.as_array().into_iter().flatten().any(|plugin| {
         let text = |member: &str| plugin[member].as_str().unwrap_or_default();
@@ -393,7 +393,7 @@ pub fn started(more: &str) -> TestHost {
     host
 }
 
-/// Waits for something.
+/// Waits for a condition.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + crate::PATIENCE;
@@ -401,7 +401,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
         std::thread::sleep(pause);
-        // A look may start a program: many of them would keep the machine busy.
+        // A check may start a program, so many of them would keep the machine busy.
         pause = (pause * 5 / 4).min(Duration::from_millis(100));
     }
 }

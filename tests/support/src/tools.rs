@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where `scripts/setup.sh` put the programs that some tests run, and why such a test is skipped
-//! without them; under CI a missing one is a failure.
+//! The place where `scripts/setup.sh` put the programs of some tests, and the reason why such a
+//! test is skipped without them; under CI a missing one is a failure.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ fn is_set_up(program: &str) -> bool {
         .any(|words| words.split_whitespace().skip(1).any(|word| word == program))
 }
 
-/// The same where they are in a guest alone.
+/// Likewise for programs that only a guest has.
 pub fn find_in_guest(wanted: &[&str]) -> Option<PathBuf> {
     look_for(wanted, "make vm or make vm-engines has a guest with it")
         .map_err(|why| skip::machine_lacks(&why))
@@ -47,13 +47,13 @@ fn look_for(wanted: &[&str], source: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The same where `make engines` alone builds them.
+/// Likewise for programs that only `make engines` builds.
 pub fn find_built(wanted: &[&str]) -> Option<PathBuf> {
     look_for(wanted, "make engines builds it").map_err(|why| skip::machine_lacks(&why)).ok()
 }
 
 /// The folder of an engine or runtime that is newer than this Debian's, as `containerd-2.4.2`;
-/// `None` after saying why a test is skipped.
+/// `None` after printing why a test is skipped.
 pub fn newer(name: &str) -> Option<PathBuf> {
     let dir = folder().join("newer").join(name);
     if dir.join(".done").exists() {
@@ -63,7 +63,7 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The folder of a Kubernetes; `None` after saying why a test is skipped.
+/// The folder of a Kubernetes; `None` after printing why a test is skipped.
 pub fn kube() -> Option<PathBuf> {
     let dir = folder().join("kube");
     if dir.join(".done").exists() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! strace, which lets one system call of a process fail (`--inject`), and lists those that it makes.
+//! strace, which makes one system call of a process fail (`--inject`), and lists its calls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{tools, wait_until};
 
-/// System calls that have no failure to inject: they cannot fail, an error would be one that no
-/// kernel gives (a `close` that fails closes all the same; memory that is refused ends a process,
-/// as the other tests here do), or strace itself needs them.
+/// System calls for which no failure is injected: they cannot fail, no kernel returns an error (a
+/// failing `close` still closes; refused memory ends a process, as the other tests here do), or
+/// strace itself needs them.
 const NEVER_FAIL: [&str; 37] = [
     "_exit",
     "arch_prctl",
@@ -50,7 +50,7 @@ const NEVER_FAIL: [&str; 37] = [
     "umask",
 ];
 
-/// System calls whose only failure of ours is an interruption.
+/// System calls for which only an interruption is injected.
 const ONLY_INTERRUPTED: [&str; 4] = ["epoll_pwait", "epoll_wait", "poll", "ppoll"];
 
 /// The failures, as strace names them.
@@ -71,19 +71,19 @@ pub fn find() -> Option<PathBuf> {
     tools::find(&["strace"]).map(|folder| folder.join("strace"))
 }
 
-/// What to inject: the `nth` time that a thread makes this call it fails.
+/// The injection: the `nth` time that a thread makes this call it fails.
 fn injected(call: &str, nth: usize, error: &str) -> [String; 4] {
     let what = format!("inject={call}:error={error}:when={nth}");
     ["-e".to_owned(), format!("trace={call}"), "-e".to_owned(), what]
 }
 
-/// The words before a wrapper's command: its calls go to `log` until it becomes the runtime.
+/// The words before a wrapper's command: its calls go to `log` until it executes the runtime.
 pub fn around_wrapper(
     strace: &Path,
     log: &Path,
     fault: Option<(&str, usize, &str)>,
 ) -> Vec<String> {
-    // -D: the wrapper stays this process's own child, as the runtime that it becomes.
+    // -D: the wrapper stays a child of this process, like the runtime that it executes.
     let mut words = vec![strace.display().to_string(), "-D".into(), "-qq".into()];
     words.extend(["-b", "execve", "-o"].map(str::to_owned));
     words.push(log.display().to_string());
@@ -98,13 +98,13 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Lists its calls in `log`, and lets one of them fail.
+    /// Lists its calls in `log`, and makes one of them fail.
     pub fn to(pid: i32, strace: &Path, log: &Path, fault: Option<(&str, usize, &str)>) -> Self {
         let fault = fault.into_iter().flat_map(|(call, nth, error)| injected(call, nth, error));
         Self::with(pid, strace, log, fault)
     }
 
-    /// Lists its calls in `log`, each descriptor with what is behind it.
+    /// Lists its calls in `log`, each descriptor with its object.
     pub fn with_descriptors(pid: i32, strace: &Path, log: &Path) -> Self {
         Self::with(pid, strace, log, ["-y", "-s", "64"].map(str::to_owned))
     }
@@ -126,7 +126,7 @@ impl Attached {
         Self { strace, log: log.to_owned() }
     }
 
-    /// Lets the process go; the log is whole then.
+    /// Detaches from the process; the log is complete then.
     pub fn detach(mut self) -> String {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.strace.id()).unwrap());
         let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
@@ -135,13 +135,13 @@ impl Attached {
     }
 }
 
-/// Whether the call that failed woke a thread of the same process, which no kernel refuses.
+/// Whether the failed call woke a thread of the same process, which no kernel refuses.
 pub fn was_wake_up(log: &str) -> bool {
     let is_wake_up = |line: &str| line.contains(r#""\1\0\0\0\0\0\0\0", 8)"#);
     log.lines().any(|line| line.contains("(INJECTED)") && is_wake_up(line))
 }
 
-/// How often each call was made, by the thread that made it most often.
+/// The number of each call, by the thread that made it most often.
 pub fn counted(log: &str) -> BTreeMap<String, usize> {
     let mut by_thread: BTreeMap<(String, String), usize> = BTreeMap::new();
     for line in log.lines() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The addresses of the project stand in `Cargo.toml` once; each other file that has to spell one spells it so.
+//! The addresses of the project are in `Cargo.toml` once; each other file that has to contain one must match.
 
 use regex::Regex;
 
 use super::super::root;
 
-/// Folders that are no part of the project, or have addresses as test data.
+/// Folders that are not part of the project, or have addresses as test data.
 const ELSEWHERE: [&str; 5] = ["target", ".git", "fixtures", "fuzz", "vendor"];
 
-/// A key of `Cargo.toml` that stands once.
+/// A key of `Cargo.toml` that occurs once.
 fn value(key: &str) -> Option<String> {
     let text = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let line =
@@ -60,7 +60,7 @@ fn texts() -> Vec<(String, String)> {
     texts
 }
 
-/// The address to which people write: that of the packages.
+/// The address for mail: that of the packages.
 fn mail() -> String {
     let text = std::fs::read_to_string(root().join("contrib/package/nfpm.yaml")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("maintainer: ")).unwrap();
@@ -122,7 +122,7 @@ fn another_spelling_of_an_address_is_found() {
     }
 }
 
-/// What `scripts/address.sh` prints.
+/// The output of `scripts/address.sh`.
 fn printed(word: &str, repository: Option<&str>) -> (String, Option<i32>) {
     let mut script = std::process::Command::new("sh");
     script.arg(root().join("scripts/address.sh")).arg(word);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/commands.md` is written from the table that prints the help, and each command line of the
-//! documentation is one that this table takes.
+//! `docs/commands.md` is generated from the table that prints the help, and each command line of the
+//! documentation is valid by this table.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ const INTRODUCTION: &str = "\
 Commands need root, unless a verb says otherwise below. Their codes: [Exit codes](exit-codes.md).
 ";
 
-/// Verbs that need no root, and for what.
+/// Verbs that need no root, and their purpose.
 const WITHOUT_ROOT: [(&str, &str); 4] = [
     ("adjust", "No root is needed."),
     ("replay", "No root is needed, but for `--record`."),
@@ -33,7 +33,7 @@ fn text(styled: Option<&clap::builder::StyledStr>) -> String {
     styled.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Text as a table's cell has it.
+/// Text in the form of a table's cell.
 fn cell(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace('|', "\\|").replace('<', "&lt;")
@@ -75,7 +75,7 @@ fn row(argument: &Arg, page: &mut String) {
     writeln!(page, "| `{name}` | {} |", cell(&meaning)).unwrap();
 }
 
-/// The section of a verb, or of its own verbs.
+/// The section of a verb, or of its subcommands.
 fn section(verb: &Command, name: &str, page: &mut String) {
     let mut own = verb.get_subcommands().filter(|own| own.get_name() != "help").peekable();
     if own.peek().is_some() {
@@ -150,7 +150,7 @@ fn command_lines(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Those in the blocks of a page.
+/// The command lines in the blocks of a page.
 fn in_blocks(page: &Page) -> Vec<Vec<String>> {
     let blocks = page.blocks().into_iter();
     let shown = blocks.filter(|(language, _)| ["", "sh", "console"].contains(language));
@@ -158,7 +158,7 @@ fn in_blocks(page: &Page) -> Vec<Vec<String>> {
     texts.flat_map(|text| text.lines().flat_map(command_lines).collect::<Vec<_>>()).collect()
 }
 
-/// Those between backticks in its prose.
+/// The command lines between backticks in its prose.
 fn in_prose(page: &Page) -> Vec<Vec<String>> {
     let prose = page.prose();
     let spans = prose.split('`').skip(1).step_by(2).map(|span| span.replace('\n', " "));
@@ -166,14 +166,15 @@ fn in_prose(page: &Page) -> Vec<Vec<String>> {
     commands.flat_map(|span| command_lines(&span)).collect()
 }
 
-/// Whether it says how a command is written, and is none: `[--json]`, `VERB`, `…`.
+/// Whether it shows the syntax of a command and is not one: `[--json]`, `VERB`, `…`.
 fn is_pattern(words: &[String]) -> bool {
     let is_placeholder = |word: &str| word.chars().all(|c| c.is_ascii_uppercase());
     words.first().is_none_or(|word| is_placeholder(word))
         || words.iter().any(|word| word.starts_with('[') || word.contains('…'))
 }
 
-/// Why the command line is none, if it is none. In prose a command may be named without what it needs.
+/// The reason why the command line is invalid, if it is. In prose a command may be named without its
+/// required arguments.
 fn refusal(mut words: Vec<String>, is_prose: bool) -> Option<String> {
     for word in &mut words {
         if word == "ENGINE" {
@@ -187,7 +188,7 @@ fn refusal(mut words: Vec<String>, is_prose: bool) -> Option<String> {
 }
 
 #[test]
-fn each_command_of_the_documentation_is_taken() {
+fn each_command_of_the_documentation_is_accepted() {
     let mut count = 0;
     for page in pages() {
         let blocks = in_blocks(&page).into_iter().map(|words| (words, false));
@@ -222,7 +223,7 @@ fn each_configuration_of_the_documentation_is_valid() {
             if language != "toml" {
                 continue;
             }
-            // Any tool for TOML can read it.
+            // Any TOML parser can read it.
             let parsed = toml_edit::Document::parse(lines.join("\n"));
             assert!(parsed.is_ok(), "{}: {:?}", page.name, parsed.err());
             if lines.iter().any(|line| line.contains("io.containerd")) {

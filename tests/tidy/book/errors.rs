@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The source, the table of codes (`src/messages.txt`) and `docs/errors.md` hold the same error messages: what is
-//! added to one is missed in the others. Messages are compared with `…` in place of what is filled in.
+//! The source, the table of codes (`src/messages.txt`) and `docs/errors.md` have the same error messages: an
+//! addition to one must be made in the others. Messages are compared with `…` in place of values.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use nri_runc::testing::messages::{self, Message};
 use super::super::{is_generated, sources};
 use super::{Page, pages};
 
-/// Files in which each sentence is an error, whatever function makes one of it.
+/// Files in which each sentence is an error, whichever function makes one of it.
 const WHOLE: [&str; 15] = [
     "crates/nri-adaptation/src/bounds.rs",
     "crates/nri-adaptation/src/claims.rs",
@@ -29,7 +29,8 @@ const WHOLE: [&str; 15] = [
     "src/plugin/discover.rs",
 ];
 
-/// Where admin verbs make error lines of other forms: the daemon's answers to them, and their complaints.
+/// Files in which admin verbs make error lines in other forms: the daemon's responses to them, and their own
+/// errors.
 const ANSWERS: [(&str, &str); 5] = [
     ("src/daemon/server/", "Err(format!("),
     ("src/daemon/server/", "let error = format!("),
@@ -38,7 +39,7 @@ const ANSWERS: [(&str, &str); 5] = [
     ("src/admin/", "complain("),
 ];
 
-/// Where errors of the program are.
+/// Files with the errors of the program.
 const ERRORS: [&str; 5] = [
     "src",
     "crates/nri-adaptation/src",
@@ -47,8 +48,8 @@ const ERRORS: [&str; 5] = [
     "crates/oci-document/src",
 ];
 
-/// Sentences of those files that are no errors of their own: what was being done, next steps,
-/// warnings, parts of other messages, states, reasons of a lint.
+/// Sentences of those files that are no separate errors: operations in progress, next steps, warnings, parts of
+/// other messages, states, reasons of a lint.
 const NO_ERRORS: [&str; 31] = [
     "nothing in this bundle would change",
     "…; watching for it",
@@ -71,7 +72,7 @@ const NO_ERRORS: [&str; 31] = [
     "has not taken its place",
     "it has no record of it",
     "it has no record of them",
-    "it is about every pod",
+    "it matches every pod",
     "no engine among the parents, in the bundle's path or in the annotations",
     "no engine among the parents, none in the bundle's path",
     "Podman's database does not show this container",
@@ -83,7 +84,7 @@ const NO_ERRORS: [&str; 31] = [
     "… does not take …: ……",
 ];
 
-/// The rest of a string literal, up to its end; None for one without.
+/// The rest of a string literal, up to its end; `None` for one without.
 fn literal(text: &str) -> Option<(String, &str)> {
     let mut message = String::new();
     let mut chars = text.char_indices();
@@ -105,7 +106,7 @@ fn literal(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// All string literals, each with what stands before it in its source.
+/// All string literals, each with the source before it.
 fn literals(code: &str) -> Vec<(&str, String)> {
     let mut found = Vec::new();
     let mut rest = code;
@@ -133,8 +134,7 @@ fn normal(message: &str) -> String {
     normal
 }
 
-/// The text without its comments and its unit tests. No string of the sources has `//` and a blank
-/// before it.
+/// The text without its comments and its unit tests. No string of the sources has `//` and a blank before it.
 fn code(text: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().map(|line| {
@@ -164,7 +164,7 @@ fn first_argument(text: &str) -> Option<String> {
     None
 }
 
-/// Whether it says something by itself: `{}: {}` does not.
+/// Whether it has a meaning by itself: `{}: {}` has not.
 fn is_sentence(message: &str) -> bool {
     message.matches(' ').count() >= 3 && message.chars().any(char::is_alphabetic)
 }
@@ -226,12 +226,12 @@ fn retired_on_the_page(page: &Page) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("NR")).map(ToOwned::to_owned).collect()
 }
 
-/// The text between what is filled in, without a path before the message.
+/// The text between values, without a path before the message.
 fn parts(message: &str) -> Vec<&str> {
     message.strip_prefix("…: ").unwrap_or(message).trim_end_matches('…').split('…').collect()
 }
 
-/// Whether a message of the table is this format of the source, whatever has been filled in already.
+/// Whether this format of the source can print a message of the table, even with values filled in already.
 fn is_made_by(message: &str, format: &str) -> bool {
     let mut rest = message;
     let parts = parts(format);
@@ -242,16 +242,16 @@ fn is_made_by(message: &str, format: &str) -> bool {
     })
 }
 
-/// How many messages a message is within, at most.
+/// Maximum nesting of messages.
 const DEEPEST: usize = 2;
 
 /// The texts that the source can print.
 struct Printed {
-    /// Formats, each as the parts between what is filled in.
+    /// Formats, each as the parts between values.
     formats: Vec<Vec<String>>,
     /// All literals.
     all: String,
-    /// What was found so far, by message and depth.
+    /// The results so far, by message and depth.
     known: RefCell<BTreeMap<(String, usize), bool>>,
 }
 
@@ -293,7 +293,7 @@ impl Printed {
         }
         ends.iter().any(|at| {
             let (hole, rest) = (&text[..*at], &text[at + part.len()..]);
-            // A value is filled in, such as a name.
+            // A value, such as a name.
             let is_value = !hole.is_empty() && !hole.contains(' ');
             self.is_filled(rest, more, within)
                 && (is_value || (!hole.is_empty() && self.has(hole, within + 1)))
@@ -301,7 +301,7 @@ impl Printed {
     }
 }
 
-/// All that is wrong between the source, the table and the page.
+/// All differences between the source, the table and the page.
 fn differences(
     source: &BTreeSet<String>,
     literals: &BTreeSet<String>,
@@ -376,7 +376,7 @@ fn the_program_the_table_of_codes_and_the_page_agree() {
     );
 }
 
-/// The last code could be removed with its row and be given again: this number only grows.
+/// The last code could be removed with its row and be reused: this number only grows.
 #[test]
 fn the_newest_code_is_never_lower_than_before() {
     assert!(
@@ -433,7 +433,7 @@ fn a_break_of_table_program_or_page_is_found() {
     }
 }
 
-/// Whether the parts of a message, between what is filled in, stand in the line in their order.
+/// Whether the parts of a message, between values, occur in the line in their order.
 fn is_in(message: &str, line: &str) -> bool {
     let mut rest = line;
     message.split('…').all(|part| {
@@ -454,7 +454,7 @@ fn a_refusal_that_a_page_shows_has_its_message_and_code() {
             assert!(is_shown(refusal), "{}: nothing prints: {line}", page.name);
             count += 1;
             if refusal.ends_with('…') {
-                continue; // The page leaves the end out.
+                continue; // The page omits the end.
             }
             let (text, code) = line.rsplit_once(" [").unwrap_or((line, ""));
             let wanted = messages::code_of(text).unwrap_or_default();

@@ -4,7 +4,7 @@
 use super::Page;
 use crate::root;
 
-/// A row of the page, and the constant that it is about, with its file.
+/// A row of the page, and its constant with its file.
 const LIMITS: [(&str, &str, &str); 35] = [
     ("connected plugins", "src/limits.rs", "PLUGINS"),
     ("a plugin's name", "crates/nri-api/src/identity.rs", "PLUGIN_NAME"),

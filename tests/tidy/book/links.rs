@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::super::root;
 use super::{Page, pages};
 
-/// The path that a link from a page leads to, relative to the repository.
+/// The path to which a link of a page leads, relative to the repository.
 fn target(page: &str, link: &str) -> PathBuf {
     let mut path = Path::new(page).parent().unwrap().to_path_buf();
     for part in Path::new(link).components() {
@@ -96,7 +96,7 @@ fn markdown_below(dir: &Path) -> Vec<PathBuf> {
     files.chain(dirs.iter().flat_map(|dir| markdown_below(dir))).collect()
 }
 
-/// What mdBook gets: `scripts/docs.sh` moves pages and rewrites their links.
+/// The input of mdBook: `scripts/docs.sh` moves pages and rewrites their links.
 #[test]
 fn each_link_of_the_copied_book_leads_into_the_book() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn each_link_of_the_copied_book_leads_into_the_book() {
     let contents = folder.path().join("SUMMARY.md");
     let summary =
         Page { name: "SUMMARY.md".to_owned(), text: std::fs::read_to_string(&contents).unwrap() };
-    // mdBook makes a page of these alone.
+    // mdBook makes pages only of these.
     let listed: BTreeSet<PathBuf> =
         links(&summary).iter().filter_map(|link| place(&contents, link).ok()).collect();
     let mut count = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first table of `docs/compatibility.md`: what was run, from `docs/matrix.csv`, to which the targets add
-//! (`scripts/matrix.sh`); what was recorded, by the folders of fixtures; and engines whose sources were read.
+//! The first table of `docs/compatibility.md`: the tested versions, from `docs/matrix.csv`, to which the
+//! targets add (`scripts/matrix.sh`); the recorded versions, from the folders of fixtures; and engines whose
+//! sources were read.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ const ENGINES: [(&str, &str); 9] = [
     ("isulad", "iSulad"),
 ];
 
-/// Engines of which the sources alone were at hand.
+/// Engines of which only the sources were available.
 const READ: [&str; 1] = ["isulad"];
 
 /// The name on the page.
@@ -99,7 +100,7 @@ fn the_pages_first_table_matches_the_targets_runs() {
 }
 
 #[test]
-fn an_engine_that_nothing_ran_is_read_and_one_that_ran_is_not() {
+fn only_engines_without_a_run_are_marked_as_read() {
     let csv = "engine,version,cgroups,driver,kernel,runtime,target,date\ncrio,1.36.3,v2,systemd,6.1,crun 1.21,make vm-engines,2026-11-25\n";
     let table = table(csv);
     assert!(table.contains(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The documentation held against the program: links, pictures, commands, configuration and error messages.
-//! It reads pages and sources, and runs nothing; `make docs-test` runs the quick starts.
+//! The documentation compared with the program: links, pictures, commands, configuration and error
+//! messages. It reads pages and sources, and runs nothing; `make docs-test` runs the quick starts.
 
 mod addresses;
 mod commands;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pictures of the pages: each is shown, has words for readers who do not see it, and is what
-//! `scripts/pictures.py` draws from its source.
+//! Pictures of the pages: each is shown, has a text alternative, and equals the drawing of
+//! `scripts/pictures.py` from its source.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use test_support::{program, skip};
 use super::super::root;
 use super::pages;
 
-/// A picture's words for readers who do not see it.
+/// A picture's text alternative.
 fn words(svg: &str) -> &str {
     let opening = svg.split('>').next().unwrap();
     assert!(opening.contains("role=\"img\""), "{opening}");
@@ -50,7 +50,7 @@ fn pictures(edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, Strin
     drawn_by("scripts/pictures.py", edit, arguments)
 }
 
-/// Runs a script that draws pictures in a copy of their folder; what it printed.
+/// Runs a script that draws pictures in a copy of their folder; returns its output.
 fn drawn_by(script: &str, edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, String)> {
     let copy = tempfile::tempdir().unwrap();
     let at = |path: &str| copy.path().join(path);
@@ -126,7 +126,7 @@ fn a_source_that_cannot_be_drawn_is_named_in_one_line() {
     }
 }
 
-/// A reader who follows the quick start sees what the picture at the beginning of the README shows.
+/// The picture at the beginning of the README shows a command of the quick start.
 #[test]
 fn a_recorded_command_is_one_of_the_quick_start() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Claims in the prose of pages beside names: values of keys, labels of metrics, events, states, actions, columns,
-//! exit codes and codes of messages. Each is compared with the program's own table, in whatever sentence it stands.
+//! exit codes and codes of messages. Each is compared with the program's own table, in whatever sentence it occurs.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ impl Tables {
         }
     }
 
-    /// All that is wrong in a page.
+    /// All wrong claims of a page.
     fn wrong_in(&self, page: &Page) -> Vec<String> {
         let prose = page.prose();
         let mut wrong = self.wrong_settings(&prose);
@@ -78,7 +78,7 @@ impl Tables {
     }
 
     fn is_setting(&self, section: Option<&str>, key: &str, value: Option<&str>) -> bool {
-        // What follows the section's first word is a name.
+        // A name follows the section's first word.
         let section = section.map(|section| match section.split_once('.') {
             Some((table, _)) if ["plugin", "instance"].contains(&table) => format!("{table}.*"),
             _ => section.to_owned(),
@@ -172,6 +172,52 @@ const LISTS: &[&str] = &["rule.", "exec_rule.", "inject.", "require."];
 
 /// Labels whose values operators and plugins choose.
 const OF_OPERATORS: &[&str] = &["rule", "injection", "promise", "plugin", "name"];
+
+/// Whether a block of a page is a paragraph, and not a heading, a table, a list, a picture or code.
+fn is_paragraph(block: &str) -> bool {
+    let begins = ["#", "|", "* ", "- ", "<", ">", "![", "```", "~~~", "    "];
+    let is_numbered = block.starts_with(|c: char| c.is_ascii_digit());
+    !block.trim().is_empty() && !is_numbered && !begins.iter().any(|begin| block.starts_with(begin))
+}
+
+/// The ends of paragraphs that break off: neither with a mark nor before a list, a table or code.
+fn cut_off(text: &str) -> Vec<String> {
+    let blocks: Vec<&str> =
+        text.split("\n\n").map(|block| block.trim_start_matches('\n')).collect();
+    let mut is_code = false;
+    let mut found = Vec::new();
+    for (at, block) in blocks.iter().enumerate() {
+        let was_code = is_code;
+        is_code ^= block.matches("```").count() % 2 == 1;
+        if was_code || is_code || !is_paragraph(block) {
+            continue;
+        }
+        let end = block.trim_end().trim_end_matches(['*', '_']);
+        let is_whole = end.ends_with(['.', ':', ';', '!', '?', ')', ']', '`', '|', '"', '>']);
+        let goes_on =
+            blocks.get(at + 1).is_some_and(|next| !is_paragraph(next) && !next.starts_with('#'));
+        if !is_whole && !goes_on {
+            found.extend(end.lines().last().map(str::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_paragraph_breaks_off() {
+    let broken: Vec<String> = pages()
+        .iter()
+        .flat_map(|page| cut_off(&page.text).into_iter().map(|end| format!("{}: {end}", page.name)))
+        .collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn a_paragraph_that_breaks_off_is_found() {
+    let page =
+        "# A\n\nWhole.\n\nThey\n\n* do\n\nSet\n\n```\na\n\nb\n```\n\nAn image that\n\nNext.\n";
+    assert_eq!(cut_off(page), ["An image that"]);
+}
 
 #[test]
 fn each_claim_of_a_sentence_matches_the_program() {

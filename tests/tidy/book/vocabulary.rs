@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names in the prose of every page that belong to the program: metrics, configuration keys, options.
-//! A page that names one which does not exist fails here, wherever the sentence stands.
+//! Names of the program in the prose of every page: metrics, configuration keys, options. A page that names one
+//! which does not exist fails here, wherever the sentence is.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn metrics_in(text: &str) -> Vec<&str> {
     words.filter(is_ours).filter(|word| !word.ends_with('_')).collect()
 }
 
-/// Whether the span is written as a key of the configuration: `section.key`, with a known section.
+/// Whether the span has the form of a configuration key: `section.key`, with a known section.
 fn is_key_like(span: &str, known: &BTreeSet<String>) -> bool {
     let is_name = |part: &str| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || matches!(c, '_' | '*'))
@@ -95,7 +95,7 @@ fn each_key_that_a_page_names_exists() {
     assert!(is_key_like("nri.sockt_path", &known) && !is_key("nri.sockt_path", &known));
 }
 
-/// Words of the code, and sentences that readers did not understand, in no page for users.
+/// Words of the code, and sentences that readers did not understand: no page for users may have them.
 const PRIVATE: &[&str] = &[
     "doors",
     "rooms",
@@ -112,7 +112,7 @@ const PRIVATE: &[&str] = &[
     "whatever its place",
 ];
 
-/// Pages for those who work on the program.
+/// Pages for developers of the program.
 const FOR_DEVELOPERS: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions"];
 
 #[test]
@@ -202,7 +202,7 @@ fn cells(line: &str) -> Vec<(usize, &str)> {
     cell.find_iter(line).map(|found| (found.start(), found.as_str())).collect()
 }
 
-/// The faults of the tables in a page: headings that the program does not print, and states that it does not know.
+/// The faults of the tables in a page: headings that the program does not print, and unknown states.
 fn wrong_in_tables(text: &str, headings: &str, states: &BTreeSet<String>) -> Vec<String> {
     let is_heading =
         |word: &str| word.len() > 1 && !word.contains(|c: char| c.is_ascii_lowercase());
@@ -237,7 +237,7 @@ fn each_heading_and_state_of_a_table_is_the_programs() {
     assert_eq!(wrong_in_tables(table, &headings, &states), ["exited", "HEALTH"]);
 }
 
-/// The pages speak of these exit codes in prose, each as the code of a process that is named there.
+/// Pages name these exit codes in prose, each as the code of a named process.
 #[test]
 fn each_exit_code_of_a_command_is_in_its_table() {
     let table = std::fs::read_to_string(root().join("docs/exit-codes.md")).unwrap();

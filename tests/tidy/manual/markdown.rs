@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Markdown as man pages have it. A table becomes a list: the first cell of a row is the term, the
-//! cells between are "title: text", the last one explains. It reads no file.
+//! Converts Markdown to man pages. A table becomes a list: the first cell of a row is the term, the
+//! cells between are "title: text", the last one is the explanation. It reads no file.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "Markdown has more than these pages use")]
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use roff::{Inline, Roff, bold, italic, roman};
 
-/// An argument of a request, in which roff reads quotes, backslashes and hyphens.
+/// An argument of a request, in which roff interprets quotes, backslashes and hyphens.
 pub(crate) fn argument(text: &str) -> String {
     text.replace('\\', "\\e").replace('"', "\\(dq").replace('-', "\\-")
 }
@@ -41,19 +41,19 @@ struct Table {
 
 struct Writer<'r> {
     roff: &'r mut Roff,
-    /// What the next line of text consists of.
+    /// The parts of the next line of text.
     words: Vec<Inline>,
     is_strong: bool,
     is_emphasized: bool,
     /// The text of a code block.
     code: Option<String>,
-    /// Where a link leads, and the words that were there before it.
+    /// The target of a link, and the number of words before it.
     link: Option<(String, usize)>,
     /// Open lists, with the next number of numbered ones.
     lists: Vec<Option<u64>>,
-    /// A paragraph belongs to the mark of a list item.
+    /// Whether a paragraph belongs to the mark of a list item.
     is_item_new: bool,
-    /// A section begins with a paragraph, which needs no request.
+    /// Whether a section has just begun: its first paragraph needs no request.
     is_section_new: bool,
     /// The request before the next line of text.
     pending: Option<&'static str>,
@@ -189,7 +189,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Where the text does not say where a link leads: the page of that name, or the address.
+    /// If the text does not name the link's target: the page of that name, or the address.
     fn end_link(&mut self) {
         let (target, before) = self.link.take().unwrap();
         let page = target.split('#').next().unwrap_or_default();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Man pages and completions, written from the tables that the program itself reads: the verbs of the
-//! command line, the keys of the configuration, the events and fields of plugins. `make manual`
-//! names a folder with `NRI_RUNC_MANUAL`; without it, the pages are made and checked, and none is
-//! written. Nothing here is part of the program.
+//! Man pages and completions, generated from the tables of the program: the verbs of the command
+//! line, the keys of the configuration, the events and fields of plugins. `make manual` names a
+//! folder with `NRI_RUNC_MANUAL`; without it, the pages are made and checked, but not written.
+//! Nothing here is part of the program.
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ const PAGES: [ManPage; 3] = [
     ManPage { name: "nri-runc-plugins", section: "7", title: "Miscellaneous Information Manual" },
 ];
 
-/// A line of a template that stands for a table or a page of the documentation.
+/// A line of a template that is replaced by a table or a page of the documentation.
 const INSERT: &str = "<!-- insert: ";
 
 impl ManPage {
@@ -65,7 +65,7 @@ fn begin(name: &str, section: &str, title: &str) -> Roff {
     let mut roff = Roff::new();
     let version = format!("nri-runc {}", env!("CARGO_PKG_VERSION"));
     roff.control("TH", [name.to_uppercase().as_str(), section, &date(), &version, title]);
-    // A page of commands and paths: no hyphenation, and no stretched lines.
+    // The page has commands and paths: no hyphenation, and no stretched lines.
     roff.control("nh", []);
     roff.control("ad", ["l"]);
     roff
@@ -134,7 +134,7 @@ fn built() -> clap::Command {
     command.find_subcommand("nri").unwrap().clone()
 }
 
-/// Shells, and what a package calls their file.
+/// Shells, each with the name of its completion file in a package.
 const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "nri-runc.bash"), (Shell::Zsh, "_nri-runc"), (Shell::Fish, "nri-runc.fish")];
 
@@ -160,7 +160,7 @@ fn manual_pages_and_completions_are_written_on_request() {
     }
 }
 
-/// Each verb below `command` with its own, but for clap's `help`.
+/// Each verb below `command` with its subcommands, except for clap's `help`.
 fn every_verb(command: &clap::Command) -> Vec<clap::Command> {
     let own = command.get_subcommands().filter(|verb| verb.get_name() != "help");
     let visible = own.filter(|verb| !verb.is_hide_set());
@@ -269,13 +269,13 @@ fn each_command_has_a_man_page_named_in_main_page_and_packages() {
     }
 }
 
-/// The programs that find what is wrong with a man page; the file is added.
+/// The programs that check a man page; the file is added.
 const LINTS: [&[&str]; 2] = [
     &["mandoc", "-T", "lint", "-W", "warning"],
     &["groff", "-K", "utf8", "-man", "-T", "utf8", "-ww", "-z"],
 ];
 
-/// What such a program prints about a page; None without the program.
+/// The output of such a program about a page; `None` without the program.
 fn lint(words: &[&str], file: &Path) -> Option<String> {
     let output = std::process::Command::new(words[0]).args(&words[1..]).arg(file).output().ok()?;
     let said = [output.stdout, output.stderr].concat();
@@ -323,7 +323,7 @@ fn completions_know_every_verb_in_every_shell() {
     }
 }
 
-/// What bash offers after these words; the last one is being typed.
+/// The completions of bash after these words; the last one is being typed.
 fn offered(words: &[&str]) -> Vec<String> {
     let script = format!(
         "{}\nCOMP_WORDS=({}); COMP_CWORD={}\n_nri__runc nri-runc \"${{COMP_WORDS[COMP_CWORD]}}\" \

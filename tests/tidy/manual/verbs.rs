@@ -6,7 +6,7 @@ use roff::{Inline, Roff, bold, italic, roman};
 
 use super::markdown::argument;
 
-/// Appends the options that every verb has, and a section for each verb.
+/// Appends the common options, and a section for each verb.
 pub(super) fn append(roff: &mut Roff, nri: &Command) {
     roff.control("SH", ["OPTIONS"]);
     for option in options(nri) {
@@ -54,7 +54,7 @@ pub(super) fn page_name(verb: &Command) -> String {
     format!("nri-runc-nri-{}", verb.get_name())
 }
 
-/// Appends the page of one verb, with those below it.
+/// Appends the page of one verb, with its subcommands.
 pub(super) fn append_page(roff: &mut Roff, verb: &Command) {
     let about = about(verb);
     roff.control("SH", ["NAME"]);
@@ -91,7 +91,7 @@ pub(super) fn append_page(roff: &mut Roff, verb: &Command) {
     );
 }
 
-/// What `--help` says beyond the first sentence.
+/// The text of `--help` after the first sentence.
 fn append_details(roff: &mut Roff, verb: &Command, about: &str) {
     let long = verb.get_long_about().map(ToString::to_string).unwrap_or_default();
     let details = long.strip_prefix(about).unwrap_or(&long).trim_start_matches('.').trim();
@@ -131,7 +131,7 @@ fn append_argument(roff: &mut Roff, argument: &Arg) {
     roff.text(spans(&text));
 }
 
-/// `-o, --output FORMAT`, as a man page has it.
+/// `-o, --output FORMAT`, in the form of a man page.
 fn term(argument: &Arg) -> Vec<Inline> {
     let short = argument.get_short().map(|letter| format!("-{letter}"));
     let long = argument.get_long().map(|name| format!("--{name}"));

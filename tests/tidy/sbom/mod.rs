@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bill of materials of a release, as CycloneDX 1.5: every crate in the program, with version, checksum
-//! and licence, from cargo's own resolution. `scripts/package.sh` names a file with `NRI_RUNC_SBOM` and a
-//! target with `NRI_RUNC_SBOM_TARGET`; for an image, `scripts/node-image.sh` also names the folder of its other
-//! program with `NRI_RUNC_SBOM_WITH`. The document depends on `Cargo.lock` and `SOURCE_DATE_EPOCH` alone:
-//! no path, no random number.
+//! The bill of materials of a release, as CycloneDX 1.5: every crate in the program, with version, checksum and
+//! licence, from cargo's own resolution. `scripts/package.sh` names a file with `NRI_RUNC_SBOM` and a target
+//! with `NRI_RUNC_SBOM_TARGET`; for an image, `scripts/node-image.sh` also names the folder of its other
+//! program with `NRI_RUNC_SBOM_WITH`. The document depends only on `Cargo.lock` and `SOURCE_DATE_EPOCH`: no
+//! path, no random number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::{release_time, root};
 
-/// What cargo resolves for one target.
+/// Cargo's resolution for one target.
 struct Resolution {
     /// By name and version.
     checksums: BTreeMap<(String, String), String>,
     packages: BTreeMap<String, Value>,
-    /// Which packages each one needs, and as what: null, `build` or `dev`.
+    /// The packages that each one needs, and their kind: null, `build` or `dev`.
     needs: BTreeMap<String, Vec<(String, Vec<Value>)>>,
     program: String,
 }
@@ -47,8 +47,8 @@ fn text(value: &Value) -> String {
 }
 
 impl Resolution {
-    /// The packages that are reached from the program by dependencies of these kinds; macros, which run in
-    /// the compiler, are reached and not passed unless `with_tools`.
+    /// The packages that the program reaches by dependencies of these kinds; macros, which run in the compiler,
+    /// are reached but not followed unless `with_tools`.
     fn reached(&self, with_tools: bool) -> BTreeSet<&str> {
         let (mut reached, mut next) = (BTreeSet::new(), vec![self.program.as_str()]);
         while let Some(id) = next.pop() {
@@ -120,9 +120,9 @@ fn joined(mut document: Value, other: &Value) -> Value {
         for part in more {
             match all.iter_mut().find(|one| one[key] == part[key]) {
                 None => all.push(part),
-                // What one program needs for its build alone may be in the other.
+                // A package that one program needs only for its build may be in the other.
                 Some(one) if part["scope"] == "required" => one["scope"] = json!("required"),
-                // Features differ: what it needs in either program.
+                // Features differ: its dependencies in either program.
                 Some(one) if list == "dependencies" => {
                     let both = [&one["dependsOn"], &part["dependsOn"]].map(|all| all.as_array());
                     let both: BTreeSet<String> =
@@ -185,7 +185,7 @@ fn sbom_names_every_crate_of_the_program_and_no_other() {
     for name in ["tokio", "ttrpc", "serde_json", "clap_builder"] {
         assert_eq!(scope(name), Some(json!("required")), "{name}");
     }
-    // Macros run in the compiler; what tests need is nowhere in a build.
+    // Macros run in the compiler; dependencies of tests are in no build.
     assert_eq!(scope("serde_derive"), Some(json!("excluded")));
     for name in ["proptest", "roff", "nri-runc"] {
         assert_eq!(scope(name), None, "{name}");

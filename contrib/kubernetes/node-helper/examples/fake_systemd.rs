@@ -76,7 +76,7 @@ impl Manager {
         status.ok().and_then(|status| status.code()).unwrap_or(1)
     }
 
-    /// Begins a job; systemd tells every connection when it has ended.
+    /// Begins a job; at its end every connection receives a signal.
     fn begin(
         &self,
         verb: &'static str,

@@ -12,19 +12,19 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_p
 
 use crate::{Failure, Result};
 
-/// Where kubelet puts the token and the authority.
+/// The folder in which kubelet puts the token and the authority.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How long connecting may take.
+/// Time limit of connecting.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long a whole request may take, unless its caller has less time.
+/// Time limit of a whole request, unless its caller has less time.
 pub(crate) const REQUEST_WAIT: Duration = Duration::from_secs(30);
-/// The largest answer: a page of a list.
+/// The largest response: a page of a list.
 const ANSWER_LIMIT: u64 = 64 << 20;
 
-/// A patch that merges lists of objects by their key, as conditions by their type.
+/// A patch that merges lists of objects by their key, such as conditions by their type.
 const STRATEGIC: &str = "STRATEGIC";
 
-/// The server, and the account that asks.
+/// The server, and the account of the requests.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     agent: ureq::Agent,
@@ -108,7 +108,7 @@ impl ApiServer {
     }
 }
 
-/// The type of the body that a method has; none of `GET`.
+/// The content type of a method's body; `None` for `GET`.
 pub(crate) fn body_type(method: &str) -> Option<&'static str> {
     match method {
         "PATCH" => Some("application/merge-patch+json"),
@@ -118,7 +118,7 @@ pub(crate) fn body_type(method: &str) -> Option<&'static str> {
     }
 }
 
-/// An IPv6 address stands in brackets.
+/// An IPv6 address is in brackets.
 fn in_url(host: &str) -> String {
     let is_bare_v6 = host.contains(':') && !host.starts_with('[');
     if is_bare_v6 { format!("[{host}]") } else { host.to_owned() }
@@ -154,7 +154,7 @@ fn agent(authority: &Path, within: Duration) -> Result<ureq::Agent> {
     Ok(config.new_agent())
 }
 
-/// What the server says of a refusal: a Status has it as its message.
+/// The server's reason of a refusal: the message of a Status.
 fn reason(status: u16, text: &str) -> String {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
     let message = document["message"].as_str().unwrap_or_default();

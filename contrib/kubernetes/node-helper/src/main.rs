@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `nri-runc nri node` needs beside it in the pod of a DaemonSet: D-Bus to systemd, HTTPS to the
-//! API server. Each call does one thing and ends; every wait is bounded. It never decides what is to be
-//! done, and keeps nothing.
+//! The helper of `nri-runc nri node` in the pod of a DaemonSet: D-Bus to systemd, HTTPS to the API server.
+//! Each call does one thing and ends; every wait is bounded. It makes no decisions, and stores nothing.
 //!
 //! ```text
 //! nri-runc-node-helper systemd SOCKET restart|reload|daemon-reload UNIT...
@@ -25,7 +24,7 @@ const USAGE: &str = "usage: nri-runc-node-helper systemd SOCKET restart|reload|d
                      \x20      nri-runc-node-helper api GET|PATCH|STRATEGIC|POST|DELETE PATH [SECONDS]\n\
                      \x20      nri-runc-node-helper remove NAMESPACE/DAEMONSET RUNTIMECLASS LABEL SECONDS\n";
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -33,13 +32,13 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The exit code where the API server forbids it.
+    /// The exit code if the API server forbids the request.
     pub(crate) const FORBIDDEN: u8 = 3;
-    /// ... where there is no such object.
+    /// ... if there is no such object.
     pub(crate) const NOT_FOUND: u8 = 4;
-    /// ... where the object changed meanwhile, or is there already.
+    /// ... if the object changed meanwhile, or already exists.
     pub(crate) const CONFLICT: u8 = 5;
-    /// ... where the request itself is not valid.
+    /// ... if the request itself is invalid.
     pub(crate) const INVALID: u8 = 6;
     const FAILED: u8 = 1;
     const USAGE: u8 = 2;
@@ -67,7 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line on stderr, whatever a server put into it; the usage has lines of its own.
+/// Prints one line on stderr, even if a server's text has several; the usage has its own lines.
 fn say(failure: &Failure) {
     let text = if failure.code == Failure::USAGE {
         failure.text.clone()
@@ -79,7 +78,7 @@ fn say(failure: &Failure) {
     let _nobody_reads = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Does what the words say; what goes to standard output.
+/// Does what the command line says; returns the text for standard output.
 fn run(words: &[&str]) -> Result<String> {
     match words {
         ["systemd", socket, verb, units @ ..] => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The end of an installation, before the permissions of its pods go: nothing is begun while a pod names
-//! the RuntimeClass; then the DaemonSet is deleted, and its pods clean their nodes. It says which pod or
-//! node keeps it from the end.
+//! The end of an installation, before the permissions of its pods are removed: nothing is begun while a
+//! pod names the RuntimeClass; then the DaemonSet is deleted, and its pods clean their nodes. It prints
+//! which pod or node delays the end.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::api::ApiServer;
 use crate::{Failure, Result};
 
-/// How often it is asked whether the pods have ended.
+/// Interval of checks whether the pods have ended.
 const POLL: Duration = Duration::from_secs(1);
-/// How many pods are named in a line.
+/// Number of pods that a line names.
 const NAMED: usize = 5;
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
@@ -21,13 +21,13 @@ const PAGE: u32 = 500;
 /// The installation to remove.
 #[derive(Debug)]
 pub(crate) struct Installed<'n> {
-    /// Of the DaemonSet.
+    /// The namespace of the DaemonSet.
     pub(crate) namespace: &'n str,
-    /// Of the DaemonSet.
+    /// The name of the DaemonSet.
     pub(crate) name: &'n str,
     /// The RuntimeClass.
     pub(crate) class: &'n str,
-    /// The key of the label of nodes that have nri-runc; empty where there is none.
+    /// The key of the label of nodes that have nri-runc; empty if there is none.
     pub(crate) label: &'n str,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn remove(
         Some(node["metadata"]["name"].as_str().unwrap_or_default().to_owned())
     })?;
     if kept.is_empty() {
-        log("no node has nri-runc any more");
+        log("nri-runc is removed from all nodes");
         return Ok(());
     }
     Err(Failure::new(format!(
@@ -88,7 +88,7 @@ fn await_pods(
     loop {
         match server.request("GET", path, "") {
             Err(failure) if failure.code == Failure::NOT_FOUND => return Ok(()),
-            // The server may be away for a moment.
+            // The server may be unavailable for a moment.
             Ok(_) | Err(_) => {}
         }
         let pods = format!("/api/v1/namespaces/{}/pods", installed.namespace);
@@ -108,7 +108,7 @@ fn await_pods(
     }
 }
 
-/// What `pick` takes of all objects of a list, page by page.
+/// The results of `pick` for all objects of a list, page by page.
 fn all(
     server: &ApiServer,
     path: &str,
@@ -128,7 +128,7 @@ fn all(
     }
 }
 
-/// Whether a pod has containers of this RuntimeClass. Those of one that has ended are gone with it.
+/// Whether a pod has containers of this RuntimeClass. The containers of an ended pod are gone.
 fn uses(pod: &Value, class: &str) -> bool {
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     pod["spec"]["runtimeClassName"] == class && !["Succeeded", "Failed"].contains(&phase)

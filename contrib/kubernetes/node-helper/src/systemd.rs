@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! systemd over D-Bus: its private socket, which needs no bus daemon, or the system bus. A job counts
-//! as done when systemd says so, not when it accepts it. Nothing is asked of a unit that is not there.
+//! systemd over D-Bus: by its private socket, which needs no bus daemon, or by the system bus. A job
+//! counts as done when systemd reports its end, not when it accepts it. No request is made about a unit
+//! that does not exist.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -23,18 +24,18 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
-/// A bus passes on only the signals that were asked for.
+/// A bus forwards only the requested signals.
 const ENDED_JOBS: &str =
     "type='signal',interface='org.freedesktop.systemd1.Manager',member='JobRemoved'";
 
-/// How long systemd may take until it has accepted the connection.
+/// Time limit until systemd has accepted the connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long a question may take. While systemd reads its units again, it answers nothing, and a question
-/// that comes then may stay without an answer.
+/// Time limit of a query. While systemd reloads its units it responds to nothing, and a query at that
+/// time may stay without a response.
 const QUESTION_WAIT: Duration = Duration::from_secs(15);
-/// How long a call that does something may take; a reload of all units is one.
+/// Time limit of a call that changes something; a reload of all units is one.
 const CALL_WAIT: Duration = Duration::from_secs(90);
-/// How long a job may take: an engine that stops and starts.
+/// Time limit of a job: an engine that stops and starts.
 const JOB_WAIT: Duration = Duration::from_secs(180);
 
 /// The endings of systemd's units: a name without one of them is a service, as for systemctl.
@@ -83,7 +84,7 @@ pub(crate) fn run(socket: &Path, verb: &str, units: &[&str]) -> Result<()> {
 /// A connection to systemd.
 struct Systemd {
     connection: RpcConn,
-    /// A call stayed without an answer.
+    /// Whether a call stayed without a response.
     is_silent: bool,
 }
 
@@ -91,7 +92,7 @@ struct Systemd {
 type Written = std::result::Result<(), rustbus::wire::errors::MarshalError>;
 
 impl Systemd {
-    /// In a thread of its own: neither connecting nor authenticating is bounded by itself.
+    /// Connects in a separate thread, because neither connecting nor authenticating has a time limit.
     fn connect(socket: &Path) -> Result<Self> {
         let at = socket.display().to_string();
         let failed = |why: &str| Failure::new(format!("systemd at {at}: {why}"));
@@ -122,7 +123,7 @@ impl Systemd {
         Ok(systemd)
     }
 
-    /// Calls a method; an error that is the answer is a failure with what it says.
+    /// Calls a method; an error response is a failure with its text.
     fn call(
         &mut self,
         method: &str,
@@ -170,7 +171,7 @@ impl Systemd {
         self.call(method, to_manager(method), arguments)
     }
 
-    /// The first that is active; without one, the first that failed: it may start now.
+    /// The first active unit; without one, the first failed one, because it may start now.
     fn choose(&mut self, units: &[&str]) -> Result<String> {
         let states = units.iter().map(|unit| {
             let unit = service(unit);
@@ -190,7 +191,7 @@ impl Systemd {
         })
     }
 
-    /// `active`, `failed`, …; `not loaded` where systemd does not know the unit.
+    /// `active`, `failed`, …; `not loaded` if systemd does not know the unit.
     fn state(&mut self, unit: &str) -> Result<String> {
         let found =
             self.answer("GetUnit", to_manager("GetUnit"), |call| call.body.push_param(unit))?;
@@ -210,10 +211,11 @@ impl Systemd {
         state.map_err(|error| failure("ActiveState", &format!("{error:?}")))
     }
 
-    /// Starts the job, and waits until systemd says that it has ended. A signal that comes before the
-    /// answer is kept by the connection.
+    /// Starts the job, and waits until systemd reports its end. The connection keeps a signal that
+    /// arrives before the response.
     fn run_job(&mut self, method: &str, unit: &str) -> Result<()> {
-        // On the private socket every connection is told of jobs; on the bus, those that subscribed.
+        // On the private socket every connection receives the signals of jobs; on the bus, only
+        // subscribers do.
         let _not_needed_there = self.manager("Subscribe", |_call| Ok(()));
         let deadline = Instant::now() + JOB_WAIT;
         let reply = self.manager(method, |call| call.body.push_param2(unit, "replace"))?;
@@ -234,7 +236,7 @@ impl Systemd {
     }
 }
 
-/// Why nothing is known of a job's end.
+/// The reason why a job's end is unknown.
 fn not_ended(unit: &str, error: &BusError) -> Failure {
     let seconds = JOB_WAIT.as_secs();
     Failure::new(if matches!(error, BusError::TimedOut) {
@@ -262,7 +264,7 @@ fn failure(method: &str, why: &str) -> Failure {
     Failure::new(format!("systemd: {method}: {why}"))
 }
 
-/// The kernel's words where the error is the kernel's, else the library's.
+/// The kernel's text if the error is the kernel's, else the library's.
 fn text_of(error: &BusError) -> String {
     if let BusError::IoError(error) = error {
         return error.to_string();
@@ -273,20 +275,20 @@ fn text_of(error: &BusError) -> String {
     error.to_string()
 }
 
-/// What an error says.
+/// The text of an error.
 fn said(error: &MarshalledMessage) -> String {
     let text = error.body.parser().get::<&str>().map(str::to_owned).unwrap_or_default();
     if text.is_empty() { error.dynheader.error_name.clone().unwrap_or_default() } else { text }
 }
 
-/// The path that is the answer.
+/// The path in the response.
 fn path_in(method: &str, reply: &MarshalledMessage) -> Result<String> {
     let path = reply.body.parser().get::<ObjectPath<&str>>();
     let path = path.map(|path| AsRef::<str>::as_ref(&path).to_owned());
     path.map_err(|error| failure(method, &format!("{error:?}")))
 }
 
-/// The result of this job, if the signal says that it has ended.
+/// The result of this job, if the signal reports its end.
 fn result_of(job: &str, signal: &MarshalledMessage) -> Option<String> {
     let header = &signal.dynheader;
     let is_ended = header.interface.as_deref() == Some(MANAGER)

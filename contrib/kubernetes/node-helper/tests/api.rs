@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `api` and `remove`: the helper against an API server of the test's own, over TLS with an authority of
-//! its own. What is sent, the exit code of each answer, and whom it does not trust.
+//! `api` and `remove`: the helper with a test API server, over TLS with a test authority. The requests,
+//! the exit code of each response, and the servers that it does not trust.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(
     clippy::disallowed_methods,
@@ -18,7 +18,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// What a request was: its first line, its headers, its body.
+/// A received request: its first line, its headers, its body.
 #[derive(Debug, Clone)]
 struct Asked {
     line: String,
@@ -41,7 +41,7 @@ impl Server {
         Self::at("127.0.0.1", Arc::new(answer)).unwrap()
     }
 
-    /// `None` where this machine has no such address.
+    /// `None` if this machine has no such address.
     fn at(host: &str, answer: Answer) -> Option<Self> {
         let listener = TcpListener::bind((host, 0)).ok()?;
         let temp = tempfile::tempdir().unwrap();
@@ -271,7 +271,7 @@ fn missing_parts_of_a_pod_are_named() {
     assert_eq!(server.asks(&["remove", "x", "y", "z", "1"], "").status.code(), Some(2));
 }
 
-/// A cluster whose lists are these, and whose DaemonSet is gone after some questions.
+/// A cluster with these lists, whose DaemonSet is gone after `questions` requests.
 fn cluster(pods: &'static str, nodes: &'static str, questions: usize) -> Server {
     let left = Mutex::new(questions);
     Server::new(move |asked| {
@@ -305,7 +305,7 @@ fn a_removal_deletes_the_daemonset_and_waits_for_its_last_pod() {
     let server = cluster("", "", 3);
     let said = succeeded(&server.asks(&remove("30"), ""));
     assert!(said.contains("waiting for kube-system/nri-runc-7 on two"), "{said}");
-    assert!(said.ends_with("no node has nri-runc any more\n"), "{said}");
+    assert!(said.ends_with("nri-runc is removed from all nodes\n"), "{said}");
     let asked = server.asked();
     let deletion = asked.iter().find(|one| one.line.starts_with("DELETE")).unwrap();
     assert!(deletion.body.contains("\"Foreground\""), "{deletion:?}");

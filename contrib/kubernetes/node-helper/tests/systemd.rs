@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `systemd`: the helper against a systemd of the test's own (`examples/fake_systemd.rs`). Which unit is
-//! chosen, what counts as done, and the line of each failure.
+//! `systemd`: the helper with a fake systemd (`examples/fake_systemd.rs`). The chosen unit, the
+//! condition for success, and the line of each failure.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(
     clippy::disallowed_methods,
@@ -20,7 +20,7 @@ struct Systemd {
 }
 
 impl Systemd {
-    /// With these units; what units do is `script`, which sees its words as `$1` and `$2`.
+    /// With these units; `script` performs their operations, and receives its words as `$1` and `$2`.
     fn new(script: &str, units: &[&str]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let program = temp.path().join("program");
@@ -47,7 +47,7 @@ impl Systemd {
         asked(&self.socket(), words)
     }
 
-    /// What the units did.
+    /// The operations of the units.
     fn calls(&self) -> String {
         std::fs::read_to_string(self.temp.path().join("program.calls")).unwrap_or_default()
     }
@@ -71,7 +71,7 @@ fn asked(socket: &Path, words: &[&str]) -> Output {
     command.arg("systemd").arg(socket).args(words).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Its one line, after its exit code was 1.
+/// Its only line, after exit code 1.
 #[track_caller]
 fn failed(output: &Output) -> String {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();

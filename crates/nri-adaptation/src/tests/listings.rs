@@ -95,7 +95,7 @@ fn a_plugin_denied_devices_may_not_permit_them_either() {
 }
 
 #[test]
-fn spellings_of_one_thing_collide() {
+fn different_spellings_of_one_key_conflict() {
     let mounts = |destination| api::ContainerAdjustment {
         mounts: vec![mount(destination, "s")],
         ..Default::default()

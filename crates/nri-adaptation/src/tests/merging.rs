@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn plugins_find_the_parts_they_are_used_to() {
+fn requests_have_the_empty_parts_that_plugins_expect() {
     let fresh = creation();
     let asked = fresh.request();
     let container = asked.container.as_ref().unwrap();
@@ -53,7 +53,7 @@ fn the_first_conflict_in_the_order_of_fields_is_reported() {
 }
 
 #[test]
-fn plugins_that_want_different_things_see_each_others() {
+fn plugins_receive_each_others_compatible_changes() {
     let mut creation = creation();
     answer(&mut creation, "00-bar", of_env(&[("A", "1")])).unwrap();
     answer(&mut creation, "10-foo", of_env(&[("B", "2")])).unwrap();
@@ -117,7 +117,7 @@ fn unknown_fields_of_a_newer_plugin_are_reported_not_applied() {
 }
 
 #[test]
-fn nothing_known_is_called_unknown() {
+fn known_fields_are_not_reported_as_unknown() {
     let mut creation = creation();
     for field in NriField::ALL {
         if let Some(resources) = resources_setting(field) {

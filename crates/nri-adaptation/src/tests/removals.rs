@@ -237,7 +237,7 @@ fn only_maps_keep_the_marker_next_to_the_new_value() {
 }
 
 #[test]
-fn which_plugins_may_set_a_removed_original_value() {
+fn some_removals_let_other_plugins_set_the_value_again() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         answer(&mut creation, "00-bar", kind.remove()).unwrap();
@@ -291,7 +291,7 @@ fn a_plugin_that_may_not_set_may_not_remove() {
 }
 
 #[test]
-fn removing_and_setting_gives_the_new_value_every_time() {
+fn removing_and_setting_always_yields_the_new_value() {
     for kind in [ANNOTATIONS, SYSCTL, NET_DEVICES] {
         for _ in 0..10_000 {
             let mut creation = kind.in_original();
@@ -362,7 +362,7 @@ fn a_full_rdt_replacement_does_not_show_its_removal() {
 }
 
 #[test]
-fn an_adjustment_of_something_else_makes_no_rdt() {
+fn an_unrelated_adjustment_creates_no_rdt_section() {
     let mut creation = creation();
     answer(&mut creation, "00-bar", of_rdt(api::LinuxRdt::new())).unwrap();
     answer(&mut creation, "10-foo", of_resources(shares(1))).unwrap();
@@ -387,7 +387,7 @@ fn an_empty_first_argument_overrides_another_plugins_command() {
 }
 
 #[test]
-fn a_command_of_nothing_is_refused() {
+fn an_empty_command_is_refused() {
     let mut creation = creation();
     answer(&mut creation, "00-bar", of_args(&["a"])).unwrap();
     let error = answer(&mut creation, "10-foo", of_args(&[""])).unwrap_err();

@@ -67,7 +67,7 @@ fn every_resource_conflicts_when_two_plugins_update_it() {
 }
 
 #[test]
-fn every_resource_of_an_update_arrives() {
+fn every_resource_of_an_update_is_merged() {
     for resources in NriField::ALL.into_iter().filter_map(resources_setting) {
         let mut updates = Updates::for_stop();
         updates.answer("00-bar", &ALL, &[update("c1", resources.clone())], &[]).unwrap();
@@ -76,7 +76,7 @@ fn every_resource_of_an_update_arrives() {
 }
 
 #[test]
-fn the_created_container_is_never_updated_not_even_if_optional() {
+fn the_container_being_created_is_never_updated() {
     let creation = creation();
     let response = api::CreateContainerResponse {
         update: vec![if_possible(update(SUBJECT, shares(1)))],
@@ -87,7 +87,7 @@ fn the_created_container_is_never_updated_not_even_if_optional() {
 }
 
 #[test]
-fn the_container_being_created_is_not_evicted_either() {
+fn the_container_being_created_is_never_evicted() {
     let creation = creation();
     let response =
         api::CreateContainerResponse { evict: vec![eviction(SUBJECT, "r")], ..Default::default() };
@@ -119,7 +119,7 @@ fn updates_of_a_container_are_merged_in_order_of_first_mention() {
 }
 
 #[test]
-fn one_update_that_must_succeed_makes_the_whole_one_such() {
+fn one_required_update_makes_the_merged_one_required() {
     for (first, second, want) in
         [(true, true, true), (true, false, false), (false, true, false), (false, false, false)]
     {
@@ -172,6 +172,21 @@ fn an_updated_container_without_changes_is_omitted() {
     updates.answer("00-bar", &ALL, &[nothing, nobody], &[]).unwrap();
     updates.answer("10-foo", &ALL, &[update("c1", shares(1))], &[]).unwrap();
     assert_eq!(ids(&updates.finish()), ["c1"]);
+}
+
+#[test]
+fn an_update_without_an_id_is_about_the_updated_container() {
+    let mut updates = requested(pids(10));
+    updates.answer("00-bar", &ALL, &[update("", shares(3))], &[]).unwrap();
+    let refused = updates.answer("10-foo", &ALL, &[update(SUBJECT, shares(4))], &[]);
+    assert!(matches!(refused, Err(MergeError::Conflict(_))), "{refused:?}");
+    let updated = updates.finish();
+    assert_eq!(ids(&updated), [SUBJECT]);
+    assert_eq!(resources_of(&updated, 0).cpu.shares, uint64(3));
+    for mut updates in [Updates::for_stop(), Updates::for_create("new".to_owned())] {
+        updates.answer("00-bar", &ALL, &[update("", shares(3))], &[]).unwrap();
+        assert_eq!(ids(&updates.finish()), [""; 0], "no container is meant");
+    }
 }
 
 #[test]
@@ -264,7 +279,7 @@ fn device_rules_of_updates_are_kept() {
 }
 
 #[test]
-fn a_container_is_evicted_once_for_the_reason_given_first() {
+fn a_container_is_evicted_once_for_the_first_reason() {
     let mut creation = creation();
     let respond = |evict| api::CreateContainerResponse { evict, ..Default::default() };
     let first = respond(vec![eviction("c1", "loud"), eviction("", "nobody")]);

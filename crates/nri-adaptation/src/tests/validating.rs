@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the built-in validator permits and refuses, flag by flag, and which containers a missing
-//! plugin does not block.
+//! The built-in validator flag by flag, and the containers that a missing plugin does not block.
 
 use proptest::prelude::*;
 
@@ -139,7 +138,7 @@ fn a_disabled_validator_refuses_nothing() {
 }
 
 #[test]
-fn adjustments_that_no_flag_is_about_pass_the_strictest() {
+fn the_strictest_validator_permits_all_other_adjustments() {
     let adjust = api::ContainerAdjustment {
         env: vec![variable("A", "1")],
         mounts: vec![mount("/d", "/s")],
@@ -314,7 +313,7 @@ fn an_annotation_that_cannot_be_read_refuses_and_is_shown() {
 }
 
 #[test]
-fn a_huge_annotation_makes_no_huge_refusal() {
+fn a_huge_annotation_is_shortened_in_a_refusal() {
     let huge = "permission denied ".repeat(20_000);
     let names = format!("['{}']", [huge.as_str(); 3].join("','"));
     for value in [&huge, &names] {
@@ -324,7 +323,7 @@ fn a_huge_annotation_makes_no_huge_refusal() {
 }
 
 #[test]
-fn tolerance_excuses_missing_plugins_and_nothing_else() {
+fn toleration_exempts_only_from_missing_plugins() {
     let mut validator = strict();
     validator.required_plugins = vec!["absent".to_owned()];
     validator.tolerate_missing_plugins_annotation = TOLERATE.to_owned();

@@ -54,7 +54,7 @@ fn an_io_priority_is_set_replaced_and_removed() {
 }
 
 #[test]
-fn an_io_priority_that_the_kernel_has_not_is_refused() {
+fn an_io_priority_unknown_to_the_kernel_is_refused() {
     for (class, priority) in [(4, 0), (-1, 0), (2, 8), (2, -1)] {
         assert_eq!(invalid_field(&io_priority(class, priority)), "IoPriority");
     }
@@ -188,7 +188,7 @@ fn network_devices_are_removed_before_they_are_set() {
 }
 
 #[test]
-fn names_that_no_network_device_has_are_refused() {
+fn invalid_network_device_names_are_refused() {
     let exactly = "abcdefghijklmno";
     assert!(outcome("{}", &net_devices(&[(exactly, exactly)])).0.contains(exactly));
     for name in
@@ -205,7 +205,7 @@ fn names_that_no_network_device_has_are_refused() {
 }
 
 #[test]
-fn a_memory_policy_is_set_as_a_whole_and_zero_is_one() {
+fn a_memory_policy_is_set_as_a_whole_even_with_mode_zero() {
     let document = r#"{"linux":{"memoryPolicy":{"mode":"MPOL_BIND","nodes":"0"},"x":1}}"#;
     let (text, changes) = outcome(document, &memory_policy(6, "0-1,3,65535", &[0, 2]));
     let wanted = r#"{"linux":{"memoryPolicy":{"mode":"MPOL_WEIGHTED_INTERLEAVE","nodes":"0-1,3,65535","flags":["MPOL_F_STATIC_NODES","MPOL_F_NUMA_BALANCING"]},"x":1}}"#;

@@ -94,7 +94,7 @@ fn the_hosts_mount_must_propagate_as_far_as_requested() {
 }
 
 #[test]
-fn links_are_followed_and_sources_that_lie_nowhere_are_refused() {
+fn links_are_followed_and_sources_on_no_mount_are_refused() {
     assert_eq!(on_host(&HOST, "/link", "rshared"), Ok("rshared".to_owned()));
     for (mountinfo, source) in
         [(&HOST[..], "relative"), (&HOST[..], ""), (&HOST[1..], "/elsewhere"), (&[], "/shared")]

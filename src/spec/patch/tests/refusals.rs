@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refused values: those that lead out of the container, mean something else, or that no kernel
-//! accepts; and similar values that are fine.
+//! Values that are refused because they lead out of the container, are ambiguous, or are accepted
+//! by no kernel; and similar values that are accepted.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ fn spec(text: &str) -> Value {
 }
 
 #[test]
-fn a_device_with_a_negative_number_opens_no_others() {
+fn a_negative_device_number_is_not_a_wildcard() {
     for numbers in [(-1, 3), (1, -1), (-1, -1), (4096, 0), (1, 0x10_0000), (i64::MAX, 0)] {
         for kind in ["c", "u", "b"] {
             assert_eq!(invalid_field(&device("/dev/x", kind, numbers, 0)), "Devices[/dev/x]");
@@ -77,7 +77,7 @@ fn no_container_is_put_into_the_hosts_own_cgroup() {
 }
 
 #[test]
-fn where_systemd_manages_cgroups_a_plain_path_is_refused() {
+fn with_systemd_a_plain_cgroup_path_is_refused() {
     let document = r#"{"linux":{"cgroupsPath":"a.slice:crio:c1"}}"#;
     assert_eq!(refused(document, &cgroups_path("/a/c1")).field(), Some("CgroupsPath"));
     assert_eq!(refused(document, &cgroups_path("a:crio:c1")).field(), Some("CgroupsPath"));
@@ -168,7 +168,7 @@ fn a_page_size_names_no_other_file() {
 }
 
 #[test]
-fn cpu_time_that_no_kernel_gives_is_refused() {
+fn cpu_time_that_no_kernel_accepts_is_refused() {
     for quota in [1, 999] {
         assert_eq!(invalid_field(&cpu(&json!({"quota": {"value": quota}}))), "CPUQuota");
     }
@@ -212,7 +212,7 @@ fn a_cgroup_rule_is_owned_by_its_text() {
 }
 
 #[test]
-fn a_mount_is_owned_by_the_place_that_it_means() {
+fn a_mount_is_owned_by_its_normalized_destination() {
     for destination in ["/data", "/data/", "data", "//x/../data"] {
         let (_, changes) = adjusted("{}", &mount(destination, "/src", "ro"));
         assert_eq!(changes[0].nri_field, "Mounts[/data]", "{destination}");

@@ -176,7 +176,7 @@ fn a_class_replaces_the_engines_values() {
 }
 
 #[test]
-fn the_empty_class_clears_and_clears_nothing_where_nothing_is() {
+fn the_empty_class_removes_the_engines_values_if_any() {
     let document = r#"{"linux":{"resources":{"blockIO":{"weight":1}},"intelRdt":{"closID":"x"}}}"#;
     let resolved =
         Resolved { block_io: Class::Cleared, intel_rdt: Class::Cleared, ..Resolved::default() };

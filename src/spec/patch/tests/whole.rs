@@ -31,7 +31,7 @@ fn prestart(path: &str, timeout: Option<i64>) -> Adjustment {
 }
 
 #[test]
-fn an_adjustment_that_asks_for_nothing_changes_nothing() {
+fn an_empty_adjustment_changes_nothing() {
     let empty_parts = asks(&json!({
         "hooks": {}, "linux": {"resources": {"memory": {}, "cpu": {}}, "rdt": {}},
     }));
@@ -67,7 +67,7 @@ fn setting_an_existing_value_is_not_a_change() {
 }
 
 #[test]
-fn a_variable_is_replaced_where_it_first_stood_and_once() {
+fn a_variable_is_replaced_at_its_first_occurrence() {
     let document = r#"{"process":{"env":["A=1", "odd","B=2" ,"A=3"]}}"#;
     let (text, changes) = adjusted(document, &env(&[("A", "x"), ("C", "=\n")]));
     assert_eq!(text, r#"{"process":{"env":["A=x", "odd","B=2","C==\n"]}}"#);
@@ -104,7 +104,7 @@ fn a_missing_section_is_created() {
 }
 
 #[test]
-fn values_that_no_process_could_have_are_refused() {
+fn invalid_process_values_are_refused() {
     for entry in [("A=B", "1"), ("A", "1\0"), ("A\0", "1"), ("-A=B", "")] {
         assert!(invalid_field(&env(&[entry])).starts_with("Env[A"));
     }
@@ -163,7 +163,7 @@ fn annotations_with_a_meaning_to_the_runtime_are_refused() {
 }
 
 #[test]
-fn mounts_are_ordered_as_by_the_reference_only_when_one_changes() {
+fn mounts_are_sorted_like_the_references_only_if_one_changes() {
     let document = r#"{"mounts":[{"destination":"/a/b"},{"destination":"/z"},{"destination":"/"}, {"destination":"/c"}]}"#;
     assert_eq!(patch(document.as_bytes(), &mount("-/x", &[])).unwrap().bytes, None);
     let (text, _) = adjusted(document, &mount("/a", &[]));

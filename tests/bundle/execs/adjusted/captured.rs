@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The documents that real engines passed to `exec` (`fixtures/exec`): each value that a plugin
-//! changes at the creation reaches them, and what the caller asked for stays.
+//! changed at the creation reaches them, and the caller's own values stay.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use test_support::{Script, started, succeeds};
 
 use super::{exec, seen};
 
-/// The engines, and the variables of the recorded `exec` that are not the container's own.
+/// The engines, each with the variables of the recorded `exec` that the caller added.
 const ENGINES: [(&str, &[&str]); 8] = [
     ("containerd-1.6.20", &[]),
     ("containerd-2.4.2", &[]),
@@ -19,7 +19,7 @@ const ENGINES: [(&str, &[&str]); 8] = [
     ("ctr-containerd-2.4.2", &[]),
     // `docker exec --env X=y`
     ("docker-20.10", &["X"]),
-    // The same of Podman, which also finds the user's home anew.
+    // The same for Podman, which also determines the user's home again.
     ("podman-4.3.1", &["X", "HOME"]),
     ("podman-4.3.1-pod", &[]),
 ];
@@ -29,7 +29,7 @@ fn read(engine: &str, name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The variables of a process, the last of each name.
+/// The variables of a process; the last one counts if a name repeats.
 fn variables(process: &Value) -> BTreeMap<String, String> {
     let entries = process["env"].as_array().into_iter().flatten();
     let pairs = entries.filter_map(|entry| entry.as_str()?.split_once('='));
@@ -60,7 +60,7 @@ fn changing(process: &Value) -> Script {
     limits.keys().fold(adjust.env("NEW", "of a plugin"), |all, name| all.rlimit(name, 7, 77)).into()
 }
 
-/// The document by the rule, worked out another way than in the program.
+/// The expected document, computed from the rule in another way than in the program.
 fn wanted(container: &Value, process: &Value, callers: &[&str]) -> Value {
     let mut wanted = process.clone();
     let mut variables = variables(process);
@@ -102,7 +102,7 @@ fn plugin_changes_reach_later_processes_of_every_engine() {
         assert_eq!(written, env.len(), "{engine}: a variable is there twice");
         (found["env"], found["rlimits"]) = (json!(env), json!(rlimits));
         assert_eq!(found, wanted(&container["process"], &process, callers), "{engine}");
-        // Of a container that no plugin changed every byte stays.
+        // For a container that no plugin changed, every byte stays.
         let host = started("");
         std::fs::create_dir_all(host.path("recorded")).unwrap();
         host.write("recorded/config.json", &create);

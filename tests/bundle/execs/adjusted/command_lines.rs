@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command line and the document of an `exec`, as the runtime gets them.
+//! The command line and the document of an `exec`, as the runtime receives them.
 
 use serde_json::json;
 use test_support::adjustments::adjusts;
@@ -7,7 +7,7 @@ use test_support::{Script, TestHost, fails, started, succeeds};
 
 use super::{CHANGED, PROCESS, changing, exec, last_words, marks, process};
 
-/// A host with a container whose process plugins changed, created and not started.
+/// A host with a container that is created but not started, whose process plugins changed.
 fn changed(more: &str) -> TestHost {
     let host = started(more);
     let _told = host.plugin("10", "env", changing());
@@ -71,14 +71,14 @@ fn an_exec_in_an_unchanged_container_passes_unchanged() {
 }
 
 #[test]
-fn an_exec_without_a_document_is_passed_on_as_it_came() {
+fn an_exec_without_a_document_is_passed_on_unchanged() {
     let host = changed("");
     succeeds(&host.verb(&["exec", "--env", "A=1", "c1", "--process", "x"]));
     assert_eq!(last_words(&host)[2..], ["exec", "--env", "A=1", "c1", "--process", "x"]);
 }
 
 #[test]
-fn a_document_that_cannot_be_edited_is_the_runtimes_business() {
+fn a_document_that_cannot_be_edited_goes_to_the_runtime() {
     let host = changed("");
     let huge = format!("{{\"env\":[\"A={}\"]}}", "x".repeat(17 << 20));
     for odd in ["", "{\"env\":", "[]", r#"{"env":["A=1"],"Env":[]}"#, r#"{"env":{}}"#, &huge] {
@@ -113,7 +113,7 @@ fn a_document_from_a_pipe_reaches_the_runtime_whole() {
 }
 
 #[test]
-fn while_switched_off_an_exec_is_passed_on_as_it_came() {
+fn while_disabled_an_exec_is_passed_on_unchanged() {
     let host = changed("");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&exec(&host, "c1", PROCESS));

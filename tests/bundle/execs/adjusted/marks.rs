@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which containers have a mark, through everything that can happen to them, to the daemon and to
-//! the run directory.
+//! Which containers have a mark, in all events of the containers, the daemon and the run directory.
 
 use nri_plugin::Adjustment;
 use serde_json::json;
@@ -14,7 +13,7 @@ fn has_marks(host: &TestHost, count: usize) {
     wait_until(&format!("there are {count} marks"), || marks(host).len() == count);
 }
 
-/// What the runtime is given in the container.
+/// The values that the runtime received for a process in the container.
 fn given(host: &TestHost, id: &str) -> String {
     succeeds(&exec(host, id, PROCESS));
     host.read("fake/process.json")
@@ -31,7 +30,7 @@ fn a_mark_ends_with_its_container_and_is_not_reused() {
     succeeds(&host.verb(&["kill", "c1", "9"]));
     has_marks(&host, 0);
     succeeds(&host.verb(&["delete", "c1"]));
-    // A restart under the same id, and a container that the plugin leaves alone.
+    // A restart under the same ID, and a container that the plugin does not change.
     succeeds(&host.create("c1"));
     succeeds(&host.create_from("bundle", "c2"));
     has_marks(&host, 1);
@@ -103,7 +102,7 @@ fn marks_outlive_the_daemon_and_the_next_one_removes_stale_ones() {
     });
     host.kill_daemon();
     assert_eq!((marks(&host).len(), given(&host, "c1").as_str()), (2, CHANGED));
-    // One goes while nobody looks, and something is left half written.
+    // One container is deleted while no daemon runs, and a file is half written.
     succeeds(&host.verb(&["delete", "--force", "c2"]));
     host.write("run/state/marks/.0123.new", "half");
     host.write("run/state/marks/ffff", "nri-runc mark 1\n");
@@ -131,7 +130,7 @@ fn records_of_an_earlier_version_are_marked_by_their_changes() {
     succeeds(&host.create("c1"));
     wait_until("it is settled", || host.admin(&["pods"])[0]["containers"][0]["state"] == "created");
     host.kill_daemon();
-    // The earlier version knew no marks.
+    // The earlier version had no marks.
     std::fs::remove_dir_all(host.path("run/state/marks")).unwrap();
     assert_eq!(given(&host, "c1"), PROCESS);
     host.start_daemon();
@@ -144,7 +143,7 @@ fn a_mark_does_not_apply_to_a_later_bypassed_container() {
     let _told = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     host.kill_daemon();
-    // The engine wrote its document anew, as it does at a restart.
+    // The engine wrote its document again, as it does at a restart.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     host.write("bundle/config.json", test_support::BUNDLE);
     succeeds(&host.create("c1"));
@@ -175,7 +174,7 @@ fn infrastructure_containers_are_marked_wherever_they_come_from() {
     assert_eq!(host.read("fake/process.json"), PROCESS, "no plugin changed it");
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     has_marks(&host, 0);
-    // One that bypassed the daemon is taken over.
+    // The next daemon takes over a container that bypassed its predecessor.
     host.kill_daemon();
     succeeds(&host.create_from(&task("pause"), "pause"));
     assert_eq!(marks(&host).len(), 0);

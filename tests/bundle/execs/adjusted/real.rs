@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runc: what a later process finds in its environment and limits, looked at from inside.
-//! crun is in the guest of `make vm` (`tests/node/resources/v2/later.rs`).
+//! The real runc: the environment and limits of a later process, read inside the container. crun is
+//! tested in the guest of `make vm` (`tests/node/resources/v2/later.rs`).
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use test_support::adjustments::{
 use test_support::real_runtime::RealRuntime;
 use test_support::{Script, TestHost, started, succeeds, tools};
 
-/// Says everything that a plugin can set, a line each.
+/// Prints every value that a plugin can set, one a line.
 const LOOK: &str = "echo hello=$HELLO a=$A gone=$GONE; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 
@@ -23,14 +23,14 @@ fn changing(more: impl FnOnce(&mut api::LinuxContainerAdjustment)) -> Script {
     adjustment.edit(|adjust| more(adjust.linux.mut_or_insert_default())).into()
 }
 
-/// The engine's own process of the container, with other words to run.
+/// The container's process as the engine writes it, with another command.
 fn process(document: &Value, script: &str) -> Value {
     let mut process = document["process"].clone();
     process["args"] = json!(["sh", "-c", script]);
     process
 }
 
-/// A running container `c1` behind that runtime.
+/// A running container `c1` with that runtime.
 fn run(host: &TestHost, real: &RealRuntime, runtime: &Path, script: Script) -> Value {
     host.configure(runtime, "");
     let _told = host.plugin("10", "all", script);
@@ -43,7 +43,7 @@ fn run(host: &TestHost, real: &RealRuntime, runtime: &Path, script: Script) -> V
     document
 }
 
-/// What a later process with that document says.
+/// The output of a later process with that document.
 fn said(host: &TestHost, process: &Value) -> Vec<String> {
     let file = super::process(host, &process.to_string());
     let output = host.verb(&["exec", "--process", &file, "c1"]);
@@ -60,16 +60,17 @@ fn looks_inside(runtime: &Path) {
     let name = runtime.display();
     let wanted = ["hello=there a=2 gone=", "321", "321", "700"];
     assert_eq!(said(&host, &process), wanted, "{name}");
-    // The caller's own values win; the score is the container's, whatever runc is told.
+    // The caller's values take precedence; the OOM score is always the container's.
     let mut asked = process.clone();
     asked["env"] = json!(["PATH=/bin", "A=mine", "GONE=mine"]);
     asked["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "hard": 99, "soft": 99}]);
     assert_eq!(said(&host, &asked)[..3], ["hello=there a=mine gone=mine", "99", "99"], "{name}");
-    // The process of the container's own document has been changed before.
+    // Without a process document, runc takes the process from the container's document, which is
+    // patched.
     let output = host.verb(&["exec", "c1", "sh", "-c", LOOK]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(text.lines().collect::<Vec<_>>(), wanted, "{name}");
-    // A container that is gone: the runtime's own words, for the file that it was given.
+    // For a container that is gone, the runtime reports its own error.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     assert!(!host.verb(&["exec", "--process", "/nowhere", "c1"]).status.success());
 }
@@ -90,7 +91,7 @@ fn closed_device(runtime: &Path) {
     let process = process(&document, LOOK_AT_CLOSED_DEVICE);
     let name = runtime.display();
     assert_eq!(said(&host, &process), ["600 1:3", "0 4400"], "{name}");
-    // Another user's groups are the caller's choice.
+    // Another user has the groups that the caller sets.
     let mut asked = process.clone();
     asked["user"] = json!({"uid": 7, "gid": 8});
     assert_eq!(said(&host, &asked), ["600 1:3", "8"], "{name}");
@@ -130,7 +131,7 @@ fn a_later_process_has_the_plugins_values_with_runc_1_6() {
     newer("runc-1.6.0-rc.1").iter().for_each(|runc| looks_inside(runc));
 }
 
-/// The kernel's own word on a process: nice value, scheduling policy, I/O priority.
+/// Nice value, scheduling policy and I/O priority of a process, as the kernel reports them.
 fn scheduled(runtime: &Path) {
     let host = started("");
     let dir = host.path("").display().to_string();
@@ -150,7 +151,7 @@ fn scheduled(runtime: &Path) {
         linux.io_priority = Some(priority).into();
     });
     let document = run(&host, &real, runtime, script);
-    // Of stat, behind the program's name: nice is the 17th field, the policy the 39th.
+    // Fields of `stat` after the program's name: nice is the 17th, the policy the 39th.
     let look = "set -- $(cat /proc/self/stat); shift 2; echo $17 ${39}";
     let look = look.replace("$17", "${17}");
     let said = said(&host, &process(&document, &look));

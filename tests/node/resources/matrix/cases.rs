@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fields of an adjustment: what a plugin answers, and where its value is found in a container.
+//! The fields of an adjustment: a plugin's response, and the place of its value in a container.
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -21,15 +21,15 @@ type InHost = Box<dyn Fn(&Path) -> Look>;
 
 /// A field, or one of its values.
 pub(super) struct FieldCase {
-    /// Its row in the table: the name that refusals have, and which value it is.
+    /// Its row in the table: the name in refusals, and the value.
     pub(super) row: &'static str,
-    /// How the name begins.
+    /// The beginning of the name in refusals.
     pub(super) names: &'static str,
-    /// Adjustments with the same number can be in one container.
+    /// Adjustments with the same number can be combined in one container.
     pub(super) group: usize,
     pub(super) adjust: Value,
     pub(super) look: InRunning,
-    /// Looks again when the container is gone.
+    /// A check after the container is gone.
     pub(super) look_after: InHost,
 }
 
@@ -49,7 +49,7 @@ impl FieldCase {
     }
 }
 
-/// A value of a cgroup: the file of v1 with its controller, that of v2, and what it says.
+/// A value of a cgroup: the file of v1 with its controller, the file of v2, and the text.
 pub(super) fn value(
     row: &'static str,
     adjust: Value,
@@ -63,19 +63,19 @@ pub(super) fn value(
     })
 }
 
-/// What fields name: an interface, a namespace, a disk, a folder.
+/// The objects that fields name: an interface, a namespace, a disk, a folder.
 pub(super) struct Furniture {
     interface: String,
     namespace: String,
     disk: (String, String),
     dir: PathBuf,
-    /// What the plugin answers next.
+    /// The plugin's next response.
     pub(super) plugin: Arc<Mutex<api::ContainerAdjustment>>,
     holder: Option<Child>,
 }
 
 impl Furniture {
-    /// Their names alone.
+    /// Only their names.
     pub(super) fn named(host: &TestHost) -> Self {
         let number = std::process::id() % 100_000;
         Self {
@@ -112,7 +112,7 @@ impl Furniture {
         });
         let (name, peer) = (&furniture.interface, format!("{}p", furniture.interface));
         ip(&["link", "add", name, "type", "veth", "peer", "name", &peer]);
-        // A part of the real-time budget, where the kernel has one.
+        // A part of the real-time budget, if the kernel has one.
         let above = format!("/sys/fs/cgroup/cpu{}", place.real.cgroup(""));
         let budget = Path::new(&above).join("cpu.rt_runtime_us");
         if std::fs::create_dir_all(&above).is_ok() && budget.exists() {
@@ -133,13 +133,13 @@ impl Furniture {
         furniture
     }
 
-    /// Forgets what the last container left, and listens as an agent of seccomp.
+    /// Clears the traces of the last container, and listens as a seccomp agent.
     pub(super) fn clear(&self) {
         let _gone = std::fs::remove_dir_all(&self.dir);
         std::fs::create_dir_all(&self.dir).unwrap();
         let listener = UnixListener::bind(self.dir.join("agent.sock")).unwrap();
         let said = self.dir.join("agent");
-        // It ends with the test: a container that does not call leaves it waiting.
+        // The thread ends with the test: if the container makes no call, it keeps waiting.
         std::thread::spawn(move || {
             let Ok((mut caller, _)) = listener.accept() else { return Ok(()) };
             let mut bytes = vec![0; 1 << 16];
@@ -148,7 +148,7 @@ impl Furniture {
         });
     }
 
-    /// The configuration that leads to them.
+    /// The configuration with their paths.
     pub(super) fn settings(&self, place: &Place) -> String {
         let path = |name: &str| place.host.path(name).display().to_string();
         format!(
@@ -176,7 +176,7 @@ impl Drop for Furniture {
     }
 }
 
-/// All cases that this machine can try with a runtime that lacks nothing.
+/// All cases that this machine can try with a runtime that lacks no feature.
 pub(super) fn all(place: &Place, furniture: &Furniture, layout: Layout) -> Vec<FieldCase> {
     let mut cases = of(&place.host, furniture, layout, &place.real.cgroup("elsewhere"));
     let has_interface = Path::new("/sys/class/net").join(&furniture.interface).exists();
@@ -201,7 +201,7 @@ pub(super) fn of(
     cases.extend(seccomp(host));
     cases.extend(resources::all(&furniture.disk.1));
     if layout == Layout::V1 {
-        // Refused by the version alone, which has no such files.
+        // Refused only because of the cgroup version, which has no such files.
         cases.retain(|case| case.row != "CgroupsUnified[cpu.idle]");
     }
     cases
@@ -239,7 +239,7 @@ fn process() -> Vec<FieldCase> {
     ]
 }
 
-/// The six kinds of hooks, each of which leaves its name in a folder that the container has too.
+/// The six kinds of hooks; each writes its name into a folder that is mounted in the container too.
 fn hooks(dir: &Path) -> FieldCase {
     let dir = dir.display().to_string();
     let mount = json!({
@@ -271,7 +271,7 @@ fn hooks(dir: &Path) -> FieldCase {
     FieldCase { look_after: Box::new(move |dir| ran(dir, "poststop")), ..hooks }
 }
 
-/// A hook that would take many seconds and may take one.
+/// A hook that would take many seconds and has a limit of one.
 fn slow_hook(dir: &Path) -> FieldCase {
     let file = dir.join("slow").display().to_string();
     let script = format!(
@@ -318,7 +318,7 @@ fn files(host: &TestHost, furniture: &Furniture) -> Vec<FieldCase> {
             let line = mounts.lines().find(|line| line.contains(" /bound "));
             has(line.unwrap_or_default(), &[" ro,", "noexec"])
         }),
-        // It has no size: a runtime could only drop it.
+        // Without a size a runtime could only drop it.
         case("Mounts bind with data", json!({"mounts": [sized]}), |running, _| {
             has(running.proc("mountinfo"), &["size=65k"])
         })
@@ -333,7 +333,7 @@ fn files(host: &TestHost, furniture: &Furniture) -> Vec<FieldCase> {
         case(
             "DeviceRules",
             json!({"linux": {"resources": {"devices": [rule]}}}),
-            // It has no driver: opening it fails in another way where it is allowed.
+            // It has no driver, so a permitted open fails with another error.
             |running, _| {
                 has(running.inside(": </dev/odd"), &["No such device"])?;
                 has(running.inside(": >/dev/odd"), &["not permitted"])
@@ -407,7 +407,7 @@ fn scheduling() -> Vec<FieldCase> {
         "policy": "SCHED_DEADLINE", "flags": ["SCHED_FLAG_RESET_ON_FORK"],
         "runtime": "1000000", "deadline": "50000000", "period": "100000000",
     });
-    // On v1 a cgroup may need time for real-time processes.
+    // On v1 a cgroup may need a budget for real-time processes.
     let with_time = |scheduler: Value, layout: Layout| {
         let mut linux = json!({"scheduler": scheduler});
         if layout == Layout::V1 && Path::new("/sys/fs/cgroup/cpu/cpu.rt_runtime_us").exists() {
@@ -439,7 +439,7 @@ fn scheduling() -> Vec<FieldCase> {
     ]
 }
 
-/// What a shell, a sleep and the runtime's own first steps need.
+/// The system calls of a shell, of sleep and of the runtime's first steps.
 const SYSCALLS: &str = "accept4 access arch_prctl bind brk capget capset chdir chmod chown clock_gettime \
     clock_nanosleep clone clone3 close close_range connect dup dup2 dup3 epoll_create1 epoll_ctl epoll_pwait \
     epoll_wait eventfd2 execve execveat exit exit_group faccessat faccessat2 fchdir fchmod fchown fchownat fcntl \

@@ -8,7 +8,7 @@ use protobuf::MessageFull;
 use protobuf::reflect::{MessageDescriptor, RuntimeFieldType, RuntimeType};
 use serde_json::Value;
 
-/// Each member of an adjustment that has no members of its own, such as `linux.devices.major`.
+/// Each member of an adjustment without members, such as `linux.devices.major`.
 pub(super) fn of_schema() -> BTreeSet<String> {
     let mut leaves = BTreeSet::new();
     walk(&api::ContainerAdjustment::descriptor(), "", &mut leaves);
@@ -41,7 +41,7 @@ fn walk(message: &MessageDescriptor, path: &str, leaves: &mut BTreeSet<String>) 
     }
 }
 
-/// Those that some of the documents set.
+/// The leaves that some of the documents set.
 pub(super) fn set_by<'v>(documents: impl Iterator<Item = &'v Value>) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let known = of_schema();
@@ -64,7 +64,7 @@ fn note(value: &Value, path: &str, known: &BTreeSet<String>, all: &mut BTreeSet<
         Value::Object(members) => members.iter().for_each(|(key, value)| {
             let place = format!("{path}.{key}");
             let place = place.trim_start_matches('.');
-            // The keys of a map are no part of a leaf's name.
+            // The keys of a map are not part of a leaf's name.
             note(value, if is_known(place) { place } else { path }, known, all);
         }),
         Value::Array(entries) => entries.iter().for_each(|entry| note(entry, path, known, all)),

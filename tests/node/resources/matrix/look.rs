@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a running container really has: its cgroup's files, `/proc`, and what it sees inside.
+//! Reads the actual values of a running container: its cgroup's files, `/proc`, and its view
+//! inside.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Nothing, or what was found in place of what a field asks for.
+/// Ok, or the value that was found instead.
 pub(super) type Look = Result<(), String>;
 
-/// Which version of cgroups has the controllers.
+/// The cgroup version that has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     V1,
@@ -15,7 +16,7 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// That of this machine.
+    /// The version on this machine.
     pub(super) fn here() -> Option<Self> {
         let is_there = |file: &str| Path::new("/sys/fs/cgroup").join(file).exists();
         match () {
@@ -33,7 +34,7 @@ impl Layout {
     }
 }
 
-/// What a program prints, on both outputs.
+/// The output of a program, both streams.
 pub(super) fn output(program: &Path, words: &[&str]) -> String {
     match Command::new(program).args(words).output() {
         Ok(output) => {
@@ -48,7 +49,7 @@ pub(super) fn output(program: &Path, words: &[&str]) -> String {
 pub(super) struct Running {
     pub(super) pid: i32,
     pub(super) runtime: PathBuf,
-    /// The folder of its host.
+    /// The host's folder.
     pub(super) dir: PathBuf,
 }
 
@@ -59,7 +60,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).replace('\0', " ")
     }
 
-    /// What a link of its process leads to.
+    /// The target of a link of its process.
     pub(super) fn link(&self, file: &str) -> PathBuf {
         std::fs::read_link(format!("/proc/{}/{file}", self.pid)).unwrap_or_default()
     }
@@ -82,20 +83,20 @@ impl Running {
         text.trim_end().to_owned()
     }
 
-    /// What a script prints in a later process, on both outputs.
+    /// The output of a script in a later process, both streams.
     pub(super) fn inside(&self, script: &str) -> String {
         let root = self.dir.join("root").display().to_string();
         let words = ["--root", &root, "exec", "c1", "/bin/sh", "-c", script];
         output(&self.runtime, &words).trim_end().to_owned()
     }
 
-    /// What the runtime knows of it.
+    /// The runtime's state of it.
     pub(super) fn state(&self) -> String {
         let root = self.dir.join("root").display().to_string();
         output(&self.runtime, &["--root", &root, "state", "c1"])
     }
 
-    /// A member of `/proc/PID/stat`, by its number in proc(5).
+    /// A field of `/proc/PID/stat`, by its number in proc(5).
     pub(super) fn stat(&self, number: usize) -> String {
         let stat = self.proc("stat");
         let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
@@ -103,13 +104,13 @@ impl Running {
     }
 }
 
-/// Whether something is so.
+/// Checks that the value equals `wanted`.
 pub(super) fn is(seen: impl AsRef<str>, wanted: &str) -> Look {
     let seen = seen.as_ref();
     if seen == wanted { Ok(()) } else { Err(format!("{seen:?}, not {wanted:?}")) }
 }
 
-/// Whether all of it is in there.
+/// Checks that the text contains every `wanted`.
 pub(super) fn has(seen: impl AsRef<str>, wanted: &[&str]) -> Look {
     let seen = seen.as_ref();
     match wanted.iter().find(|wanted| !seen.contains(*wanted)) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each field of an adjustment, with each runtime at hand, on the cgroups of this machine: a plugin
-//! sets it on a real container. Either its value is found in the container's cgroup, in `/proc` or
-//! inside, or the create is refused by plugin and field; there is nothing third. `make test` sets all
-//! fields at once, without those that are refused (`FIELDS=each`, as in `make soak`: one container for
-//! each); `make vm` does it on cgroup v2.
+//! Each field of an adjustment, with each installed runtime, on this machine's cgroups: a plugin sets
+//! it on a real container. Either its value is found in the container's cgroup, in `/proc` or inside,
+//! or the create is refused with plugin and field. `make test` sets all fields at once except for the
+//! refused ones (`FIELDS=each`, as in `make soak`: one container for each); `make vm` runs it on
+//! cgroup v2.
 //!
-//! The table of `docs/compatibility.md` is compared with what was found; `UPDATE_GOLDEN=1` writes it.
+//! The results are compared with the table of `docs/compatibility.md`; `UPDATE_GOLDEN=1` writes it.
 
 mod cases;
 mod leaves;
@@ -31,21 +31,21 @@ const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 /// The plugin that sets the fields.
 const PLUGIN: &str = "10-fields";
 
-/// What becomes of a field.
+/// The result for a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     InForce,
-    /// By nri-runc, with plugin and field.
+    /// Refused by nri-runc, with plugin and field.
     Refused(String),
 }
 
-/// A runtime and what it calls itself in the table.
+/// A runtime and its name in the table.
 struct RuntimeAtHand {
     program: PathBuf,
     name: String,
 }
 
-/// The runtimes that are here, in the order of their names.
+/// The installed runtimes, in the order of their names.
 fn runtimes() -> Vec<RuntimeAtHand> {
     let Some(tools) = tools::find(&["busybox", "runc"]) else { return Vec::new() };
     let mut programs = vec![tools.join("runc")];
@@ -70,7 +70,7 @@ fn runtimes() -> Vec<RuntimeAtHand> {
     found.collect()
 }
 
-/// A private world with that runtime and all that the fields name.
+/// A host with that runtime and all objects that the fields name.
 fn world(runtime: &RuntimeAtHand) -> Option<(Place, Furniture)> {
     let mut place = super::unstarted_place("runc", PATIENT)?;
     let furniture = Furniture::put(&place);
@@ -83,7 +83,7 @@ fn world(runtime: &RuntimeAtHand) -> Option<(Place, Furniture)> {
     Some((place, furniture))
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 enum Attempt {
     Created(Running),
     Refused(String),
@@ -119,12 +119,12 @@ fn attempt(
     let pid = place.host.read("pid").trim().parse().unwrap();
     let dir = place.host.path("");
     let running = Running { pid, runtime: runtime.program.clone(), dir };
-    // runc may return a moment before its first process becomes the container's.
+    // runc may return a moment before its first process executes the container's program.
     test_support::wait_until("it runs", || running.proc("cmdline").starts_with("sleep"));
     Attempt::Created(running)
 }
 
-/// Both documents in one: lists one after the other, entries that are equal once.
+/// Merges two documents: lists are concatenated without duplicates.
 fn merged(mut sum: Value, more: &Value) -> Value {
     match (&mut sum, more) {
         (Value::Object(sum), Value::Object(more)) => {
@@ -150,8 +150,8 @@ fn end(place: &Place) {
     test_support::wait_until("it is gone", || place.state("c1").is_none());
 }
 
-/// What becomes of some fields that are set together, those that are refused left out one by one.
-/// The error says what is neither in force nor refused.
+/// The results of fields that are set together, without the refused ones, which are removed one by
+/// one. The error lists the fields that are neither in force nor refused.
 fn found(
     place: &Place,
     furniture: &Furniture,
@@ -208,7 +208,7 @@ fn grouped(cases: Vec<FieldCase>, is_alone: bool) -> Vec<Vec<FieldCase>> {
     groups.into_values().collect()
 }
 
-/// One line for each case: the closing note counts them.
+/// Prints one line for each case, because the closing summary counts them.
 #[expect(clippy::print_stderr, reason = "the table of cases")]
 fn show(runtime: &str, row: &str, outcome: &Outcome) {
     match outcome {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table of `docs/compatibility.md`: a column for each runtime and version of cgroups, of which a
-//! machine finds some; the rest stays as it is.
+//! The table of `docs/compatibility.md`: a column for each runtime and cgroup version. One machine
+//! finds some of them; the others stay unchanged.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Outcome;
 
 const PAGE: &str = include_str!("../../../../docs/compatibility.md");
 
-/// What stands before and after the table.
+/// The text before and after the table.
 const MARKS: (&str, &str) =
     ("<!-- fields by runtime: begin -->\n", "<!-- fields by runtime: end -->");
 
@@ -20,7 +20,7 @@ type Table = BTreeMap<String, BTreeMap<String, String>>;
 fn cell(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::InForce => "yes",
-        // Another machine may have what this one lacks.
+        // Another machine may have the missing feature.
         Outcome::Refused(why) if is_of_the_node(why) => "node",
         Outcome::Refused(_) => "refused",
     }
@@ -73,8 +73,8 @@ fn write(table: &Table) {
     nri_runc::testing::files::replace(&path, page.as_bytes()).unwrap();
 }
 
-/// Puts a cell, and returns whether the table said something else. Machines differ in what they lack:
-/// that says nothing against another one.
+/// Sets a cell, and returns whether the table differed. A feature that one machine lacks does not
+/// contradict another machine's result.
 fn put(column: &mut BTreeMap<String, String>, row: &str, cell: &str) -> bool {
     let was = column.get(row).map(String::as_str);
     let is_other = was != Some(cell) && was != Some("node") && (cell != "node" || was.is_none());
@@ -84,7 +84,8 @@ fn put(column: &mut BTreeMap<String, String>, row: &str, cell: &str) -> bool {
     is_other
 }
 
-/// Prints a column: a guest cannot write the page, and `scripts/vm.sh` hands this to the test below.
+/// Prints a column: a guest cannot write the page, and `scripts/vm.sh` passes the output to the test
+/// below.
 #[expect(clippy::print_stderr, reason = "the table for the host of a guest")]
 pub(super) fn print(column: &str, outcomes: &BTreeMap<String, Outcome>) {
     for (row, outcome) in outcomes {
@@ -92,13 +93,13 @@ pub(super) fn print(column: &str, outcomes: &BTreeMap<String, Outcome>) {
     }
 }
 
-/// Prints a failure at once: a guest may be ended before the test.
+/// Prints a failure immediately: a guest may be stopped before the test ends.
 #[expect(clippy::print_stderr, reason = "the table for the host of a guest")]
 pub(super) fn print_failure(runtime: &str, why: &str) {
     eprintln!("case {runtime}: failed: {why}");
 }
 
-/// Compares what was found with the page, or writes it there.
+/// Compares the results with the page, or writes them there.
 pub(super) fn compare(found: &BTreeMap<String, BTreeMap<String, Outcome>>) {
     let (mut table, mut wrong) = (read(PAGE), Vec::new());
     for (column, outcomes) in found {
@@ -124,7 +125,7 @@ pub(super) fn compare(found: &BTreeMap<String, BTreeMap<String, Outcome>>) {
 #[test]
 fn the_table_of_fields_and_runtimes_is_whole() {
     let mut table = read(PAGE);
-    // What a guest printed (`UPDATE_GOLDEN=1 make vm`).
+    // The output of a guest (`UPDATE_GOLDEN=1 make vm`).
     if let Some(printed) = std::env::var_os("NRI_RUNC_FIELDS") {
         let printed = std::fs::read_to_string(printed).unwrap();
         for line in printed.lines().filter_map(|line| line.strip_prefix("table: ")) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::cases::{FieldCase, case, value};
 use super::look::{Layout, Running, has, is};
 
-/// All of them; `disk` has the numbers of a disk.
+/// All resources; `disk` has the device number of a disk.
 pub(super) fn all(disk: &str) -> Vec<FieldCase> {
     let mut cases = memory();
     cases.extend(idle());
@@ -79,7 +79,7 @@ fn memory() -> Vec<FieldCase> {
     ]
 }
 
-/// Nothing is lost with these, whatever the runtime.
+/// Values without effect, which any runtime may drop.
 fn idle() -> Vec<FieldCase> {
     let idle = |row: &'static str, key: &str, value: Value| {
         let adjust = json!({"linux": {"resources": {"memory": {key: {"value": value}}}}});
@@ -110,7 +110,7 @@ fn cpu() -> Vec<FieldCase> {
     vec![
         case("CPUShares", resources(number("shares", "512")), |running, layout| match layout {
             Layout::V1 => is(running.file("cpu", "cpu.shares"), "512"),
-            // Runtimes have changed how they translate it.
+            // Runtimes have changed their conversion.
             Layout::V2 => {
                 let weight = running.file("", "cpu.weight");
                 if ["20", "58", "59"].contains(&&*weight) { Ok(()) } else { is(weight, "20") }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine's own `update` beside plugins that own a part: what the runtime writes, what stays,
-//! and what does not come back.
+//! The engine's `update` beside plugins that own some values: what the runtime writes, what stays,
+//! and what does not return.
 
 use serde_json::{Value, json};
 
 use super::super::{is_done, succeeds, wait_until};
 use super::{place, show};
 
-/// What the engine changes, its request, and what the files say of it.
+/// The engine's change, its request, and the content of the files.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// By both runtimes the same.
+/// Equal with both runtimes.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     ("memory raised", r#"{"memory": {"limit": 100663296}}"#, &[("memory.max", "100663296")]),
@@ -23,7 +23,7 @@ const CASES: &[Case] = &[
     ("its own shares again", r#"{"cpu": {"shares": 1024}}"#, &[("cpu.max", "20000 100000")]),
 ];
 
-/// What the plugin owns all the while: 300 shares are a weight of 12.
+/// The values that the plugin owns throughout: 300 shares are a weight of 12.
 const OWNED: [(&str, &str); 3] =
     [("cpu.weight", "12"), ("pids.max", "33"), ("memory.high", "50331648")];
 
@@ -38,7 +38,7 @@ fn engine(runtime: &str) {
     place.run("c1", &first);
     let asking = place.asker();
     assert!(is_done(&asking, "c1", &owned()));
-    // These hold anyway, and crun refuses an update with them.
+    // These values hold anyway, and crun refuses an update with them.
     let idle = json!({"memory": {"useHierarchy": true, "kernel": -1}});
     assert!(is_done(&asking, "c1", &idle));
     for (case, request, files) in CASES {
@@ -47,12 +47,12 @@ fn engine(runtime: &str) {
         place.all_say("c1", &OWNED);
         show(runtime, &format!("the engine changes {case}"), "ok");
     }
-    // The kernel refuses: the runtime may have written a part, never one that a plugin owns.
+    // The kernel refuses: the runtime may have written a part, but no value of a plugin.
     let wrong = json!({"cpu": {"cpus": "4000", "shares": 700}, "pids": {"limit": 44}});
     assert!(!place.update("c1", &wrong).status.success());
     wait_until("what the plugin owns is there again", || place.wrong("c1", &OWNED).is_empty());
     show(runtime, "the engine is refused", "ok");
-    // The daemon dies: nothing is forgotten.
+    // The daemon dies, and all values stay.
     place.host.kill_daemon();
     place.host.start_daemon();
     succeeds(
@@ -61,13 +61,13 @@ fn engine(runtime: &str) {
     place.all_say("c1", &[("memory.max", "83886080")]);
     place.all_say("c1", &OWNED);
     show(runtime, "a daemon that was killed knows what plugins own", "ok");
-    // A deliberate change wins: 900 shares are 35.
+    // A deliberate change takes precedence: 900 shares are 35.
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 900}})));
     place.all_say("c1", &[("cpu.weight", "35"), OWNED[1], OWNED[2]]);
     let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"].get("CPUShares"), None, "{explained}");
     show(runtime, "the engine wins by a deliberate change", "ok");
-    // The same name again is another container.
+    // The same ID is used for another container.
     succeeds(&place.host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || place.state("c1").is_none());
     place.run("c1", &first);
@@ -88,7 +88,8 @@ fn verbs(runtime: &str) {
         place.all_say("c1", &OWNED);
         show(runtime, &format!("{verb} brings nothing back"), "ok");
     }
-    // The runtime has the values of creation on record, until the engine's next update heals it.
+    // The runtime has the values of the creation in its state, until the engine's next update
+    // corrects it.
     succeeds(&place.update("c1", &json!({"memory": {"reservation": 8_388_608}})));
     place.all_say("c1", &OWNED);
     if runtime == "runc" {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each resource of a running container, set by a plugin that nobody asked: raised, lowered,
-//! removed, and refused, with what every file says then.
+//! Each resource of a running container, set by a plugin's unprompted update: raised, lowered, removed and refused,
+//! with the content of every file afterwards.
 
 use serde_json::{Value, json};
 
 use super::super::is_done;
 use super::{place, show};
 
-/// What changes, the resources, and the files that must say so: file, text.
+/// The change, the resources, and the files to check: file, text.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// NRI makes a limit without swap one with as much in all, hence without swap; weights are those of runc 1.1.5 and crun 1.8.1, which made the container's first.
+/// NRI sets the swap of a limit without swap to the same amount, hence no swap; weights are those of runc 1.1.5 and
+/// crun 1.8.1, which set the container's first values.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     ("memory limit raised", r#"{"memory": {"limit": 100663296}}"#, &[("memory.max", "100663296"), ("memory.swap.max", "0")]),
@@ -54,8 +55,8 @@ const CASES: &[Case] = &[
     ("what v2 always does", r#"{"memory": {"useHierarchy": true, "disableOOMKiller": false}}"#, &[]),
 ];
 
-/// What changes, the resources, and a word of the reason. Each has a valid limit of pids beside
-/// it, which is written first and must be taken back.
+/// The change, the resources, and a word of the reason. Each also has a valid pids limit, which is written first and
+/// must be reverted.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("shares of 1", r#"{"cpu": {"shares": 1}}"#, "CPUShares"),
     ("quota too small", r#"{"cpu": {"quota": 1, "period": 100000}}"#, "CPUQuota"),

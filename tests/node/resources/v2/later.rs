@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that come later, with runc and crun on cgroup v2: what a plugin set on the container's
-//! process is found inside, and what the caller asks for wins. What `tests/bundle/execs/adjusted` has of newer
-//! runtimes is there.
+//! Later processes, with runc and crun on cgroup v2: the values that a plugin set on the container's process
+//! are found inside, and the caller's values take precedence. `tests/bundle/execs/adjusted` covers newer
+//! runtimes.
 
 use super::super::succeeds;
 use super::{place, show};
@@ -9,7 +9,7 @@ use nri_plugin::Adjustment;
 use serde_json::json;
 use test_support::adjustments::just_so_many_files;
 
-/// Says everything that a plugin sets here, a line each.
+/// Prints every value that a plugin sets here, one a line.
 const LOOK: &str = "echo hello=$HELLO a=$A path=$PATH; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 
@@ -35,7 +35,7 @@ fn later(runtime: &str) {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    // crun leaves a later process the score of whoever calls it, whatever the document says.
+    // crun gives a later process the OOM score of its caller, whatever the document has.
     let seen = if runtime == "crun" { 3 } else { 4 };
     let set = &["hello=there a=2 path=/bin", "321", "321", "700"][..seen];
     assert_eq!(said(&place, &own)[..seen], *set);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same on cgroup v2 alone, with runc and with crun. Each test is run with both; on a host
-//! with v1 it says so, and `make vm` runs it in a guest.
+//! The same tests on cgroup v2 alone, with runc and with crun. On a host with v1 each prints that
+//! it is skipped; `make vm` runs them in a guest.
 
 mod engine;
 mod fields;
@@ -9,10 +9,10 @@ mod others;
 
 use super::{Place, anywhere, skip};
 
-/// A guest without KVM is slow: nobody is late there.
+/// A guest without KVM is slow: no plugin is late there.
 pub(super) const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 
-/// The files that say what limits a container.
+/// The files with a container's limits.
 const LIMITS: [&str; 11] = [
     "pids.max",
     "memory.max",
@@ -27,7 +27,7 @@ const LIMITS: [&str; 11] = [
     "hugetlb.2MB.rsvd.max",
 ];
 
-/// Makes it where v2 has the controllers; `None` after saying why a test is skipped.
+/// Returns the host if v2 has the controllers; `None` after printing why a test is skipped.
 fn place(runtime: &str) -> Option<Place> {
     if !std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         skip::machine_lacks(
@@ -40,7 +40,7 @@ fn place(runtime: &str) -> Option<Place> {
 }
 
 impl Place {
-    /// What a file of the container's only cgroup says.
+    /// The content of a file of the container's only cgroup.
     fn says(&self, id: &str, file: &str) -> String {
         self.file(id, "", file)
     }
@@ -50,7 +50,7 @@ impl Place {
         LIMITS.iter().map(|file| format!("{file}={}", self.says(id, file))).collect()
     }
 
-    /// The files that do not say what they must.
+    /// The files with other content than these.
     fn wrong(&self, id: &str, files: &[(&str, &str)]) -> Vec<String> {
         let wrong = files.iter().filter_map(|(file, wanted)| {
             let text = self.says(id, file);
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// One line for each case: the closing note counts them.
+/// Prints one line for each case, because the closing summary counts them.
 #[expect(clippy::print_stderr, reason = "the table of cases")]
 fn show(runtime: &str, case: &str, outcome: &str) {
     eprintln!("case {runtime}: {case}: {outcome}");

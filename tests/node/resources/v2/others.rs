@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of other containers: from every answer that may hold one, of containers that are
-//! frozen or gone, and what only a runtime can write.
+//! Updates of other containers: in every response that may contain one, for frozen or removed
+//! containers, and values that only a runtime can write.
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::{Value, json};
@@ -56,8 +56,8 @@ fn frozen(runtime: &str) {
     show(runtime, "a frozen container takes what the kernel takes", "ok");
 }
 
-/// What the container hears when it opens a device that no driver has: that it may not, or that
-/// there is none.
+/// Whether the container may open a device without a driver: the error is either that it may not,
+/// or that there is none.
 fn is_allowed(place: &super::Place) -> bool {
     let output = place.host.verb(&["exec", "c1", "sh", "-c", ": </dev/odd"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -67,7 +67,7 @@ fn is_allowed(place: &super::Place) -> bool {
     !is_denied
 }
 
-/// A place with a container that sees the device.
+/// A host with a container that has the device.
 fn with_device(runtime: &str) -> Option<super::Place> {
     let place = place(runtime)?;
     let node = place.host.path("rootfs/dev/odd");

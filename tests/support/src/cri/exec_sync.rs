@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ExecSync: a command in a container, waited for, as kubelet's exec probes run it.
+//! ExecSync: runs a command in a container and waits for it, as kubelet's exec probes do.
 
 use tonic::client::Grpc;
 use tonic::transport::Channel;
@@ -15,7 +15,7 @@ struct ExecSyncRequest {
     timeout: i64,
 }
 
-/// What came of the command.
+/// The result of the command.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExecSyncResponse {
     #[prost(bytes = "vec", tag = "1")]
@@ -26,7 +26,7 @@ pub struct ExecSyncResponse {
     pub exit_code: i32,
 }
 
-/// Runs `cmd` in the container, for a minute at most.
+/// Runs `cmd` in the container, for at most a minute.
 pub async fn exec_sync(
     channel: Channel,
     id: &str,

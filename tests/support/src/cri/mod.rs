@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods and containers through an engine's CRI, on the host's network: no CNI is needed.
+//! Pods and containers through an engine's CRI, on the host's network, so that no CNI is needed.
 
 use std::path::PathBuf;
 
@@ -21,10 +21,10 @@ use generated as cri;
 #[rustfmt::skip]
 pub mod generated;
 
-/// A network and devices of the tests' own.
+/// A network and devices of the tests.
 pub mod node;
 
-/// Whole lives of pods.
+/// Whole lifecycles of pods.
 pub mod pods;
 
 /// A command in a container, as kubelet's probes run it.
@@ -96,19 +96,19 @@ pub fn image() -> cri::ImageSpec {
     cri::ImageSpec { image: "localhost/busybox:1".to_owned(), ..Default::default() }
 }
 
-/// Runs a pod with the default handler; its id.
+/// Runs a pod with the default handler; returns its ID.
 pub async fn run_pod(cri: &mut Cri, config: cri::PodSandboxConfig) -> String {
     run_pod_with(cri, config, "").await
 }
 
-/// Runs a pod with that handler; its id.
+/// Runs a pod with that handler; returns its ID.
 pub async fn run_pod_with(cri: &mut Cri, config: cri::PodSandboxConfig, handler: &str) -> String {
     let request =
         cri::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
     cri.run_pod_sandbox(request).await.unwrap().into_inner().pod_sandbox_id
 }
 
-/// Creates a container in the pod of that id; its id.
+/// Creates a container in the pod of that ID; returns its ID.
 pub async fn create(
     cri: &mut Cri,
     pod_id: &str,
@@ -128,7 +128,7 @@ pub async fn start(cri: &mut Cri, id: &str) -> Result<(), tonic::Status> {
     cri.start_container(request).await.map(|_| ())
 }
 
-/// What the engine says of a container at length.
+/// The engine's verbose status of a container.
 pub async fn info(cri: &mut Cri, id: &str) -> serde_json::Value {
     let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let info = cri.container_status(request).await.unwrap().into_inner().info;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an engine finds on its node: a network that is nothing but an address (a CNI plugin of
-//! three lines), and devices of CDI.
+//! Objects of an engine's node: a network that is only an address (a CNI plugin of three lines),
+//! and CDI devices.
 
 use std::path::Path;
 
 use crate::program::put_with;
 
-/// A network that only says that there is an address.
+/// A network that only reports an address.
 pub fn write_network(configurations: &Path, plugins: &Path) {
     let plugin = r#"#!/bin/sh
 cat >/dev/null

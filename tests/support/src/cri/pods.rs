@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two pods of different shape, and their lives through the CRI: what an engine can say of a pod is
-//! in one of them.
+//! Two pods of different shape, and their lifecycles through the CRI: every value that an engine
+//! can send about a pod is in one of them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use super::generated::{
 pub struct Pod {
     pub handler: &'static str,
     pub config: PodSandboxConfig,
-    /// Lives until it is stopped, and is updated.
+    /// Runs until it is stopped, and is updated.
     pub app: ContainerConfig,
     pub update: LinuxContainerResources,
-    /// Ends by itself with code 3.
+    /// Exits by itself with code 3.
     pub helper: ContainerConfig,
     /// Whether its containers are removed one by one, or with it.
     pub is_orderly: bool,
@@ -41,7 +41,7 @@ fn namespaces(network: NamespaceMode, pid: NamespaceMode) -> Option<NamespaceOpt
     Some(NamespaceOption { network: network as i32, pid: pid as i32, ipc })
 }
 
-/// The pod and one of its containers with a network of the pod's own.
+/// The pod and one of its containers with a separate network.
 pub fn on_own_network(
     mut pod: PodSandboxConfig,
     mut app: ContainerConfig,
@@ -58,7 +58,7 @@ fn seccomp(profile: ProfileType) -> Option<SecurityProfile> {
     Some(SecurityProfile { profile_type: profile as i32 })
 }
 
-/// Everything that kubelet may set, on a network of its own, with one namespace of processes.
+/// Every value that kubelet may set, on a separate network, with a shared PID namespace.
 pub fn rich(cgroup: &str, dir: &Path) -> Pod {
     let resources = LinuxContainerResources {
         cpu_period: 100_000,
@@ -170,8 +170,8 @@ fn rich_helper() -> ContainerConfig {
     helper
 }
 
-/// As little as there can be: no limits, the host's network, a namespace of processes each, and a
-/// handler that lets no annotation through.
+/// As few values as possible: no limits, the host's network, separate PID namespaces, and a handler
+/// that passes no annotation.
 pub fn lean(cgroup: &str) -> Pod {
     let mut config = cri::pod(cgroup, "bare");
     config.metadata.as_mut().unwrap().attempt = 2;
@@ -186,7 +186,7 @@ pub fn lean(cgroup: &str) -> Pod {
     Pod { handler: "", config, app, update, helper, is_orderly: false }
 }
 
-/// The ids that a life had, with what stands for them.
+/// The IDs in a lifecycle, each with its replacement.
 pub type Ids = Vec<(String, &'static str)>;
 
 /// From the pod's start to its removal.
@@ -216,7 +216,7 @@ pub async fn update(
     cri.update_container_resources(request).await.map(|_| ())
 }
 
-/// Waits until a container has ended; its exit code.
+/// Waits until a container has exited; returns its exit code.
 pub async fn ends(cri: &mut Cri, id: &str) -> i32 {
     let deadline = Instant::now() + crate::PATIENCE;
     loop {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! FUSE's protocol, as much of it as a small tree of directories and files needs, directly over
-//! `/dev/fuse`. The kernel caches nothing: every look is a request, and every write reaches the
-//! tree with its own error. What is in the tree is not known here.
-//! Reference: kernel `include/uapi/linux/fuse.h`, version 7.31.
+//! The part of FUSE's protocol that a small tree of directories and files needs, directly over
+//! `/dev/fuse`. The kernel caches nothing: every lookup is a request, and every write reaches the
+//! tree with its own error. The content of the tree is defined elsewhere. Reference: kernel
+//! `include/uapi/linux/fuse.h`, version 7.31.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,15 +10,15 @@ use std::io::{Read, Write};
 
 use nix::errno::Errno;
 
-/// A request's header, and a reply's.
+/// Lengths of the headers of a request and of a reply.
 const REQUEST: usize = 40;
 const REPLY: usize = 16;
 
-/// Longest write that the kernel is told to send; its buffer needs room for the header too.
+/// Longest write that the kernel is told to send; the buffer also needs space for the header.
 const WRITE: u32 = 4096;
 const BUFFER: usize = 64 << 10;
 
-/// What a path of the tree is.
+/// The kind of a path in the tree.
 pub(super) enum Node {
     /// The names in a directory; a name that ends with `/` is a directory itself.
     Dir(Vec<String>),
@@ -28,7 +28,7 @@ pub(super) enum Node {
 
 /// A tree, by paths without a slash at either end; the root is the empty path.
 pub(super) trait Tree {
-    /// What the path is, if anything.
+    /// The kind of the path, if it exists.
     fn look(&self, path: &str) -> Option<Node>;
     /// One `write` to a file.
     fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), Errno>;
@@ -38,7 +38,7 @@ pub(super) trait Tree {
     fn rmdir(&mut self, path: &str) -> Result<(), Errno>;
 }
 
-/// Paths by the numbers that the kernel knows them by.
+/// Paths by the numbers that the kernel uses for them.
 pub(super) struct Server {
     paths: Vec<String>,
     numbers: HashMap<String, u64>,
@@ -71,7 +71,7 @@ impl Server {
         reply.extend(error.to_ne_bytes());
         reply.extend(unique);
         reply.extend(body);
-        // A request that was interrupted is gone.
+        // An interrupted request is gone.
         match device.write(&reply) {
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(()),
             written => written.map(|_length| ()),
@@ -105,7 +105,7 @@ impl Server {
             18 | 25 | 29 | 34 => Ok(Vec::new()), // RELEASE, FLUSH, RELEASEDIR, ACCESS
             26 => Ok(greeting()),
             28 => self.listing(path, body, tree), // READDIR
-            35 => Err(Errno::EACCES),             // CREATE: no file can be made
+            35 => Err(Errno::EACCES),             // CREATE: no file can be created
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-/// `fuse_init_out`: the version, and how much a write may have.
+/// `fuse_init_out`: the version, and the maximum size of a write.
 fn greeting() -> Vec<u8> {
     let mut greeting = Vec::new();
     for number in [7, 31, 0, 0, 0, WRITE] {
@@ -170,7 +170,7 @@ fn greeting() -> Vec<u8> {
     greeting
 }
 
-/// `fuse_open_out` with direct I/O: the size of a file says nothing.
+/// `fuse_open_out` with direct I/O, because the size of a file is not known.
 fn opened() -> Vec<u8> {
     let mut opened = vec![0; 8];
     put(&mut opened, 1);
@@ -200,7 +200,7 @@ fn text(node: Option<Node>) -> Result<String, Errno> {
     }
 }
 
-/// The part of `text` that a READ asks for.
+/// The part of `text` that a READ requests.
 fn slice(text: &[u8], body: &[u8]) -> Vec<u8> {
     let from = usize::try_from(u64_at(body, 8)).unwrap().min(text.len());
     let end = (from + u32_at(body, 16) as usize).min(text.len());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel does with resctrl's files: groups as long as there are class IDs, schemata of two
-//! caches and two memory controllers, threads by group, and the text of `info/last_cmd_status` for
-//! each refusal. A test can have the next command of a kind refused. No cache is divided.
+//! The kernel's behaviour for resctrl's files: groups as long as there are class IDs, schemata of
+//! two caches and two memory controllers, threads by group, and the text of `info/last_cmd_status`
+//! for each refusal. A test can make the next command of a kind fail. No cache is divided.
 //! Reference: kernel `filesystems/resctrl.rst`; its errors are those of version 6.12.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,19 +10,19 @@ use nix::errno::Errno;
 
 use super::fuse::{Node, Tree};
 
-/// The cache's ways; a mask has as many bits at most.
+/// Number of the cache's ways, the maximum bits of a mask.
 const WAYS: u32 = 20;
 /// Domains (sockets) of each resource.
 const DOMAINS: [u32; 2] = [0, 1];
-/// Percent of memory bandwidth, least and step.
+/// Percent of memory bandwidth, minimum and step.
 const BANDWIDTH: u32 = 10;
 
-/// A command that a test has refused.
+/// A command that a test makes fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// A thread enters a group.
     Tasks,
-    /// A group is made.
+    /// A group is created.
     Mkdir,
 }
 
@@ -33,7 +33,7 @@ struct Group {
     masks: [u32; 2],
     bandwidths: [u32; 2],
     tasks: BTreeSet<u32>,
-    /// How often a thread was written into it.
+    /// The number of threads that were written into it.
     entered: usize,
 }
 
@@ -59,13 +59,13 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// One whose processor has so many class IDs.
+    /// A resctrl whose processor has `class_ids` class IDs.
     pub(super) fn new(class_ids: usize) -> Self {
         let groups = BTreeMap::from([(String::new(), Group::new())]);
         Self { groups, class_ids, status: "ok".to_owned(), refused: Vec::new() }
     }
 
-    /// Makes a group, as the host's administrator does.
+    /// Creates a group, as the host's administrator does.
     pub fn group(&mut self, path: &str) {
         self.mkdir(path).unwrap();
     }
@@ -80,14 +80,14 @@ impl Kernel {
         self.groups.keys().filter(|path| !path.is_empty()).cloned().collect()
     }
 
-    /// The threads that were written into a group, run and have not left it. The kernel has those
-    /// that they start there as well.
+    /// The running threads that were written into a group and have not left it. The kernel's groups
+    /// also have the threads that they start there.
     pub fn tasks(&self, group: &str) -> BTreeSet<u32> {
         let tasks = self.groups.get(group).map(|group| group.tasks.clone()).unwrap_or_default();
         tasks.into_iter().filter(|task| is_there(*task)).collect()
     }
 
-    /// How often a thread was written into a group.
+    /// The number of threads that were written into a group.
     pub fn entered(&self, group: &str) -> usize {
         self.groups.get(group).map_or(0, |group| group.entered)
     }
@@ -102,7 +102,7 @@ impl Kernel {
         self.refused.push((command, after, errno, status.to_owned()));
     }
 
-    /// Has a command refused with this text.
+    /// Makes a command fail with this text.
     fn fail<T>(&mut self, errno: Errno, status: impl Into<String>) -> Result<T, Errno> {
         self.status = status.into();
         Err(errno)
@@ -142,7 +142,7 @@ impl Kernel {
         }
     }
 
-    /// The names right below a path that is a group or `mon_groups`.
+    /// The names directly below a path that is a group or `mon_groups`.
     fn below(&self, path: &str) -> Vec<String> {
         let before = if path.is_empty() { String::new() } else { format!("{path}/") };
         let names = self.groups.keys().filter_map(|group| group.strip_prefix(&before));
@@ -185,8 +185,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether the thread is in a control group or in a monitoring group of it; in the default
-    /// group are all that were not moved.
+    /// Whether the thread is in a control group or in a monitoring group of it; all threads that
+    /// were not moved are in the default group.
     fn is_in(&self, control: &str, task: u32) -> bool {
         let of = |path: &str| parts(path).map_or(path, |(parent, _)| parent).to_owned();
         let found = self.groups.iter().find(|(_, group)| group.tasks.contains(&task));
@@ -296,7 +296,7 @@ fn set_line(group: &mut Group, line: &str) -> Result<(), String> {
             .split_once('=')
             .and_then(|(id, value)| Some((id.trim().parse::<u32>().ok()?, value.trim())));
         let (domain, value) = parsed.ok_or("Missing '=' or non-numeric domain")?;
-        // The kernel has no text for a domain that is not there.
+        // The kernel has no text for a missing domain.
         let at = DOMAINS.iter().position(|known| *known == domain).ok_or("ok")?;
         if !seen.insert(domain) {
             return Err(format!("Duplicate domain {domain}"));

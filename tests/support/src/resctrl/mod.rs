@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file system that stands for resctrl where no processor has it: mounted by FUSE, with groups,
-//! schemata and refusals as the kernel has them. Runtimes look for resctrl's number of a file
-//! system, so that a copy of one is made whose number is FUSE's.
+//! A file system in place of resctrl if the processor has none: mounted by FUSE, with groups,
+//! schemata and refusals like the kernel's. Runtimes check resctrl's file system type, so a copy of
+//! one is made that checks for FUSE's.
 
 mod fuse;
 mod kernel;
@@ -21,13 +21,13 @@ use crate::{program, skip};
 
 pub use kernel::{Command, Kernel};
 
-/// Where runtimes look for it.
+/// The path at which runtimes expect it.
 const PLACE: &str = "/sys/fs/resctrl";
 
-/// How often the server looks whether the test is over, in milliseconds.
+/// Interval at which the server checks whether the test is over, in milliseconds.
 const LOOK: u8 = 50;
 
-/// A mounted file system; it goes with this value.
+/// A mounted file system; it is unmounted on drop.
 pub struct Resctrl {
     at: PathBuf,
     kernel: Arc<Mutex<Kernel>>,
@@ -36,8 +36,8 @@ pub struct Resctrl {
 }
 
 impl Resctrl {
-    /// Mounts it in place of the kernel's, in mounts of this thread and of what it starts; `None`
-    /// after saying why a test is skipped.
+    /// Mounts it in place of the kernel's, in a mount namespace of this thread and its children;
+    /// `None` after printing why a test is skipped.
     pub fn in_its_place(class_ids: usize) -> Option<Self> {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
             skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
@@ -46,7 +46,7 @@ impl Resctrl {
         let nothing = None::<&str>;
         mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
         if !Path::new(PLACE).exists() {
-            // No directory can be made there: the cgroups move into a place that has one.
+            // No directory can be created there, so the cgroups move to a place that has one.
             let dir = tempfile::tempdir().unwrap();
             mount(Some("fs"), dir.path(), Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
             for name in ["cgroup", "resctrl"] {
@@ -61,7 +61,7 @@ impl Resctrl {
         Self::at(Path::new(PLACE), class_ids)
     }
 
-    /// Mounts it at `path`; `None` after saying why a test is skipped.
+    /// Mounts it at `path`; `None` after printing why a test is skipped.
     pub fn at(path: &Path, class_ids: usize) -> Option<Self> {
         let mounted = (|| {
             let device = File::options().read(true).write(true).open("/dev/fuse")?;
@@ -86,7 +86,7 @@ impl Resctrl {
         self.kernel.lock().unwrap()
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.at
     }
@@ -100,7 +100,7 @@ impl Drop for Resctrl {
     }
 }
 
-/// Serves until the test is over; whoever waits then gets an error.
+/// Serves until the test is over; a waiting process then gets an error.
 fn serve(device: &File, kernel: &Mutex<Kernel>, is_over: &AtomicBool) {
     let mut server = fuse::Server::new();
     while !is_over.load(Ordering::SeqCst) {
@@ -112,7 +112,7 @@ fn serve(device: &File, kernel: &Mutex<Kernel>, is_over: &AtomicBool) {
     }
 }
 
-/// Copies a runtime whose check for resctrl's number of a file system takes FUSE's instead: the only
+/// Copies a runtime and replaces the file system type of resctrl in its check by FUSE's: the only
 /// difference. `None` if the number is not in it exactly once.
 pub fn runtime_for_it(runtime: &Path, copy: &Path) -> Option<()> {
     let (resctrl, fuse) = (0x0765_5821_u32.to_le_bytes(), 0x6573_5546_u32.to_le_bytes());

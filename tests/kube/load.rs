@@ -171,12 +171,13 @@ impl Plugins {
             returns = Some(Loaded::connect(RETURNING, Duration::ZERO));
         });
         let (known, asks) = quick(UPDATING);
-        let mut shares = 1000;
+        // CRI shows CPU shares, which kubelet would take for an unfinished resize.
+        let mut pids = 100;
         let updating = Again::every(Duration::from_secs(1), move || {
-            shares = if shares == 1000 { 1010 } else { 1000 };
+            pids = if pids == 100 { 101 } else { 100 };
             let ids: Vec<String> = known.running().iter().cloned().collect();
             // A container may have ended since.
-            let update = |id: &String| Update::of(id).cpu_shares(shares).ignore_failure().into();
+            let update = |id: &String| Update::of(id).pids_limit(pids).ignore_failure().into();
             let update = ids.iter().map(update).collect();
             let request = api::UpdateContainersRequest { update, ..Default::default() };
             asks.ask(request).expect("a plugin's updates are answered");

@@ -155,7 +155,7 @@ kubelet() {
 # absolute.
 crun() {
     folder=$newer/crun-${1#v}
-    case $1 in v1.21) suite=trixie ;; *) echo "which suite of Debian has crun $1?"; return 1 ;; esac
+    case $1 in v1.21) suite=trixie ;; v1.28) suite=forky ;; *) echo "which suite of Debian has crun $1?"; return 1 ;; esac
     open_suite "$suite" "$GOBIN" &&
         needs=$(of_suite apt-cache depends --recurse --important crun | sed -n '/^[a-z]/p' | sort -u) || return 1
     # shellcheck disable=SC2086

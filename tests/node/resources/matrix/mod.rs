@@ -48,9 +48,12 @@ struct RuntimeAtHand {
 /// The runtimes that are here, in the order of their names.
 fn runtimes() -> Vec<RuntimeAtHand> {
     let Some(tools) = tools::find(&["busybox", "runc"]) else { return Vec::new() };
-    // crun refuses a host on which both versions have controllers.
+    let mut programs = vec![tools.join("runc")];
+    // Debian 12's crun writes no blkio.bfq.weight: it is tried in the guest, which has none.
+    if cgroup::v2_beside_v1().is_none() {
+        programs.push(tools.join("crun"));
+    }
     cgroup::leave_v2_beside_v1();
-    let mut programs = vec![tools.join("runc"), tools.join("crun")];
     let newer = tools.with_file_name("newer");
     let mut newer: Vec<PathBuf> =
         std::fs::read_dir(newer).into_iter().flatten().flatten().map(|e| e.path()).collect();

@@ -36,9 +36,12 @@ fn seen(runtime: &str) -> Option<Seen> {
     let host = TestHost::new("");
     let (name, version) = runtime.split_once('-').unwrap_or((runtime, ""));
     let mut real = RealRuntime::with(&host.path(""), name)?;
-    if !version.is_empty() {
-        real.becomes(&tools::newer(runtime)?.join(name));
-    }
+    let newer = match (name, version) {
+        (_, "") => None,
+        ("crun", _) => Some(tools::later_crun(runtime)?),
+        _ => Some(tools::newer(runtime)?.join(name)),
+    };
+    newer.iter().for_each(|program| real.becomes(program));
     host.put_program("hook/hook.sh", HOOK);
     let mut document = real.document("c1", &["sleep", "1000"]);
     document["hooks"] = json!({"poststart": [{"path": host.path("hook/hook.sh")}]});

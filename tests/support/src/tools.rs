@@ -63,6 +63,17 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// The crun of a later Debian, as `crun-1.28`; `None` after saying why a test is skipped. A suite moves on,
+/// and then has another one.
+pub fn later_crun(name: &str) -> Option<PathBuf> {
+    let crun = folder().join("newer").join(name).join("crun");
+    if !crun.exists() {
+        skip::machine_lacks(&format!("{name} is not there (make newer says why)"));
+        return None;
+    }
+    Some(crun)
+}
+
 /// A script in `dir` that is Debian's crun with its libraries: it executes a copy of itself, from
 /// which `$ORIGIN` does not lead to them. `None` after saying why a test is skipped.
 pub fn crun(dir: &Path) -> Option<PathBuf> {

@@ -383,9 +383,7 @@ impl What {
                 before(runtime, (1, 2, 0), (1, 8, 5)).then(|| "process.scheduler".into())
             }
             Self::Deadline => {
-                let is_before = |version| runtime.is_before(RuntimeKind::Crun, version);
-                let cannot = is_before((1, 25, 0)) && !is_before((1, 9, 2));
-                cannot.then(|| "support of SCHED_DEADLINE".into())
+                fails_at_deadlines(runtime).then(|| "support of SCHED_DEADLINE".into())
             }
             Self::IgnoredByRunc(member) => {
                 (runtime.kind() == RuntimeKind::Runc).then(|| member.clone())
@@ -408,6 +406,12 @@ fn must_name(runtime: &Features) -> bool {
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)
+}
+
+/// Whether it fails to start a process with a deadline, see [`What::Deadline`].
+fn fails_at_deadlines(runtime: &Features) -> bool {
+    let is_before = |version| runtime.is_before(RuntimeKind::Crun, version);
+    is_before((1, 25, 0)) && !is_before((1, 9, 2))
 }
 
 /// Whether the runtime lacks a feature that `features` may name; if it does not, by [`before`].

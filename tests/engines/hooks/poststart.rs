@@ -2,7 +2,6 @@
 //! Why RunPodSandbox comes before the start of a pod's infrastructure process, and not after it by a
 //! blocking `poststart` hook (docs/decisions/0008-run-pod-sandbox-before-the-start.md): what real runtimes do with one.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;

@@ -80,6 +80,7 @@ for name in "$@"; do
     if NRI_RUNC_TOOLS=$of_engine sh scripts/skips.sh "$name" \
         cargo test --locked --no-fail-fast --test engines "$suite" -- --test-threads=4 --skip hooks::; then
         sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" "runc $("$of_engine/bin/runc" --version | grep -o '[0-9][0-9.]*[0-9]' | head -n 1)"
+        case $name in crio-* | podman-*) sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" 'crun 1.21' ;; esac
     else
         failed="$failed $name"
     fi

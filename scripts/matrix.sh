@@ -11,7 +11,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
-number() { "$tools/bin/$1" --version 2>/dev/null | grep -o '[0-9][0-9.]*[0-9]' | head -n 1; }
+# crun executes a copy of itself, from which its libraries are not found.
+number() { LD_LIBRARY_PATH=$tools/lib "$tools/bin/$1" --version 2>/dev/null | grep -o '[0-9][0-9.]*[0-9]' | head -n 1; }
 
 case ${1:-} in
 tested)
@@ -21,6 +22,8 @@ tested)
         [ $program != dockerd ] || engine=docker
         sh scripts/matrix.sh ran 'make test' $engine "$version" "runc $(number runc)"
     done
+    [ ! -e "$tools/bin/crun" ] || sh scripts/matrix.sh ran 'make test' podman "$(number podman)" "crun $(number crun)"
+    [ ! -e "$tools/newer/crun-1.28/.done" ] || sh scripts/matrix.sh ran 'make test' podman "$(number podman)" 'crun 1.28'
     for name in "$tools"/newer/containerd-*; do
         [ ! -e "$name/.done" ] || sh scripts/matrix.sh ran 'make test' containerd "${name##*containerd-}" "runc $(number runc)"
     done

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Newer engines and runtimes than this Debian has: built by Go, each in its own folder below
+# Newer engines and runtimes than this Debian has: built by Go (crun: unpacked), each in its own folder below
 # target/tools/newer. Without names, those of `make test` and `make bench`. What cannot be had is
 # one line, and what needs it is skipped. Run again, it is quick. `newer.sh [NAME-VERSION...]`
 set -eu
@@ -14,7 +14,7 @@ say() { printf 'newer: %s\n' "$*"; }
 
 # What is there needs no Go any more.
 wanted=
-[ $# -gt 0 ] || set -- containerd-2.4.2 runc-1.5.2 runc-1.6.0-rc.1
+[ $# -gt 0 ] || set -- containerd-2.4.2 runc-1.5.2 runc-1.6.0-rc.1 crun-1.21 crun-1.28
 for name in "$@"; do
     [ -e "$newer/$name/.done" ] || wanted="$wanted $name"
 done
@@ -155,7 +155,7 @@ kubelet() {
 # absolute.
 crun() {
     folder=$newer/crun-${1#v}
-    case $1 in v1.21) suite=trixie ;; *) echo "which suite of Debian has crun $1?"; return 1 ;; esac
+    case $1 in v1.21) suite=trixie ;; v1.28) suite=forky ;; *) echo "which suite of Debian has crun $1?"; return 1 ;; esac
     open_suite "$suite" "$GOBIN" &&
         needs=$(of_suite apt-cache depends --recurse --important crun | sed -n '/^[a-z]/p' | sort -u) || return 1
     # shellcheck disable=SC2086
@@ -163,7 +163,10 @@ crun() {
     libraries=root/usr/lib/$(uname -m)-linux-gnu
     loader=$(cd "$GOBIN" && find root -name 'ld-linux-*.so.*' | head -n 1)
     "$tools/bin/patchelf" --set-interpreter "$folder/$loader" --force-rpath \
-        --set-rpath "$folder/$libraries" --output "$GOBIN/crun" "$GOBIN/root/usr/bin/crun"
+        --set-rpath "$folder/$libraries" --output "$GOBIN/crun" "$GOBIN/root/usr/bin/crun" || return 1
+    # Testing moves on.
+    has=$(LD_LIBRARY_PATH=$GOBIN/$libraries "$GOBIN/$loader" "$GOBIN/root/usr/bin/crun" --version | sed -n 's/^crun version //p')
+    [ "v$has" = "$1" ] || { echo "Debian's $suite has crun $has"; return 1; }
 }
 
 # What Podman's and CRI-O's libraries would link besides, and no test needs, is left out.

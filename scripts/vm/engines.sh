@@ -134,4 +134,6 @@ if [ -n "${VM_TESTS:-}" ] && [ -z "${VM_WHY:-}" ]; then
 fi
 for name in "$@"; do
     sh scripts/matrix.sh ran "$target" "${name%%-*}" "${name#*-}" runc $driver v2 "$kernel"
+    # Their tests have a container on crun, too.
+    case $name in crio-* | podman-*) sh scripts/matrix.sh ran "$target" "${name%%-*}" "${name#*-}" 'crun 1.21' $driver v2 "$kernel" ;; esac
 done

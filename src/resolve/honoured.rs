@@ -9,7 +9,7 @@
 //! id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2: memory policy, RDT schemata and
 //! monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler; 1.8.6: I/O priority and
 //! `features`; 1.9: ridmap; 1.10: RDT; 1.22: network devices and RDT schemata; 1.24: memory policy
-//! and RDT monitoring). crun's `features` names network devices and memory policy in each release
+//! and RDT monitoring; 1.25: deadlines again, see [`What::Deadline`]). crun's `features` names network devices and memory policy in each release
 //! that has them, RDT never (1.29.1).
 
 use crate::error::quoted;
@@ -126,6 +126,9 @@ enum What {
         flags: Vec<String>,
     },
     Scheduler,
+    /// `SCHED_DEADLINE`. From 1.9.2 on, crun resets the affinity of the scheduled process by an
+    /// empty mask, which the kernel refuses for it (EBUSY); from 1.25 on, by a full one.
+    Deadline,
     IoPriority,
     /// A member of `linux.resources` that runc ignores.
     IgnoredByRunc(String),
@@ -277,6 +280,10 @@ fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&s
     if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
         add("LinuxSched", What::Scheduler);
     }
+    let deadline = api::LinuxSchedulerPolicy::SCHED_DEADLINE;
+    if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy == deadline.into()) {
+        add("LinuxSched", What::Deadline);
+    }
     let none = api::IOPrioClass::IOPRIO_CLASS_NONE;
     if linux.io_priority.as_ref().is_some_and(|priority| priority.class != none.into()) {
         add("IoPriority", What::IoPriority);
@@ -375,6 +382,9 @@ impl What {
             Self::Scheduler => {
                 before(runtime, (1, 2, 0), (1, 8, 5)).then(|| "process.scheduler".into())
             }
+            Self::Deadline => {
+                fails_at_deadlines(runtime).then(|| "support of SCHED_DEADLINE".into())
+            }
             Self::IgnoredByRunc(member) => {
                 (runtime.kind() == RuntimeKind::Runc).then(|| member.clone())
             }
@@ -396,6 +406,12 @@ fn must_name(runtime: &Features) -> bool {
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)
+}
+
+/// Whether it fails to start a process with a deadline, see [`What::Deadline`].
+fn fails_at_deadlines(runtime: &Features) -> bool {
+    let is_before = |version| runtime.is_before(RuntimeKind::Crun, version);
+    is_before((1, 25, 0)) && !is_before((1, 9, 2))
 }
 
 /// Whether the runtime lacks a feature: by its `features` if they name it, else by [`before`].

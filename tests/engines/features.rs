@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The features that the real runc reports, as the daemon reads them: all names are known, no
-//! supported field is refused, and fields that its version lacks are.
+//! The features that real runtimes report, as the daemon reads them: all names are known, no
+//! supported field is refused, and fields that its version lacks are. crun's are recorded.
 
 use nri_runc::testing::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use nri_runc::testing::runtime::features::{Features, ask};
@@ -60,5 +60,19 @@ fn fields_that_no_runc_has_are_refused_with_its_version() {
                 .unwrap_err();
         assert_eq!(error.field(), Some(field));
         assert!(error.to_string().contains(&runc.to_string()), "{error}");
+    }
+}
+
+#[test]
+fn cruns_recorded_features_are_those_of_the_real_one() {
+    for version in ["1.21", "1.28"] {
+        let Some(crun) = test_support::tools::later_crun(&format!("crun-{version}")) else {
+            continue;
+        };
+        let path = format!("fixtures/runtime/crun/{version}.features.json");
+        let recorded =
+            std::fs::read_to_string(test_support::program::project().join(path)).unwrap();
+        let said = format!("crun version {version}");
+        assert_eq!(ask(&crun).unwrap(), Features::from_answers(&said, &recorded));
     }
 }

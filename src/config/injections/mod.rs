@@ -33,7 +33,7 @@ use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, ch
 const TYPO_LETTERS: usize = 4;
 
 /// Annotations that runtimes and engines act on; one with a final dot or slash stands for all keys with that prefix.
-const ACTED_ON: [&str; 13] = [
+const ACTED_ON: [&str; 14] = [
     "bundle",
     "cdi.k8s.io/",
     "com.github.containers.virtcontainers.",
@@ -43,8 +43,9 @@ const ACTED_ON: [&str; 13] = [
     "io.kubernetes.cri-o.",
     "io.kubernetes.cri.",
     "io.podman.annotations.",
+    "krun.",
     "module.wasm.image/variant",
-    "org.criu.config",
+    "org.criu.",
     "org.systemd.property.",
     "run.oci.",
 ];

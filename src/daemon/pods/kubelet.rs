@@ -102,6 +102,22 @@ mod tests {
     }
 
     #[test]
+    fn the_first_process_of_the_host_is_the_service_manager() {
+        let temp = tempfile::tempdir().unwrap();
+        for pid in ["1", "self"] {
+            let namespaces = temp.path().join(format!("proc/{pid}/ns"));
+            std::fs::create_dir_all(&namespaces).unwrap();
+            std::os::unix::fs::symlink("pid:[1]", namespaces.join("pid")).unwrap();
+        }
+        let exe = temp.path().join("proc/1/exe");
+        std::os::unix::fs::symlink("/usr/lib/systemd/systemd", exe).unwrap();
+        let host = Host::new(&temp.path().display().to_string(), "");
+        let process = pidfd::open(std::process::id()).unwrap().unwrap();
+        let first = Writer { pid: 1, process };
+        assert_eq!(identify(&host, Some(&first), &[]), LimitWriter::ServiceManager);
+    }
+
+    #[test]
     fn an_exited_or_unnamed_writer_is_unknown() {
         let host = Host::default();
         assert_eq!(identify(&host, None, &[]), LimitWriter::Unknown);

@@ -136,6 +136,13 @@ fn cruns_abilities_come_from_its_version_or_features() {
         let crun = Features::from_answers(&format!("crun version {version}"), features);
         assert_eq!(refusals(&crun), wanted, "{version}: {features}");
     }
+    let deadline = linux(&json!({"scheduler": {"policy": "SCHED_DEADLINE"}}));
+    for (version, is_refused) in
+        [("1.9.1", false), ("1.9.2", true), ("1.24", true), ("1.25", false), ("1.28", false)]
+    {
+        let crun = Features::from_answers(&format!("crun version {version}"), "{}");
+        assert_eq!(checked(&deadline, &crun).is_err(), is_refused, "{version}");
+    }
     let monitored = linux(&json!({"rdt": {"enableMonitoring": {"value": true}}}));
     for (version, is_refused) in [("1.22", true), ("1.23.1", true), ("1.24", false)] {
         let crun = Features::from_answers(&format!("crun version {version}"), "{}");

@@ -16,10 +16,11 @@ use super::{Patch, PatchError, Result, patch_map, wanted_by_key};
 const BUNDLE: &str = "bundle";
 
 /// Keys on which a runtime acts; those with a final dot stand for all keys beneath.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 6] = [
     "io.kubernetes.cri.container-type",
+    "krun.",
     "module.wasm.image/variant",
-    "org.criu.config",
+    "org.criu.",
     "org.systemd.property.",
     "run.oci.",
 ];

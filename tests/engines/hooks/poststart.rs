@@ -3,12 +3,11 @@
 //! blocking `poststart` hook (docs/decisions/0008-run-pod-sandbox-before-the-start.md): how real runtimes run such a
 //! hook.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
 use test_support::real_runtime::RealRuntime;
-use test_support::{TestHost, tools};
+use test_support::{TestHost, cgroup, tools};
 
 /// Writes the current command of the runtime, and the program of the init process.
 const HOOK: &str = r#"#!/bin/sh
@@ -16,6 +15,7 @@ cd "$(dirname "$0")"
 pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
 echo "$(cat command) $(tr '\0' ' ' <"/proc/$pid/cmdline")" >said
 sleep 0.2
+touch done
 exit "$(cat code)"
 "#;
 
@@ -26,13 +26,22 @@ struct Seen {
     during: String,
     /// Whether the container's own process ran by then.
     has_started: bool,
-    /// Whether its failure failed that command and ended the container.
+    /// Whether the command waited for the hook.
+    waits: bool,
+    /// Whether its failure failed that command.
     refuses: bool,
 }
 
-fn seen(runtime: &Path) -> Option<Seen> {
+fn seen(runtime: &str) -> Option<Seen> {
     let host = TestHost::new("");
-    let real = RealRuntime::new(&host.path(""))?;
+    let (name, version) = runtime.split_once('-').unwrap_or((runtime, ""));
+    let mut real = RealRuntime::with(&host.path(""), name)?;
+    let newer = match (name, version) {
+        (_, "") => None,
+        ("crun", _) => Some(tools::later_crun(runtime)?),
+        _ => Some(tools::newer(runtime)?.join(name)),
+    };
+    newer.iter().for_each(|program| real.becomes(program));
     host.put_program("hook/hook.sh", HOOK);
     let mut document = real.document("c1", &["sleep", "1000"]);
     document["hooks"] = json!({"poststart": [{"path": host.path("hook/hook.sh")}]});
@@ -41,42 +50,64 @@ fn seen(runtime: &Path) -> Option<Seen> {
     let bundle = host.path("bundle").display().to_string();
     let run = |words: &[&str]| {
         host.write("hook/command", words[0]);
-        let mut called = Command::new(runtime);
+        let mut called = Command::new(real.runc());
         let called = called.args(["--root", &root]).args(words).stdin(Stdio::null());
         called.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
     };
     let life = |code: &str| {
         host.write("hook/code", code);
         let is_made = run(&["create", "--bundle", &bundle, "c1"]) && run(&["start", "c1"]);
-        let said = host.read("hook/said");
+        let (said, waits) = (host.read("hook/said"), host.path("hook/done").exists());
         let _may_be_gone = run(&["delete", "--force", "c1"]);
-        (is_made, said)
+        (is_made, said, waits)
     };
-    let (is_made, said) = life("0");
+    let (is_made, said, waits) = life("0");
     assert!(is_made, "{said}");
-    let (is_made_all_the_same, _) = life("1");
-    let (during, program) = said.split_once(' ')?;
+    let (is_made_all_the_same, ..) = life("1");
+    let (during, program) = said.split_once(' ').unwrap();
     Some(Seen {
         during: during.to_owned(),
         has_started: program.starts_with("sleep"),
+        waits,
         refuses: !is_made_all_the_same,
     })
 }
 
 /// Inside `create`, before the process: its failure fails the creation.
-fn is_inside_create(runtime: &Path) {
-    let wanted = Seen { during: "create".to_owned(), has_started: false, refuses: true };
-    assert_eq!(seen(runtime), Some(wanted));
+fn is_inside_create(runtime: &str) {
+    let wanted =
+        Seen { during: "create".to_owned(), has_started: false, waits: true, refuses: true };
+    if let Some(seen) = seen(runtime) {
+        assert_eq!(seen, wanted);
+    }
+}
+
+/// Inside `start`, when the process runs.
+fn is_inside_start(runtime: &str, refuses: bool) {
+    cgroup::leave_v2_beside_v1();
+    let wanted = Seen { during: "start".to_owned(), has_started: true, waits: true, refuses };
+    if let Some(seen) = seen(runtime) {
+        assert_eq!(seen, wanted);
+    }
 }
 
 #[test]
 fn runc_runs_a_poststart_hook_inside_create() {
-    let Some(tools) = tools::find(&["busybox", "runc"]) else { return };
-    is_inside_create(&tools.join("runc"));
+    is_inside_create("runc");
 }
 
 #[test]
 fn runc_1_5_runs_a_poststart_hook_inside_create() {
-    let Some(newer) = tools::newer("runc-1.5.2") else { return };
-    is_inside_create(&newer.join("runc"));
+    is_inside_create("runc-1.5.2");
+}
+
+#[test]
+fn crun_runs_a_poststart_hook_inside_start() {
+    is_inside_start("crun", false);
+    is_inside_start("crun-1.21", false);
+}
+
+#[test]
+fn a_newer_crun_fails_the_start_with_the_hook() {
+    is_inside_start("crun-1.28", true);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! crun behind nri-runc, the default of newer Podman and CRI-O versions.
 
+use std::path::PathBuf;
+
 use nri_plugin::Adjustment;
 use serde_json::json;
 use test_support::podman::PodmanHost;
@@ -8,25 +10,42 @@ use test_support::{adjustments, cgroup, life, tools};
 
 use super::{events_of, limit, resources, run};
 
-/// A host on which nri-runc is registered, with crun behind it.
-fn on_crun() -> Option<PodmanHost> {
-    tools::find(&["crun"])?;
+/// A host where nri-runc is registered, with this crun behind it.
+fn on(crun: PathBuf) -> Option<PodmanHost> {
     let mut host = PodmanHost::new("")?;
     if let Some(beside) = cgroup::v2_beside_v1() {
         assert!(host.call("umount".as_ref(), &[beside]).status.success());
     }
     assert!(host.nri(&["install", "podman"]).status.success());
     let file = "etc/nri-runc/config.toml";
-    let (runc, crun) = (host.tool("runc"), host.tool("crun"));
+    let runc = host.tool("runc");
     let settings = host.read(file);
     host.write(file, &settings.replace(runc.to_str().unwrap(), crun.to_str().unwrap()));
     host.start_daemon();
     Some(host)
 }
 
+/// The crun that the engine's tools have.
+fn usual() -> Option<PathBuf> {
+    Some(tools::find(&["crun"])?.join("crun"))
+}
+
 #[test]
 fn a_container_on_crun_is_adjusted_updated_and_removed() {
-    let Some(host) = on_crun() else { return };
+    if let Some(crun) = usual() {
+        has_all_of_its_life(crun);
+    }
+}
+
+#[test]
+fn a_container_on_crun_1_28_is_adjusted_updated_and_removed() {
+    if let Some(crun) = tools::later_crun("crun-1.28") {
+        has_all_of_its_life(crun);
+    }
+}
+
+fn has_all_of_its_life(crun: PathBuf) {
+    let Some(host) = on(crun.clone()) else { return };
     let adjustment = Adjustment::new().env("HELLO", "there").resources(resources(32, 300, 77));
     let told = host.plugin("10", "changes", adjustment);
     let id = run(&host, "web", &["--memory", "64m"], &["/bin/sleep", "1000"]);
@@ -34,8 +53,8 @@ fn a_container_on_crun_is_adjusted_updated_and_removed() {
     assert!(environ.split('\0').any(|pair| pair == "HELLO=there"), "{environ}");
     let limits = || ["memory", "shares", "pids"].map(|what| limit(&host, &id, what));
     assert_eq!(limits(), [(32 << 20).to_string(), "300".to_owned(), "77".to_owned()]);
-    // crun has the state of this container: no other runtime was called.
-    assert!(host.call(&host.tool("crun"), &["state", &id]).status.success());
+    // crun keeps the state of this container: no other runtime was called.
+    assert!(host.call(&crun, &["state", &id]).status.success());
     host.good(&["update", "--cpu-shares", "600", "web"]);
     assert!(events_of(&told, "web").contains(&"UpdateContainer".to_owned()), "{told:?}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
@@ -48,7 +67,7 @@ fn a_container_on_crun_is_adjusted_updated_and_removed() {
 
 #[test]
 fn a_field_that_this_crun_lacks_refuses_the_container() {
-    let Some(host) = on_crun() else { return };
+    let Some(host) = usual().and_then(on) else { return };
     let device = json!({"linux": {"net_devices": {"eth0": {"name": "eth9"}}}});
     let _told = host.plugin("10", "devices", adjustments::adjusts(&device));
     let cgroup = host.cgroup();

@@ -62,20 +62,26 @@ impl ResizedPod {
     /// Writes limits as kubelet does, one file after the other.
     fn limit(&self, limits: &[(&str, &str)]) {
         for (what, value) in limits {
-            let (controller, file, text) = match (self.is_v2, *what) {
-                (true, "quota") => ("", "cpu.max", format!("{value} 100000")),
-                (true, "shares") => {
-                    let weight = 1 + (value.parse::<u64>().unwrap() - 2) * 9999 / 262_142;
-                    ("", "cpu.weight", weight.to_string())
-                }
-                (true, _) => ("", "memory.max", (*value).to_owned()),
-                (false, "quota") => ("cpu", "cpu.cfs_quota_us", value.replace("max", "-1")),
-                (false, "shares") => ("cpu", "cpu.shares", (*value).to_owned()),
-                (false, _) => ("memory", "memory.limit_in_bytes", value.replace("max", "-1")),
-            };
-            let folder = PathBuf::from(format!("/sys/fs/cgroup/{controller}{}", self.cgroup()));
-            write(folder.join(file), &text);
+            let (file, text) = self.written(what, value);
+            write(file, &text);
         }
+    }
+
+    /// The file of a limit, and its text.
+    fn written(&self, what: &str, value: &str) -> (PathBuf, String) {
+        let (controller, file, text) = match (self.is_v2, what) {
+            (true, "quota") => ("", "cpu.max", format!("{value} 100000")),
+            (true, "shares") => {
+                let weight = 1 + (value.parse::<u64>().unwrap() - 2) * 9999 / 262_142;
+                ("", "cpu.weight", weight.to_string())
+            }
+            (true, _) => ("", "memory.max", value.to_owned()),
+            (false, "quota") => ("cpu", "cpu.cfs_quota_us", value.replace("max", "-1")),
+            (false, "shares") => ("cpu", "cpu.shares", value.to_owned()),
+            (false, _) => ("memory", "memory.limit_in_bytes", value.replace("max", "-1")),
+        };
+        let folder = PathBuf::from(format!("/sys/fs/cgroup/{controller}{}", self.cgroup()));
+        (folder.join(file), text)
     }
 
     /// The shares that are sent for a weight, on v2; kubelet computes them in the same way.
@@ -225,4 +231,28 @@ fn each_of_several_resizes_is_sent_with_its_own_values() {
         wait_until("it is told", || all(&heard, "UpdatePodSandbox").last().is_some_and(is_it));
     }
     assert_eq!(all(&heard, "UpdatePodSandbox").len(), 3);
+}
+
+/// As Koordinator does, which writes a pod's quota all the time, and kubelet the rest.
+#[test]
+fn an_agents_quota_never_becomes_the_pods_own() {
+    let Some(pod) = ResizedPod::new() else { return };
+    let heard = pod.plugin("a");
+    pod.run();
+    let (file, text) = pod.written("quota", "20000");
+    let mut agent = std::process::Command::new("sh");
+    agent.args(["-c", "echo \"$1\" >\"$2\"; exec sleep 1000", "sh", &text]).arg(&file);
+    let mut agent = agent.spawn().unwrap();
+    let is_written = || std::fs::read_to_string(&file).unwrap().trim() == text;
+    wait_until("the agent has written", is_written);
+    pod.limit(&[("memory", "134217728")]);
+    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    let updates = all(&heard, "UpdatePodSandbox");
+    assert_eq!(updates.len(), 1, "only kubelet's write is a resize");
+    let told = &updates[0]["linuxResources"];
+    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    assert_eq!(told["cpu"]["quota"]["value"], "50000", "kubelet's own: {told}");
+    assert_eq!(all(&heard, "PostUpdatePodSandbox")[0]["pod"]["linux"]["podResources"], *told);
 }

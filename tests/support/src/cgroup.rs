@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use nix::mount::{MsFlags, mount, umount};
+use nix::sched::{CloneFlags, unshare};
+
 /// Whether cgroup v2 alone is mounted.
 pub fn is_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
@@ -15,7 +18,16 @@ pub fn has_systemd() -> bool {
 
 /// The hierarchy of version 2 beside those of version 1, if this machine has both: crun then runs no container.
 pub fn v2_beside_v1() -> Option<&'static str> {
-    Some("/sys/fs/cgroup/unified").filter(|path| Path::new(path).exists())
+    Some("/sys/fs/cgroup/unified").filter(|path| Path::new(path).join("cgroup.procs").exists())
+}
+
+/// Leaves this thread, and what it starts from now on, without that hierarchy.
+pub fn leave_v2_beside_v1() {
+    let Some(beside) = v2_beside_v1() else { return };
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .unwrap();
+    umount(beside).unwrap();
 }
 
 /// Lines of a shell script that give its mount namespace a private `/run`, with the sockets of systemd and its bus

@@ -34,7 +34,8 @@ impl RealRuntime {
             let link = rootfs.join("bin").join(applet);
             std::os::unix::fs::symlink("busybox", link).unwrap();
         }
-        Some(Self { dir: dir.to_owned(), runc: tools.join(runtime) })
+        let runc = if runtime == "crun" { tools::crun(dir)? } else { tools.join(runtime) };
+        Some(Self { dir: dir.to_owned(), runc })
     }
 
     /// Uses another program as the runtime from now on.

@@ -2,7 +2,7 @@
 //! The place where `scripts/setup.sh` put the programs of some tests, and the reason why such a
 //! test is skipped without them; under CI a missing one is a failure.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::skip;
 
@@ -61,6 +61,29 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     }
     skip::go_lacks(&format!("{name} is not there (make newer builds it, where Go is)"));
     None
+}
+
+/// The crun of a later Debian, as `crun-1.28`; `None` after printing why a test is skipped. A suite moves on,
+/// and then has another one.
+pub fn later_crun(name: &str) -> Option<PathBuf> {
+    let crun = folder().join("newer").join(name).join("crun");
+    if !crun.exists() {
+        skip::machine_lacks(&format!("{name} is not there (make newer says why)"));
+        return None;
+    }
+    Some(crun)
+}
+
+/// A script in `dir` that is Debian's crun with its libraries: it executes a copy of itself, from
+/// which `$ORIGIN` does not lead to them. `None` after printing why a test is skipped.
+pub fn crun(dir: &Path) -> Option<PathBuf> {
+    let tools = find(&["crun"])?;
+    let tools = tools.parent()?.display();
+    let script =
+        format!("#!/bin/sh\nexec env LD_LIBRARY_PATH={tools}/lib {tools}/bin/crun \"$@\"\n");
+    let path = dir.join("real/crun");
+    crate::program::put(&path, script);
+    Some(path)
 }
 
 /// The folder of a Kubernetes; `None` after printing why a test is skipped.

@@ -246,7 +246,8 @@ fn a_hook_that_could_not_run_is_refused() {
 #[test]
 fn annotations_that_another_runtime_acts_on_are_refused_as_well() {
     let of = |key| annotations(&[(key, "1")]);
-    for key in ["run.oci.handler", "run.oci.hooks.stdout", "module.wasm.image/variant"] {
+    for key in ["run.oci.handler", "run.oci.hooks.stdout", "module.wasm.image/variant", "krun.cpus"]
+    {
         assert_eq!(invalid_field(&of(key)), format!("Annotations[{key}]"));
     }
     let document = r#"{"annotations":{"io.kubernetes.cri.container-type":"container"}}"#;

@@ -159,7 +159,7 @@ fn annotations_with_a_meaning_to_the_runtime_are_refused() {
     let same = patch(document.as_bytes(), &annotations(&[("org.criu.config", "/x")]));
     assert_eq!(same.unwrap().bytes, None, "the engine set it to this value itself");
     refused(document, &annotations(&[("org.criu.config", "/y")]));
-    adjusted("{}", &annotations(&[("org.criu.config.d", "1"), ("bundles", "1")]));
+    adjusted("{}", &annotations(&[("org.criux", "1"), ("bundles", "1")]));
 }
 
 #[test]

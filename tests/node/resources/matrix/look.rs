@@ -93,7 +93,8 @@ impl Running {
     /// The runtime's state of it.
     pub(super) fn state(&self) -> String {
         let root = self.dir.join("root").display().to_string();
-        output(&self.runtime, &["--root", &root, "state", "c1"])
+        // crun 1.28 escapes slashes.
+        output(&self.runtime, &["--root", &root, "state", "c1"]).replace("\\/", "/")
     }
 
     /// A field of `/proc/PID/stat`, by its number in proc(5).

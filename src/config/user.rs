@@ -71,6 +71,16 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
+/// The runtimes of root's configuration as the text of a file, so that two readings can be compared.
+pub(super) fn runtimes(node: &Config) -> String {
+    let mut file = toml_edit::DocumentMut::new();
+    file["runtime"] = toml_edit::value(node.runtime.iter().collect::<toml_edit::Array>());
+    for (name, path) in &node.instances {
+        file["instance"][name.as_str()]["path"] = toml_edit::value(path.as_str());
+    }
+    file.to_string()
+}
+
 /// Puts back what the file of a user's daemon cannot change: wrappers find its run directory without
 /// the file, and one in a user namespace would start the daemon inside of it.
 pub(super) fn fix(config: &mut Config, run_dir: &Path) {
@@ -122,5 +132,24 @@ mod tests {
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());
+    }
+
+    #[test]
+    fn runtimes_of_root_compare_like_a_file_before_the_users() {
+        let runtimes = |runtime: &str, crun: &str| {
+            let mut node = Config { runtime: vec![runtime.to_owned()], ..Config::default() };
+            node.instances.insert("nri \"crun".to_owned(), crun.to_owned());
+            (PathBuf::new(), runtimes(&node))
+        };
+        let changed = |before: &[_], after: &[_]| {
+            let changed = super::super::changes(before, after).into_iter();
+            changed.map(|changed| changed.key).collect::<Vec<_>>()
+        };
+        let (before, after) = (runtimes("/a", "/b"), runtimes("/c", "/d"));
+        assert_eq!(changed(&[before.clone()], &[before.clone()]), [""; 0]);
+        let both = ["instance.nri \"crun.path", "runtime"];
+        assert_eq!(changed(&[before.clone()], &[after.clone()]), both);
+        let own = (PathBuf::new(), "runtime = [\"/own\"]\n".to_owned());
+        assert_eq!(changed(&[before, own.clone()], &[after, own]), both[..1]);
     }
 }

@@ -145,11 +145,11 @@ mod tests {
             let changed = super::super::changes(before, after).into_iter();
             changed.map(|changed| changed.key).collect::<Vec<_>>()
         };
-        let (before, after) = (runtimes("/a", "/b"), runtimes("/c", "/d"));
-        assert_eq!(changed(&[before.clone()], &[before.clone()]), [""; 0]);
+        let [before, after] = [[runtimes("/a", "/b")], [runtimes("/c", "/d")]];
+        assert_eq!(changed(&before, &before), [""; 0]);
         let both = ["instance.nri \"crun.path", "runtime"];
-        assert_eq!(changed(&[before.clone()], &[after.clone()]), both);
-        let own = (PathBuf::new(), "runtime = [\"/own\"]\n".to_owned());
-        assert_eq!(changed(&[before, own.clone()], &[after, own]), both[..1]);
+        assert_eq!(changed(&before, &after), both);
+        let with_own = |[node]: [_; 1]| [node, (PathBuf::new(), "runtime = [\"/own\"]".to_owned())];
+        assert_eq!(changed(&with_own(before), &with_own(after)), both[..1]);
     }
 }

@@ -33,7 +33,7 @@ fn below_links(marker: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (marker.parent(), marker.file_name()) else {
         return Vec::new();
     };
-    let entries = presence::entries(folder).unwrap_or_default().into_iter();
+    let entries = presence::entries(folder).or_absent().unwrap_or_default().into_iter();
     let kept = entries.filter(|entry| entry.file_name().as_bytes().starts_with(b".ro"));
     kept.map(|entry| entry.path().join(name)).collect()
 }

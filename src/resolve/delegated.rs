@@ -13,6 +13,7 @@ use crate::error::quoted;
 use crate::files;
 use crate::host::Host;
 use crate::plugin::api;
+use crate::presence::IfThere;
 use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved, Result};
@@ -59,9 +60,13 @@ fn delegated(document: &[u8], host: &Host) -> Option<(PathBuf, String)> {
         }
         (None, false) => return None,
     };
-    let above = wanted.ancestors().find(|path| host.path(path).is_dir())?;
-    let is_users = std::fs::metadata(host.path(above)).is_ok_and(|there| there.uid() == uid);
-    let controllers = files::read_kernel(&host.path(above.join("cgroup.controllers"))).ok()?;
+    let found = wanted.ancestors().find_map(|path| {
+        let there = std::fs::metadata(host.path(path)).or_absent();
+        there.filter(std::fs::Metadata::is_dir).map(|there| (path, there.uid() == uid))
+    });
+    let (above, is_users) = found?;
+    let controllers =
+        files::read_kernel(&host.path(above.join("cgroup.controllers"))).or_absent()?;
     is_users.then(|| (above.to_owned(), controllers))
 }
 

@@ -58,7 +58,7 @@ fn a_field_of_a_controller_that_a_user_lacks_is_refused() {
 }
 
 #[test]
-fn a_container_without_a_cgroup_of_the_user_is_left_to_the_runtime() {
+fn without_a_cgroup_of_the_user_the_runtime_decides() {
     let v1 = HostTree::new(&[("/sys/fs/cgroup/memory/mine/tasks", "")]);
     checked(&v1, "/mine/c1", &["cpu.shares"]).unwrap();
 }

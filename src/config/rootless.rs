@@ -3,6 +3,7 @@
 //! read. The daemon writes it at its start and at a reload, and keeps it when it ends. An unprivileged wrapper reads it
 //! before it creates a container. It is not enforced: a user can call a runtime directly.
 
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -18,10 +19,17 @@ use super::settings::RootlessPolicy;
 /// # Errors
 /// Fails if the file exists and is unreadable or has neither value.
 pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
-    for place in std::iter::once(marker.to_owned()).chain(below_links(marker)) {
+    let at = |place: &Path| {
         let doing = || format!("reading {}", place.display());
-        if let Some(text) = files::read_text(&place, ROOTLESS_MARKER).if_there().doing(doing)? {
-            return policy_of(&text).doing(doing);
+        let text = files::read_text(place, ROOTLESS_MARKER).if_there().doing(doing)?;
+        text.map(|text| policy_of(&text).doing(doing)).transpose()
+    };
+    if let Some(policy) = at(marker)? {
+        return Ok(policy);
+    }
+    for place in below_links(marker)? {
+        if let Some(policy) = at(&place)? {
+            return Ok(policy);
         }
     }
     Ok(RootlessPolicy::Pass)
@@ -29,13 +37,17 @@ pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
 
 /// Where the file is if root's daemon wrote it after rootlesskit made the links: it keeps the host's folder as `.ro`
 /// and a number in the folder of links.
-fn below_links(marker: &Path) -> Vec<PathBuf> {
+fn below_links(marker: &Path) -> Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (marker.parent(), marker.file_name()) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
-    let entries = presence::entries(folder).or_absent().unwrap_or_default().into_iter();
-    let kept = entries.filter(|entry| entry.file_name().as_bytes().starts_with(b".ro"));
-    kept.map(|entry| entry.path().join(name)).collect()
+    let entries = match presence::entries(folder) {
+        // Users can list a folder that their rootlesskit made.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Vec::new(),
+        entries => entries.doing(|| format!("listing {}", folder.display()))?,
+    };
+    let kept = entries.iter().filter(|entry| entry.file_name().as_bytes().starts_with(b".ro"));
+    Ok(kept.map(|entry| entry.path().join(name)).collect())
 }
 
 fn policy_of(text: &str) -> Result<RootlessPolicy> {

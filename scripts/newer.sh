@@ -205,6 +205,8 @@ for name in $wanted; do
     crun-*) install "$name" crun "$version" ;;
     kubelet-"$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)") install "$name" kubelet "$version" ;;
     k3s-*) install "$name" k3s "$version+k3s1" ;;
+    rootlesskit-*)
+        install "$name" go_install "github.com/rootless-containers/rootlesskit/v2/cmd/rootlesskit@$version" ;;
     nerdctl-*)
         path=github.com/containerd/nerdctl/v2
         install "$name" in_copy "$path@$version" "-X $path/pkg/version.Version=$version" ./cmd/nerdctl ;;

@@ -181,3 +181,7 @@ docker() {
     libraries docker dockerd
 }
 (docker) || { rm -f "$tools/bin/dockerd"; say "Docker cannot be had: its tests are skipped"; }
+uidmap() {
+    unpack uidmap newgidmap newuidmap
+}
+(uidmap) || { rm -f "$tools/bin/newuidmap"; say "newuidmap cannot be had: tests of rootless Docker are skipped"; }

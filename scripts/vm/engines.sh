@@ -47,7 +47,7 @@ chmod 1777 "$root/tmp" "$root/var/tmp"
 cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
 touch "$root/etc/resolv.conf"
 for program in sh cat cp ln ls mkdir mv rm touch chmod tar mount umount unshare nsenter sed grep \
-    find head sleep env sync uname dirname ip ps ldconfig sha256sum cut stat script; do
+    find head sleep env sync uname dirname ip ps ldconfig sha256sum cut stat script setpriv chown install setsid; do
     found=$(PATH=/usr/sbin:/usr/bin command -v "$program" | grep '^/') || found=
     [ -n "$found" ] || { echo "vm: no $program here" >&2; exit 2; }
     put "$found"

@@ -395,23 +395,29 @@ fn words_of_next(config: &Config) -> String {
 /// Lists the parts of a daemon with this status that are older than the files on disk, each with
 /// the command that renews it.
 pub(super) fn outdated(status: &Status) -> Vec<(String, &'static str)> {
-    let restart = "nri-runc nri restart";
-    let in_force = status.configuration.as_ref();
-    let changed = in_force.map(|in_force| in_force.changed.as_slice()).unwrap_or_default();
-    // A daemon of an earlier version only applies the log level.
-    let restarts = in_force.and_then(|in_force| in_force.restart_needed.as_ref());
-    let is_live = restarts.is_some_and(Vec::is_empty);
-    let mut found = Vec::new();
-    if !changed.is_empty() {
-        let what = format!("older than the configuration files; changed: {}", changed.join(", "));
-        found.push((what, if is_live { "nri-runc nri reload" } else { restart }));
-    }
+    let mut found: Vec<_> = outdated_configuration(status).into_iter().collect();
     let program = status.program.as_ref();
     let program = program.and_then(|program| outdated_program(program, status.pid)).into_iter();
     // A re-execution keeps plugins connected, but refuses a change that needs a restart.
-    let next = if is_live { "nri-runc nri reexec" } else { restart };
-    found.extend(program.map(|(what, is_there)| (what, if is_there { next } else { restart })));
+    let next = if is_live(status) { "nri-runc nri reexec" } else { RESTART };
+    found.extend(program.map(|(what, is_there)| (what, if is_there { next } else { RESTART })));
     found
+}
+
+const RESTART: &str = "nri-runc nri restart";
+
+/// The keys that the daemon has not read, with the command that makes it read them.
+pub(super) fn outdated_configuration(status: &Status) -> Option<(String, &'static str)> {
+    let changed = status.configuration.as_ref()?.changed.join(", ");
+    let what = format!("older than the configuration files; changed: {changed}");
+    let how = if is_live(status) { "nri-runc nri reload" } else { RESTART };
+    (!changed.is_empty()).then_some((what, how))
+}
+
+/// Whether nothing needs a restart. A daemon of an earlier version only applies the log level.
+fn is_live(status: &Status) -> bool {
+    let in_force = status.configuration.as_ref();
+    in_force.and_then(|in_force| in_force.restart_needed.as_ref()).is_some_and(Vec::is_empty)
 }
 
 /// Describes how the program differs from its file, and whether that exists.

@@ -9,6 +9,7 @@ use crate::text::{printable, span};
 
 use super::output::{Answer, Format};
 use super::paint;
+use super::resident;
 use super::show::ago;
 
 impl Answer for Status {
@@ -72,6 +73,9 @@ fn troubles(page: &mut String, status: &Status) {
     if let Some(refused) = &status.records_refused {
         let (count, why) = (refused.count, printable(&refused.why));
         line(page, "unwritten", &format!("records of {count} failed requests: {why}"));
+    }
+    if let Some((what, how)) = resident::outdated_configuration(status) {
+        line(page, "outdated", &format!("the daemon is {} ({how})", printable(&what)));
     }
     for plugin in &status.outdated_plugins {
         let (id, why) = (printable(&plugin.plugin), printable(&plugin.why));

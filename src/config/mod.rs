@@ -34,8 +34,9 @@ mod spelling;
 mod tables;
 mod user;
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -96,6 +97,10 @@ pub struct Loaded {
     pub only: Option<PathBuf>,
     /// The defaults of a user's daemon, if these are its files.
     user: Option<Box<Config>>,
+    /// The runtimes of root's configuration, if these are the files of a user's daemon: like a file before them.
+    pub(crate) of_root: Files,
+    /// The paths from which those runtimes were read.
+    paths_of_root: Vec<PathBuf>,
     /// The reason why the named file could not be read.
     pub unreadable: Option<String>,
     /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
@@ -134,12 +139,17 @@ impl Loaded {
     }
 
     /// The state of every path from which these settings were read. While they are unchanged, the files need not be
-    /// read again. A user's daemon also reads the runtimes in root's files, but only together with its own.
+    /// read again.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
-        let fixed = [Path::new(DEFAULT_FILE), Path::new(DEFAULT_DROP_INS)];
-        let fixed = fixed.into_iter().filter(|_| self.only.is_none());
-        let files = self.files.iter().map(|(path, _)| path.as_path());
-        fixed.chain(files).map(|path| FileStamp::of(path).ok()).collect()
+        self.paths().iter().map(|path| FileStamp::of(path).ok()).collect()
+    }
+
+    /// The paths that were read, or would be if they existed.
+    fn paths(&self) -> Vec<PathBuf> {
+        let fixed = [DEFAULT_FILE, DEFAULT_DROP_INS].map(PathBuf::from).into_iter();
+        let fixed = fixed.filter(|_| self.only.is_none());
+        let files = self.files.iter().map(|(path, _)| path.clone());
+        self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
     }
 
     /// The files from which [`Loaded::config`] was read.
@@ -300,6 +310,8 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
     if only.is_some() && only == user::path() {
         loaded.user = user::run_dir().map(|run_dir| {
             let node = load_of_node();
+            loaded.paths_of_root = node.paths();
+            loaded.of_root = vec![(PathBuf::from(DEFAULT_FILE), user::runtimes(&node.config))];
             loaded.unknown = node.unknown;
             Box::new(user::defaults(&run_dir, &node.config))
         });
@@ -416,9 +428,10 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
 /// `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and containerd's shim pass no
 /// environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
-    let mut file = std::fs::read_link("/proc/self/exe").ok()?.into_os_string();
-    file.push(".toml");
-    let file = PathBuf::from(file);
+    let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();
+    // The kernel's words for a file that was replaced, as an upgrade does under a running daemon.
+    let path = program.strip_suffix(b" (deleted)").unwrap_or(&program);
+    let file = PathBuf::from(OsString::from_vec([path, b".toml"].concat()));
     std::fs::symlink_metadata(&file).is_ok().then_some(file)
 }
 

@@ -3,13 +3,15 @@
 //! read. The daemon writes it at its start and at a reload, and keeps it when it ends. An unprivileged wrapper reads it
 //! before it creates a container. It is not enforced: a user can call a runtime directly.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::limits::ROOTLESS_MARKER;
 use crate::named::Named;
-use crate::presence::IfThere;
+use crate::presence::{self, IfThere};
 
 use super::settings::RootlessPolicy;
 
@@ -18,12 +20,39 @@ use super::settings::RootlessPolicy;
 /// # Errors
 /// Fails if the file exists and is unreadable or has neither value.
 pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
-    let doing = || format!("reading {}", marker.display());
-    let Some(text) = files::read_text(marker, ROOTLESS_MARKER).if_there().doing(doing)? else {
-        return Ok(RootlessPolicy::Pass);
+    let at = |place: &Path| {
+        let doing = || format!("reading {}", place.display());
+        let text = files::read_text(place, ROOTLESS_MARKER).if_there().doing(doing)?;
+        text.map(|text| policy_of(&text).doing(doing)).transpose()
     };
-    let policy = RootlessPolicy::named(text.trim_end());
-    policy.ok_or_else(|| Error::new("must contain pass or refuse")).doing(doing)
+    if let Some(policy) = at(marker)? {
+        return Ok(policy);
+    }
+    for place in below_links(marker)? {
+        if let Some(policy) = at(&place)? {
+            return Ok(policy);
+        }
+    }
+    Ok(RootlessPolicy::Pass)
+}
+
+/// Where the file is if root's daemon wrote it after rootlesskit made the links: it keeps the host's folder as `.ro`
+/// and a number in the folder of links.
+fn below_links(marker: &Path) -> Result<Vec<PathBuf>> {
+    let (Some(folder), Some(name)) = (marker.parent(), marker.file_name()) else {
+        return Ok(Vec::new());
+    };
+    let entries = match presence::entries(folder) {
+        // Users can list a folder that their rootlesskit made.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Vec::new(),
+        entries => entries.doing(|| format!("listing {}", folder.display()))?,
+    };
+    let kept = entries.iter().filter(|entry| entry.file_name().as_bytes().starts_with(b".ro"));
+    Ok(kept.map(|entry| entry.path().join(name)).collect())
+}
+
+fn policy_of(text: &str) -> Result<RootlessPolicy> {
+    RootlessPolicy::named(text.trim_end()).ok_or_else(|| Error::new("must contain pass or refuse"))
 }
 
 /// Writes the policy, unless the file has it already.
@@ -61,6 +90,19 @@ mod tests {
         assert_eq!(read(&link).unwrap(), RootlessPolicy::Pass);
         keep(&link, RootlessPolicy::Refuse).unwrap();
         assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass, "a link is replaced");
+    }
+
+    #[test]
+    fn a_marker_that_is_newer_than_rootlesskits_links_is_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let kept = temp.path().join(".ro123");
+        std::fs::create_dir(&kept).unwrap();
+        let marker = temp.path().join("run.rootless");
+        assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass);
+        keep(&kept.join("run.rootless"), RootlessPolicy::Refuse).unwrap();
+        assert_eq!(read(&marker).unwrap(), RootlessPolicy::Refuse);
+        keep(&marker, RootlessPolicy::Pass).unwrap();
+        assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass);
     }
 
     #[test]

@@ -71,6 +71,16 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
+/// The runtimes of root's configuration as the text of a file, so that two readings can be compared.
+pub(super) fn runtimes(node: &Config) -> String {
+    let mut file = toml_edit::DocumentMut::new();
+    file["runtime"] = toml_edit::value(node.runtime.iter().collect::<toml_edit::Array>());
+    for (name, path) in &node.instances {
+        file["instance"][name.as_str()]["path"] = toml_edit::value(path.as_str());
+    }
+    file.to_string()
+}
+
 /// Resets the settings that the file of a user's daemon cannot change: wrappers find the run directory
 /// without the file, and a wrapper in a user namespace must not start the daemon inside of it.
 pub(super) fn fix(config: &mut Config, run_dir: &Path) {
@@ -122,5 +132,24 @@ mod tests {
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());
+    }
+
+    #[test]
+    fn runtimes_of_root_compare_like_a_file_before_the_users() {
+        let runtimes = |runtime: &str, crun: &str| {
+            let mut node = Config { runtime: vec![runtime.to_owned()], ..Config::default() };
+            node.instances.insert("nri \"crun".to_owned(), crun.to_owned());
+            (PathBuf::new(), runtimes(&node))
+        };
+        let changed = |before: &[_], after: &[_]| {
+            let changed = super::super::changes(before, after).into_iter();
+            changed.map(|changed| changed.key).collect::<Vec<_>>()
+        };
+        let [before, after] = [[runtimes("/a", "/b")], [runtimes("/c", "/d")]];
+        assert_eq!(changed(&before, &before), [""; 0]);
+        let both = ["instance.nri \"crun.path", "runtime"];
+        assert_eq!(changed(&before, &after), both);
+        let with_own = |[node]: [_; 1]| [node, (PathBuf::new(), "runtime = [\"/own\"]".to_owned())];
+        assert_eq!(changed(&with_own(before), &with_own(after)), both[..1]);
     }
 }

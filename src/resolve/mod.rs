@@ -8,6 +8,7 @@
 
 mod blockio;
 mod cdi;
+mod delegated;
 mod device_nodes;
 mod glob;
 mod honoured;
@@ -19,6 +20,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use delegated::check_delegated;
 pub use honoured::{ResourceWriter, check_runtime, needs_runtime};
 pub(crate) use mounts::host_facts;
 pub(crate) use node::{check_node, is_cgroup_v2};

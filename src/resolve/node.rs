@@ -133,7 +133,7 @@ fn check_cgroups(
     Ok(())
 }
 
-fn has_word(words: &str, wanted: &str) -> bool {
+pub(super) fn has_word(words: &str, wanted: &str) -> bool {
     words.split_ascii_whitespace().any(|word| word == wanted)
 }
 

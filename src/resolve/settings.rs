@@ -161,9 +161,15 @@ impl NewCgroup {
 
 /// The path of the parent of the container's cgroup.
 fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
+    let path = cgroups_path(document)?;
+    Path::new(path.strip_prefix('/')?).parent().map(Path::to_owned)
+}
+
+/// The container's cgroup, as its document names it.
+pub(super) fn cgroups_path(document: &[u8]) -> Option<String> {
     let mut document = SpecDocument::parse(document).ok()?;
     let path = document.root().object("linux").ok()?.value("cgroupsPath").ok()??;
-    Path::new(path.as_str()?.strip_prefix('/')?).parent().map(Path::to_owned)
+    path.as_str().map(str::to_owned)
 }
 
 impl CgroupFiles for NewCgroup {

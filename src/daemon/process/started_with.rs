@@ -23,6 +23,8 @@ pub(crate) struct StartedWith {
     at_start: Files,
     /// The files of the last reload.
     in_force: RefCell<Files>,
+    /// For a user's daemon, the runtimes of root's configuration at that time.
+    of_root: RefCell<Files>,
     only: Option<PathBuf>,
     /// The files as last read, and their state then.
     known: RefCell<Option<KnownFiles>>,
@@ -42,6 +44,7 @@ impl StartedWith {
         Self {
             at_start: loaded.in_force().clone(),
             in_force: RefCell::new(loaded.in_force().clone()),
+            of_root: RefCell::new(loaded.of_root.clone()),
             only: loaded.only.clone(),
             known: RefCell::default(),
             program: program(),
@@ -84,8 +87,15 @@ impl StartedWith {
     /// The keys in `loaded` whose values are not in force.
     pub(crate) fn changes(&self, loaded: &Loaded) -> Vec<ChangedKey> {
         let needs_restart = |changed: &ChangedKey| changed.effect == Effect::Restart;
-        let mut changed = config::changes(&self.in_force.borrow(), &loaded.files);
+        let before = [&self.of_root.borrow()[..], &self.in_force.borrow()].concat();
+        let mut changed = config::changes(&before, &[&loaded.of_root[..], &loaded.files].concat());
         changed.retain(|changed| !needs_restart(changed));
+        if loaded.config.is_of_user() {
+            // A user's wrappers read what the user's daemon last read, not the files.
+            for changed in changed.iter_mut().filter(|changed| changed.effect == Effect::Call) {
+                changed.effect = Effect::Reload;
+            }
+        }
         let since_start = config::changes(&self.at_start, &loaded.files);
         changed.extend(since_start.into_iter().filter(needs_restart));
         changed
@@ -94,6 +104,7 @@ impl StartedWith {
     /// Puts these files in force, except for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
+        self.of_root.borrow_mut().clone_from(&loaded.of_root);
     }
 
     /// The command that restarts this daemon.
@@ -112,7 +123,7 @@ impl StartedWith {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
-        // Every call reads these keys from the files, so they are always in force.
+        // Every call of root's reads these keys from the files, so they are always in force.
         changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         ConfigurationInForce {

@@ -135,8 +135,12 @@ pub(crate) fn check_node(
     names: &Resolved,
     document: &[u8],
 ) -> std::result::Result<(), PatchError> {
-    let config = daemon.config();
-    resolve::check_node(&merged.adjust, names, &config.resctrl_path, document, &config.node())
+    let (config, adjust) = (daemon.config(), &merged.adjust);
+    resolve::check_node(adjust, names, &config.resctrl_path, document, &config.node())?;
+    match config.is_of_user() {
+        true => resolve::check_delegated(adjust, names, document, &config.node()),
+        false => Ok(()),
+    }
 }
 
 /// The facts about the host; its mounts are read only if the adjustment requests mounts that

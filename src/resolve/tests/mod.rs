@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
 
+mod delegated;
 mod device_nodes;
 mod needs;
 mod node;

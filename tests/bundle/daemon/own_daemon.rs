@@ -32,7 +32,11 @@ struct UserHost {
 impl UserHost {
     /// `node` has lines of root's configuration. Returns `None` after printing why the test is skipped.
     fn new(node: &str) -> Option<Self> {
-        let node = started(node);
+        Self::of_program(started(node), test_support::program::nri_runc())
+    }
+
+    /// The same with a daemon of this program.
+    fn of_program(node: TestHost, program: &Path) -> Option<Self> {
         for folder in ["user/run", "user/config/nri-runc", "root"] {
             std::fs::create_dir_all(node.path(folder)).unwrap();
         }
@@ -47,7 +51,7 @@ impl UserHost {
         let words = words(&node, USER, &[]);
         let run = |more: &[&str]| {
             let mut command = Command::new(&words[0]);
-            command.args(&words[1..]).arg(test_support::program::nri_runc()).args(more);
+            command.args(&words[1..]).arg(program).args(more);
             // As systemd starts it; no process listens on this path.
             command.env("NOTIFY_SOCKET", node.path("user/run/notify"));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -66,6 +70,17 @@ impl UserHost {
     fn admin(&self, words: &[&str]) -> Output {
         let by = self::words(&self.node, USER, &["-u", "NRI_RUNC_CONFIG"]);
         self.node.call_by(&by, &[&["nri"], words].concat(), "")
+    }
+
+    /// The values that the user's daemon has to read again, by these commands.
+    #[track_caller]
+    fn shows_changed(&self, keys: &str) {
+        for verb in ["status", "check"] {
+            let said = String::from_utf8(self.admin(&[verb]).stdout).unwrap();
+            let line = said.lines().find_map(|line| line.split_once("changed: "));
+            let shown = line.and_then(|(_, keys)| keys.split_whitespace().next());
+            assert_eq!(shown.unwrap_or_default(), keys, "{said}");
+        }
     }
 
     fn plugin(&self, script: Script) -> Arc<Mutex<Vec<String>>> {
@@ -255,6 +270,39 @@ fn a_users_daemon_survives_the_removal_of_its_file() {
     assert!(checked.contains(&file) && checked.contains("it is missing"), "{checked}");
     succeeds(&host.create(USER, &[], "c1"));
     assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+}
+
+/// Writes root's configuration beside the program.
+fn write_beside(node: &TestHost, runtime: &str) {
+    node.write("bin/nri-runc.toml", &format!("runtime = {runtime:?}\n"));
+    mode(&node.path("bin/nri-runc.toml"), 0o644);
+}
+
+#[test]
+fn a_users_daemon_shows_a_changed_runtime_until_it_reloads() {
+    let node = started("");
+    let program = node.path("bin/nri-runc");
+    let upgrade = || test_support::program::copy(test_support::program::nri_runc(), &program);
+    upgrade();
+    write_beside(&node, "/bin/true");
+    let Some(host) = UserHost::of_program(node, &program) else { return };
+    host.shows_changed("");
+    for runtime in ["/bin/cat", "/bin/true"] {
+        write_beside(&host.node, runtime);
+        host.shows_changed("runtime");
+        succeeds(&host.admin(&["reload"]));
+        host.shows_changed("");
+        // From now on the kernel names the file of the running program otherwise.
+        upgrade();
+    }
+    // The user's own runtime comes first; wrappers read it from the daemon, not from the file.
+    let own = format!("runtime = \"/bin/cat\"\n{}", host.node.read(USERS_FILE));
+    host.node.write(USERS_FILE, &own);
+    give(&host.node.path(USERS_FILE), USER);
+    host.shows_changed("runtime");
+    succeeds(&host.admin(&["reload"]));
+    write_beside(&host.node, "/bin/ls");
+    host.shows_changed("");
 }
 
 #[test]

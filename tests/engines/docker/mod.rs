@@ -11,14 +11,17 @@ mod later;
 mod origin;
 mod promised;
 mod registration;
+mod rootless;
 mod told;
 mod updates;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use test_support::LIFE;
 use test_support::scripted_plugin::{Heard, listening};
+
+type Told = Arc<Mutex<Vec<String>>>;
 
 /// The requests of one event, in order.
 fn requests(heard: &Heard, event: &str) -> Vec<Value> {

@@ -19,7 +19,7 @@ list_files() {
 
 list_processes() {
     for process in /proc/[0-9]*; do
-        words=$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) || continue
+        { words=$(tr '\0' ' ' <"$process/cmdline"); } 2>/dev/null || continue
         case $words in *"${LEFT_OF:-/tmp/.tmp}"*) echo "process ${process#/proc/}: $words" ;; esac
     done
 }

@@ -103,6 +103,8 @@ pub struct Loaded {
     paths_of_root: Vec<PathBuf>,
     /// The reason why the named file could not be read.
     pub unreadable: Option<String>,
+    /// Whether a file that was read has an error after which its runtimes do not count.
+    is_unreliable: bool,
     /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
     unknown: Option<Error>,
 }
@@ -228,16 +230,25 @@ impl Loaded {
         self.user.clone().unwrap_or_default()
     }
 
-    /// Whether a file that was read has an error that makes its runtimes unreliable. A file that the user may not read
-    /// does not count.
-    fn has_no_reliable_runtime(&self) -> bool {
-        let mut grave = self.problems.iter();
-        grave.any(|problem| {
-            let is_in = |(path, _): &(PathBuf, String)| {
-                problem.text.starts_with(&path.display().to_string())
-            };
-            problem.consequence == Consequence::UsesNoFile && self.files.iter().any(is_in)
-        })
+    /// Reads one file's text. Without a named file, each may be absent.
+    fn read_file(&mut self, path: PathBuf) {
+        match read_text(&path) {
+            Ok(text) => self.files.push((path, text)),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.only.is_none() => {}
+            Err(error) => {
+                let text = self.add_unreadable(&path, &error);
+                if error.raw_os_error().is_some_and(presence::is_shortage) {
+                    self.unknown = Some(Error::new(text.clone()));
+                }
+                self.unreadable = self.only.is_some().then_some(text);
+            }
+        }
+    }
+
+    fn add_unreadable(&mut self, path: &Path, error: &std::io::Error) -> String {
+        let text = format!("{}: {}", path.display(), crate::error::in_our_words(error));
+        self.problems.push(Problem { text: text.clone(), consequence: Consequence::UsesNoFile });
+        text
     }
 
     /// Chooses the settings by the errors; `read` has the values that could be read from the files.
@@ -261,7 +272,7 @@ impl Loaded {
                     // Users cannot read the run directory of root's daemon. For them the readable part of the files
                     // applies, unless it may name another runtime than the one in force.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
-                    if !is_hidden || self.user.is_some() || self.has_no_reliable_runtime() {
+                    if !is_hidden || self.user.is_some() || self.is_unreliable {
                         self.unknown = Some(unknown);
                     }
                     None
@@ -316,17 +327,13 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
             Box::new(user::defaults(&run_dir, &node.config))
         });
     }
-    let unreadable = |path: &Path, error: &std::io::Error| {
-        format!("{}: {}", path.display(), crate::error::in_our_words(error))
-    };
-    let no_file = |text: String| Problem { text, consequence: Consequence::UsesNoFile };
     let folder = root.join(DEFAULT_DROP_INS.trim_start_matches('/'));
     let paths = match &only {
         Some(only) => vec![only.clone()],
         None => {
             let further = drop_ins(&folder).unwrap_or_else(|error| {
                 // It may contain a protecting file.
-                loaded.problems.push(no_file(unreadable(&folder, &error)));
+                loaded.add_unreadable(&folder, &error);
                 Vec::new()
             });
             let (read, unread) = further.into_iter().partition(|path| has_toml_name(path));
@@ -334,20 +341,8 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
             [vec![root.join(DEFAULT_FILE.trim_start_matches('/'))], read].concat()
         }
     };
-    for path in paths {
-        match read_text(&path) {
-            Ok(text) => loaded.files.push((path, text)),
-            Err(error) if error.kind() == ErrorKind::NotFound && only.is_none() => {}
-            Err(error) => {
-                let text = unreadable(&path, &error);
-                if error.raw_os_error().is_some_and(presence::is_shortage) {
-                    loaded.unknown = Some(Error::new(text.clone()));
-                }
-                loaded.unreadable = only.is_some().then(|| text.clone());
-                loaded.problems.push(no_file(text));
-            }
-        }
-    }
+    paths.into_iter().for_each(|path| loaded.read_file(path));
+    let unread = loaded.problems.len();
     let left_out = if leaves_out_rules { loaded.without_rules() } else { None };
     let config = left_out.unwrap_or_else(|| {
         let mut config = loaded.base();
@@ -356,6 +351,9 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
         }
         config
     });
+    // A file that the user may not read at all has no runtimes for this user.
+    let mut in_files = loaded.problems.iter().skip(unread);
+    loaded.is_unreliable = in_files.any(|problem| problem.consequence == Consequence::UsesNoFile);
     loaded.settle(config);
     if loaded.unreadable.is_some() {
         // Without its file, this configuration has the paths of the node's daemon, so no daemon is started with it.

@@ -6,7 +6,6 @@
 //! about containers.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,13 +22,15 @@ use crate::daemon::connections::{resumed, socket};
 use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::shared::Daemon;
+use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::timer;
 
 /// Interval of the checks of a folder that changes. A change takes effect when two checks agree, so that a file is
 /// not executed while it is being copied.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// Interval of the checks of a folder without events: none shows that a file became executable.
+/// Interval of the checks of a folder without events: none shows that a file became executable, or that the target of a
+/// link has changed.
 const QUIET_CHECK: Duration = Duration::from_secs(10);
 
 /// Interval of checks for an absent folder, in addition to the watch of its path: a link in the
@@ -55,8 +56,10 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
     let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
+    // Watched before each check, so that no event in between is missed.
+    let mut watched = watch(&daemon);
     let mut seen = look();
-    let mut done = None;
+    let (mut done, mut is_busy) = (None, false);
     loop {
         if done.as_ref() != Some(&seen) {
             log_unusable(&seen.1, &mut logged);
@@ -71,8 +74,13 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             done = Some(seen.clone());
         }
-        until_there_is_a_folder(&daemon).await;
-        until_a_check(&daemon).await;
+        // Plugins that still run must be stopped before anything waits for a folder that has just been removed.
+        let is_news = wanted.is_empty() && until_there_is_a_folder(&daemon).await
+            || until_a_check(&daemon, &mut watched).await;
+        if is_busy {
+            tokio::time::sleep(FOLDER_CHECK).await;
+        }
+        watched = watch(&daemon);
         loop {
             let before = std::mem::replace(&mut seen, look());
             if seen == before {
@@ -80,37 +88,49 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             tokio::time::sleep(FOLDER_CHECK).await;
         }
+        // Files that are no plugins may be written there all the time.
+        is_busy = is_news && done.as_ref() == Some(&seen);
     }
 }
 
 /// Waits while the plugin folder does not exist, until its path changes or a reload may have named
-/// another folder.
-async fn until_there_is_a_folder(daemon: &Daemon) {
+/// another folder. Returns whether the folder must be checked now.
+async fn until_there_is_a_folder(daemon: &Daemon) -> bool {
     let path = daemon.config().plugin_path.clone();
+    let mut has_waited = false;
     while matches!(presence::exists(&path), Ok(false)) {
-        let watched = socket::watch_near(daemon, &path);
+        let Some(mut watched) = socket::watch_near(daemon, &path) else { return false };
+        has_waited = true;
         // Checked again under the watch, so that no event in between is missed.
-        let (Some(mut watched), Ok(false)) = (watched, presence::exists(&path)) else { return };
+        if !matches!(presence::exists(&path), Ok(false)) {
+            break;
+        }
         tokio::select! {
             _whatever = watched.next() => tokio::time::sleep(FOLDER_CHECK).await,
-            () = daemon.watches.reloaded.notified() => return,
+            () = daemon.watches.reloaded.notified() => break,
             () = tokio::time::sleep(ABSENT_CHECK) => {}
         }
     }
+    has_waited
 }
 
-/// Waits until something happens in the folders of plugins and their settings, or for the next check without that.
-async fn until_a_check(daemon: &Daemon) {
-    let changes = async |folder: &Path| match daemon.watches.folders.watch(folder) {
-        Some(mut watched) => drop(watched.next().await),
-        None => std::future::pending().await,
-    };
+/// Watches the folders of plugins and of their settings.
+fn watch(daemon: &Daemon) -> [Option<WatchedFolder>; 2] {
     let config = daemon.config();
+    let folders = [&config.plugin_path, &config.plugin_config_path];
+    folders.map(|folder| daemon.watches.folders.watch(folder))
+}
+
+/// Waits for the next check. Returns whether something has happened in the folders, or a reload may have named others.
+async fn until_a_check(
+    daemon: &Daemon,
+    [plugins, settings]: &mut [Option<WatchedFolder>; 2],
+) -> bool {
     tokio::select! {
-        () = changes(&config.plugin_path) => {}
-        () = changes(&config.plugin_config_path) => {}
-        () = daemon.watches.reloaded.notified() => {}
-        () = timer::sleep(QUIET_CHECK) => {}
+        () = socket::something_happens(plugins.as_mut()) => true,
+        () = socket::something_happens(settings.as_mut()) => true,
+        () = daemon.watches.reloaded.notified() => true,
+        () = timer::sleep(QUIET_CHECK) => false,
     }
 }
 

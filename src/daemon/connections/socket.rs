@@ -270,7 +270,8 @@ pub(super) fn watch_near(daemon: &Daemon, path: &Path) -> Option<WatchedFolder> 
     path.ancestors().skip(1).find_map(|folder| daemon.watches.folders.watch(folder))
 }
 
-async fn something_happens(watched: Option<&mut WatchedFolder>) {
+/// Waits for an event; without a watch, forever.
+pub(super) async fn something_happens(watched: Option<&mut WatchedFolder>) {
     match watched {
         Some(watched) => {
             let _whatever: FolderEvent = watched.next().await;

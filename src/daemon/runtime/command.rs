@@ -103,11 +103,15 @@ fn start(
     (input, stdout, output): (OwnedFd, Stdio, OwnedFd),
 ) -> Result<Child> {
     let mut command = Command::new(&record.runtime);
+    // An unknown runtime chooses its root as in the engine's call.
+    let is_unknown = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other;
+    let variables = record.variables.iter().map(|(name, value)| (name, value));
     command
         .args(global_flags(record))
         .args(words)
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .envs(variables.filter(|(name, _)| is_unknown && *name == "XDG_RUNTIME_DIR"))
         .current_dir("/")
         .stdin(input)
         .stdout(stdout)
@@ -116,7 +120,7 @@ fn start(
 }
 
 /// The engine's flags without its log flags, since the daemon must not write that log. The root is
-/// made absolute, and named if the engine's `XDG_RUNTIME_DIR` chose it: the runtime gets no such variable here.
+/// made absolute, and named if a known runtime chose it by the engine's `XDG_RUNTIME_DIR`, which it does not get here.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();
     let root = || ["--root".to_owned(), record.key.root.clone()];
@@ -140,10 +144,10 @@ fn global_flags(record: &Container) -> Vec<String> {
             _ => flags.push(word.clone()),
         }
     }
-    let is_named = flags.iter().any(|flag| flag == "--root");
-    if !is_named
-        && Path::new(&record.key.root) != default_root(Path::new(&record.runtime), |_| None)
-    {
+    let runtime = Path::new(&record.runtime);
+    let is_known = RuntimeKind::of_program(runtime) != RuntimeKind::Other;
+    let is_default = || Path::new(&record.key.root) == default_root(runtime, |_| None);
+    if is_known && !flags.iter().any(|flag| flag == "--root") && !is_default() {
         flags.extend(root());
     }
     flags
@@ -193,9 +197,25 @@ mod tests {
     #[test]
     fn a_root_from_the_engines_environment_is_named() {
         let mut record = record(&["--debug"]);
-        assert_eq!(global_flags(&record), Vec::<String>::new());
-        record.key.root = "/run/user/0/crun".to_owned();
-        assert_eq!(global_flags(&record), ["--root", "/run/user/0/crun"]);
+        for (runtime, root, named) in [
+            ("/bin/runc", "/run/runc", ""),
+            ("/bin/crun", "/run/crun", ""),
+            ("/bin/crun", "/run/user/0/crun", "--root /run/user/0/crun"),
+            // Its default root is unknown.
+            ("/bin/runsc", "/run/user/1/runc", ""),
+        ] {
+            (record.runtime, record.key.root) = (runtime.to_owned(), root.to_owned());
+            assert_eq!(global_flags(&record).join(" "), named, "{runtime}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unknown_runtime_gets_only_the_engines_runtime_dir() {
+        let mut record = record(&[]);
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        record.variables = vec![variable("XDG_RUNTIME_DIR", "/x"), variable("NAMESPACE", "n")];
+        let words = ["-c", "test \"$XDG_RUNTIME_DIR$NAMESPACE\" = /x"];
+        assert!(run(&record, &words, b"").await.is_ok());
     }
 
     fn sleeping(seconds: &str) -> Child {

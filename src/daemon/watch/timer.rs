@@ -10,10 +10,10 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::pidfd;
 
-/// Sleeps for this time.
+/// Sleeps for this time; an expired timer is readable, as the descriptor of a process that has exited.
 pub(crate) async fn sleep(length: Duration) {
     match started(length) {
-        Ok(timer) => pidfd::readable(&timer).await,
+        Ok(timer) => pidfd::ended(&timer).await,
         Err(_shortage) => tokio::time::sleep(length).await,
     }
 }

@@ -141,9 +141,16 @@ fn a_missing_plugin_folder_is_awaited_from_its_parent() {
     wait_until("the nearest folder is watched", || is_watched(pid, &host.path("a")));
     std::fs::create_dir(host.path("a/b")).unwrap();
     wait_until("now this one is", || is_watched(pid, &host.path("a/b")));
+    let plugin = example("demo_plugin"); // It may have to be built.
+    let begun = Instant::now();
     std::fs::create_dir(host.path("a/b/plugins")).unwrap();
-    symlink(example("demo_plugin"), host.path("a/b/plugins/10-greeter")).unwrap();
+    symlink(plugin, host.path("a/b/plugins/10-greeter")).unwrap();
     process(&host, "greeter", 0);
+    let took = begun.elapsed();
+    assert!(
+        took < Duration::from_secs(10),
+        "{took:?}: only the next check without an event saw it"
+    );
     // The folder is removed with its plugin, and is watched for again.
     std::fs::remove_file(host.path("a/b/plugins/10-greeter")).unwrap();
     std::fs::remove_dir(host.path("a/b/plugins")).unwrap();

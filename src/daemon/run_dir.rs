@@ -29,7 +29,7 @@ use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
-use crate::daemon::watch::timer;
+use crate::daemon::watch::timer::Timer;
 
 /// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
 /// A daemon that is started meanwhile waits longer than this.
@@ -156,7 +156,7 @@ impl RunDir {
     /// Keeps the run directory complete. Returns when another daemon has taken it.
     pub(crate) async fn keep_complete(&self) {
         let (mut pause, mut is_reported) = (RETRY_PAUSES[0], false);
-        let mut watched = None;
+        let (mut watched, timer) = (None, Timer::new());
         loop {
             // Watched before the check, so that no removal in between is missed.
             watched = watched.or_else(|| self.watch());
@@ -164,7 +164,7 @@ impl RunDir {
             match self.is_whole() {
                 Ok(true) => {
                     (pause, is_reported) = (RETRY_PAUSES[0], false);
-                    watched = wait(watched).await;
+                    watched = wait(watched, &timer).await;
                     continue;
                 }
                 Ok(false) => watched = None,
@@ -255,14 +255,17 @@ impl RunDir {
 
 /// Waits until a file is removed, or until the next check. Returns the watches that still hold: those of a folder that
 /// was removed do not.
-async fn wait(mut watched: Option<[WatchedFolder; 2]>) -> Option<[WatchedFolder; 2]> {
+async fn wait(
+    mut watched: Option<[WatchedFolder; 2]>,
+    timer: &Timer,
+) -> Option<[WatchedFolder; 2]> {
     let Some([run, state]) = &mut watched else {
-        timer::sleep(CHECK).await;
+        timer.sleep(CHECK).await;
         return None;
     };
     tokio::select! {
         () = run.next_departure() => None,
         () = state.next_departure() => None,
-        () = timer::sleep(CHECK) => watched,
+        () = timer.sleep(CHECK) => watched,
     }
 }

@@ -23,7 +23,7 @@ use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::WatchedFolder;
-use crate::daemon::watch::timer;
+use crate::daemon::watch::timer::Timer;
 
 /// Interval of the checks of a folder that changes. A change takes effect when two checks agree, so that a file is
 /// not executed while it is being copied.
@@ -56,6 +56,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
     let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
+    let timer = Timer::new();
     // Watched before each check, so that no event in between is missed.
     let mut watched = watch(&daemon);
     let mut seen = look();
@@ -76,7 +77,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
         }
         // Plugins that still run must be stopped before anything waits for a folder that has just been removed.
         let is_news = wanted.is_empty() && until_there_is_a_folder(&daemon).await
-            || until_a_check(&daemon, &mut watched).await;
+            || until_a_check(&daemon, &mut watched, &timer).await;
         if is_busy {
             tokio::time::sleep(FOLDER_CHECK).await;
         }
@@ -125,12 +126,13 @@ fn watch(daemon: &Daemon) -> [Option<WatchedFolder>; 2] {
 async fn until_a_check(
     daemon: &Daemon,
     [plugins, settings]: &mut [Option<WatchedFolder>; 2],
+    timer: &Timer,
 ) -> bool {
     tokio::select! {
         () = socket::something_happens(plugins.as_mut()) => true,
         () = socket::something_happens(settings.as_mut()) => true,
         () = daemon.watches.reloaded.notified() => true,
-        () = timer::sleep(QUIET_CHECK) => false,
+        () = timer.sleep(QUIET_CHECK) => false,
     }
 }
 

@@ -27,7 +27,8 @@ use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::shared::queues::PodNews;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
-use crate::daemon::watch::{pidfd, timer};
+use crate::daemon::watch::pidfd;
+use crate::daemon::watch::timer::Timer;
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
@@ -246,7 +247,7 @@ fn accept(daemon: &Rc<Daemon>, Bound { listener, file }: Bound) {
 /// Watches the path. Never ends.
 async fn keep_socket(daemon: Rc<Daemon>) {
     let path = daemon.config().socket_path.clone();
-    let mut other = None;
+    let (mut other, timer) = (None, Timer::new());
     loop {
         // Watched before the check, so that no event in between is missed.
         let mut watched = watch_near(&daemon, &path);
@@ -257,7 +258,7 @@ async fn keep_socket(daemon: Rc<Daemon>) {
         let is_news = tokio::select! {
             () = something_happens(watched.as_mut()) => true,
             () = ends(process) => true,
-            () = timer::sleep(PATH_CHECK) => false,
+            () = timer.sleep(PATH_CHECK) => false,
         };
         if is_news {
             tokio::time::sleep(SETTLE).await;

@@ -1,28 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kernel timer for what is looked at every few seconds as long as the daemon runs. It wakes an idle daemon once; the
-//! event loop's own timers wake it two or three times. Reference: timerfd_create(2).
+//! A kernel timer for checks every few seconds as long as the daemon runs. It wakes an idle daemon once; the event
+//! loop's own timers wake it two or three times. Reference: timerfd_create(2).
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use rustix::time::{timerfd_create, timerfd_settime};
 
 use super::pidfd;
 
-/// Sleeps for this time; an expired timer is readable, as the descriptor of a process that has exited.
-pub(crate) async fn sleep(length: Duration) {
-    match started(length) {
-        Ok(timer) => pidfd::ended(&timer).await,
-        Err(_shortage) => tokio::time::sleep(length).await,
-    }
-}
+/// A timer of one task, with one descriptor for the task's whole life; none if there was none left.
+#[derive(Debug)]
+pub(crate) struct Timer(Option<OwnedFd>);
 
-fn started(length: Duration) -> nix::Result<OwnedFd> {
-    let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC)?;
-    let once = Expiration::OneShot(TimeSpec::from_duration(length));
-    timer.set(once, TimerSetTimeFlags::empty())?;
-    Ok(timer.into())
+impl Timer {
+    pub(crate) fn new() -> Self {
+        Self(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).ok())
+    }
+
+    /// Sleeps for this time; an expired timer is readable, as the descriptor of a process that has exited.
+    pub(crate) async fn sleep(&self, length: Duration) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec {
+            tv_sec: length.as_secs().cast_signed(),
+            tv_nsec: length.subsec_nanos().into(),
+        };
+        let once = Itimerspec { it_interval: zero, it_value: value };
+        match &self.0 {
+            Some(timer) if timerfd_settime(timer, TimerfdTimerFlags::empty(), &once).is_ok() => {
+                pidfd::ended(timer).await;
+            }
+            Some(_) | None => tokio::time::sleep(length).await,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -30,9 +41,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_timer_expires_after_its_time() {
-        let (begun, length) = (std::time::Instant::now(), Duration::from_millis(50));
-        sleep(length).await;
-        assert!(begun.elapsed() >= length);
+    async fn a_timer_expires_after_its_time_and_again() {
+        let (timer, length) = (Timer::new(), Duration::from_millis(50));
+        for _time in 0..2 {
+            let begun = std::time::Instant::now();
+            timer.sleep(length).await;
+            assert!(begun.elapsed() >= length);
+        }
     }
 }

@@ -121,7 +121,9 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
     let asked = told.lock().unwrap().clone();
     assert!(asked.iter().any(|line| line.starts_with("CreateContainer")), "{asked:?}");
-    assert!(host.admin(&["explain", "c1"])["skipped"].to_string().contains("annotations alone"));
+    assert!(
+        host.admin(&["explain", "c1"])["skipped"].to_string().contains("only annotations name it")
+    );
     // Evidence of the engine: the shim's folder of containerd's CRI plugin.
     let path = "io.containerd.runtime.v2.task/k8s.io/c2";
     succeeds(&host.create_from(&bundle(&host, path, &annotations, "/kubepods/c2"), "c2"));

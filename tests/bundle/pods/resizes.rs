@@ -162,7 +162,7 @@ fn only_kubelets_writes_are_resizes() {
     limit(&folder, "134217728");
     wait_until("kubelet's write is told", || count(&told, "PostUpdatePodSandbox p1") == 1);
     assert_eq!(count(&told, "UpdatePodSandbox"), 1);
-    assert!(rows(&host, "could not be identified").is_empty());
+    assert!(rows(&host, "an unidentified process").is_empty());
     ends(other);
 }
 
@@ -181,8 +181,8 @@ fn an_unidentified_write_is_counted_but_is_no_resize() {
     wait_until("it has written", has_written);
     ends(writer);
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGCONT).unwrap();
-    wait_until("check names it", || !rows(&host, "could not be identified").is_empty());
-    let row = rows(&host, "could not be identified").remove(0);
+    wait_until("check names it", || !rows(&host, "an unidentified process").is_empty());
+    let row = rows(&host, "an unidentified process").remove(0);
     assert_eq!((&row["ok"], &row["warning"]), (&json!(true), &json!(true)), "{row}");
     assert_eq!(count(&told, "UpdatePodSandbox"), 0);
 }

@@ -271,7 +271,7 @@ fn words(value: &[u8]) -> OsString {
 }
 
 impl WrapperRequest {
-    /// A variable of its sender.
+    /// Returns an environment variable of the sender.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }

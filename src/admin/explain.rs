@@ -232,7 +232,7 @@ fn time_of_plugin(call: &CallTime) -> String {
     format!("{} {}{notes}", printable(&call.plugin), milliseconds(took))
 }
 
-/// Adds the effects of rules and injections, one a line.
+/// Adds the effects of rules and injections, one per line.
 fn traces(container: &ContainerExplained, page: &mut String) {
     for Dated(RuleHit { event, plugin, field, rule, .. }) in &container.would_refuse {
         let [plugin, field, rule] = [plugin, field, rule].map(|text| printable(text));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Event and field of the change by which `explain` shows an eviction.
+/// Name of the event and of the field under which `explain` shows an eviction.
 pub(crate) const EVICTION: &str = "eviction";
 
 /// One change that a plugin made, as `explain` shows it.

@@ -18,7 +18,7 @@ use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
-/// Failed writes in a row after which the remaining records are not tried now.
+/// Failed writes after which a retry leaves the remaining records for the next one.
 const REFUSALS: usize = 8;
 
 /// All pods and containers, in memory and on disk.
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_containers_have_a_bound_in_bytes() {
+    fn the_size_of_removed_containers_is_limited() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         ["a", "b", "c"].into_iter().for_each(|id| store.remember(container(id)));
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_pods_have_a_bound_in_bytes() {
+    fn the_size_of_removed_pods_is_limited() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let megabyte = 1 << 20;

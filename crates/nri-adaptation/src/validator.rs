@@ -144,8 +144,8 @@ impl DefaultValidator {
         }
     }
 
-    /// The missing plugins that this container requires (without one: the pod itself); none if the validator is
-    /// disabled.
+    /// The plugins that this container (`None`: the pod itself) requires and that are missing. Empty if the validator
+    /// is disabled or an annotation tolerates missing plugins.
     ///
     /// # Errors
     /// Fails when an applicable annotation is invalid.

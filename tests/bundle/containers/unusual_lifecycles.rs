@@ -13,8 +13,8 @@ fn dies(host: &TestHost, id: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
 }
 
-fn nobody_knows_of_it(host: &TestHost) {
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+fn wait_until_no_pod_is_known(host: &TestHost) {
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
 }
 
 /// A bundle of the pod `web`, as a Kubernetes engine writes it.
@@ -52,7 +52,7 @@ fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
         succeeds(&host.verb(&["delete", folder]));
         wait_until("the end is told", || heard(&told, &format!("RemoveContainer {folder}")));
     }
-    nobody_knows_of_it(&host);
+    wait_until_no_pod_is_known(&host);
     let told = told.lock().unwrap();
     let mut wanted = vec!["RunPodSandbox web".to_owned()];
     let of = |folder: &str, events: std::ops::Range<usize>| life(folder)[events].to_vec();
@@ -82,7 +82,7 @@ fn a_pod_ends_with_its_pause_if_that_exits_last() {
     wait_until("the pod's stop is told", || heard(&told, "StopPodSandbox web"));
     assert!(!heard(&told, "RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "--force", "pause"]));
-    nobody_knows_of_it(&host);
+    wait_until_no_pod_is_known(&host);
     let told = told.lock().unwrap();
     let place = |event: &str| told.iter().position(|line| line == event).unwrap();
     assert!(place("StopContainer app") < place("StopPodSandbox web"), "{told:?}");
@@ -113,7 +113,7 @@ fn a_reused_container_id_has_its_own_events() {
         let wanted = [life("c1"), life("c1")[..3].to_vec()].concat();
         assert_eq!(*told.lock().unwrap(), wanted, "deleted: {is_deleted}");
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        nobody_knows_of_it(&host);
+        wait_until_no_pod_is_known(&host);
         told.lock().unwrap().clear();
     }
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
@@ -142,7 +142,7 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    nobody_knows_of_it(&host);
+    wait_until_no_pod_is_known(&host);
     let mut wanted = life("c1");
     wanted.retain(|event| !event.starts_with("Start") && !event.starts_with("PostStart"));
     assert_eq!(*told.lock().unwrap(), wanted);
@@ -211,7 +211,7 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     host.configure(&host.path("fake/runc"), "autostart = false");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     host.start_daemon();
-    nobody_knows_of_it(&host);
+    wait_until_no_pod_is_known(&host);
     let told = host.plugin("10", "witness", Script::default());
     assert!(told.lock().unwrap().is_empty());
     assert_eq!(host.read("bundle/config.json"), BUNDLE);

@@ -243,7 +243,7 @@ fn policy_test_lists_matching_injections_with_reasons() {
 }
 
 #[test]
-fn adjust_has_injections_without_a_daemon_or_a_plugin() {
+fn adjust_applies_injections_without_a_daemon_or_plugins() {
     let host = TestHost::new("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
     let bundle = host.path("bundle").display().to_string();
     let document = host.call(&["nri", "adjust", "--bundle", &bundle, "-o", "json"]);

@@ -101,7 +101,7 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
 }
 
 #[test]
-fn a_pod_that_tolerates_a_missing_plugin_tolerates_its_silence() {
+fn a_pod_that_tolerates_a_missing_plugin_tolerates_time_outs() {
     let host = started(&format!(
         "{SILENT}[nri.default_validator]\n\
          tolerate_missing_plugins_annotation = \"tolerate.example\"\n\

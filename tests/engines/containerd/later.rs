@@ -17,7 +17,7 @@ use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::{create, run_pod};
 
-/// Prints every value that a plugin can set, one a line.
+/// Prints every value that a plugin can set, one per line.
 const LOOK: &str = "echo hello=$HELLO from=$FROM gone=$GONE; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 

@@ -90,7 +90,7 @@ fn a_state_of_another_version_is_not_continued() {
 }
 
 #[test]
-fn a_program_that_dies_at_the_takeover_is_a_plain_restart() {
+fn the_daemon_can_restart_after_the_next_program_fails() {
     let mut installed = Installed::new("");
     succeeds(&installed.host.create("c1"));
     let script =

@@ -42,8 +42,8 @@ for newer in "${tools%/bin}"/newer/runc-*; do
     mkdir -p "$dir/guest/newer/${newer##*/}"
     put "$newer/runc" "$dir/guest/newer/${newer##*/}/runc"
 done
-# In this order: runc looks for CRIU in PATH, and CRIU queries the kernel about sockets and networks. runc
-# opens a socket of every netlink family when it moves a network device.
+# runc looks for CRIU in PATH. The modules, in load order, are for CRIU, which queries the kernel about sockets
+# and networks, and for runc, which opens a socket of every netlink family when it moves a network device.
 put "$vm/root/usr/sbin/criu" "$dir/bin/criu"
 mkdir -p "$dir/modules"
 number=10

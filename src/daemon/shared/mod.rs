@@ -286,7 +286,7 @@ impl Daemon {
     }
 
     /// Sends an event to the watch of CRI-O's folders.
-    pub(crate) fn tell_crio_watch(&self, news: PodNews) {
+    pub(crate) fn notify_crio_watch(&self, news: PodNews) {
         self.watches.crio.news.send(news);
     }
 }

@@ -95,7 +95,7 @@ fn the_fourth_takeover_within_a_minute_is_refused() {
         let mut old = first(&host, works("v0"));
         for name in ["v1", "v2", "v3"] {
             let new = works(name).connect(&host);
-            old.hears("Shutdown");
+            old.wait_for_event("Shutdown");
             creates(&host, name, name);
             old = new;
         }
@@ -117,7 +117,7 @@ fn filling_an_empty_place_is_never_a_takeover() {
     let mut old = first(&host, works("v0"));
     for name in ["v1", "v2", "v3"] {
         let new = works(name).connect(&host);
-        old.hears("Shutdown");
+        old.wait_for_event("Shutdown");
         old = new;
     }
     old.leave();

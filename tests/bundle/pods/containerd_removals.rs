@@ -59,7 +59,7 @@ fn count(told: &Told, line: &str) -> usize {
     told.lock().unwrap().iter().filter(|told| *told == line).count()
 }
 
-fn hears(told: &Told, line: &str) {
+fn wait_for_event(told: &Told, line: &str) {
     wait_until(line, || count(told, line) == 1);
 }
 
@@ -93,7 +93,7 @@ fn a_container_and_its_pod_are_removed_with_the_engines_files() {
     run(&host, "p1", "p1");
     run(&host, "c1", "p1");
     ends(&host, "c1");
-    hears(&told, "StopContainer c1");
+    wait_for_event(&told, "StopContainer c1");
     is_settled(&host, "c1");
     assert_eq!(state(&host, "c1"), "stopped");
     assert!(std::fs::read_dir(host.path("run/state/pristine")).unwrap().next().is_none());
@@ -102,15 +102,15 @@ fn a_container_and_its_pod_are_removed_with_the_engines_files() {
     assert_eq!(count(&late, "Synchronize c1"), 1, "{:?}", late.lock().unwrap());
     assert_eq!(count(&told, "RemoveContainer c1"), 0);
     remove(&host, "c1", "p1");
-    hears(&told, "RemoveContainer c1");
-    hears(&late, "RemoveContainer c1");
+    wait_for_event(&told, "RemoveContainer c1");
+    wait_for_event(&late, "RemoveContainer c1");
     ends(&host, "p1");
-    hears(&told, "StopPodSandbox p1");
+    wait_for_event(&told, "StopPodSandbox p1");
     is_settled(&host, "p1");
     assert_eq!(count(&told, "RemovePodSandbox p1"), 0);
     assert_eq!(host.admin(&["pods"])[0]["state"], "stopped");
     remove(&host, "p1", "p1");
-    hears(&told, "RemovePodSandbox p1");
+    wait_for_event(&told, "RemovePodSandbox p1");
     wait_until("it is forgotten", || host.admin(&["pods"]) == json!([]));
     for event in ["StopContainer c1", "RemoveContainer c1", "StopPodSandbox p1"] {
         assert_eq!(count(&told, event), 1, "{event}");
@@ -132,7 +132,7 @@ fn a_pod_that_is_removed_with_its_containers_is_removed_last() {
     for id in ["c1", "c2", "p1"] {
         remove(&host, id, "p1");
     }
-    hears(&told, "RemovePodSandbox p1");
+    wait_for_event(&told, "RemovePodSandbox p1");
     let told = told.lock().unwrap().clone();
     let mut removals: Vec<&String> =
         told.iter().filter(|line| line.starts_with("Remove")).collect();
@@ -161,11 +161,11 @@ fn removals_without_a_daemon_are_reported_oldest_first() {
     );
     host.start_daemon();
     let told = host.plugin("10", "a", Script::default());
-    hears(&told, "RemoveContainer c1");
+    wait_for_event(&told, "RemoveContainer c1");
     assert_eq!(state(&host, "c2"), "stopped", "its engine keeps it");
     // The next daemon watches too.
     remove(&host, "c2", "p1");
-    hears(&told, "RemovePodSandbox p1");
+    wait_for_event(&told, "RemovePodSandbox p1");
     let told = told.lock().unwrap().clone();
     let removals: Vec<&String> = told.iter().filter(|line| line.starts_with("Remove")).collect();
     let wanted = ["RemoveContainer c3", "RemoveContainer c1", "RemoveContainer c2"];
@@ -186,7 +186,7 @@ fn a_container_its_engine_drops_is_removed_with_the_delete() {
     for id in ["c1", "p1"] {
         ends(&host, id);
     }
-    hears(&told, "RemovePodSandbox p1");
+    wait_for_event(&told, "RemovePodSandbox p1");
     assert_eq!(count(&told, "RemoveContainer c1"), 1);
 }
 
@@ -200,15 +200,15 @@ fn removing_the_engines_whole_folder_removes_all_pods() {
         is_settled(&host, pod);
     }
     std::fs::remove_dir_all(host.path(HOMES)).unwrap();
-    hears(&told, "RemovePodSandbox p1");
-    hears(&told, "RemovePodSandbox p2");
+    wait_for_event(&told, "RemovePodSandbox p1");
+    wait_for_event(&told, "RemovePodSandbox p2");
     // Later pods are watched again.
     run(&host, "p3", "p3");
     ends(&host, "p3");
     is_settled(&host, "p3");
     assert_eq!(count(&told, "RemovePodSandbox p3"), 0);
     remove(&host, "p3", "p3");
-    hears(&told, "RemovePodSandbox p3");
+    wait_for_event(&told, "RemovePodSandbox p3");
 }
 
 #[test]
@@ -237,9 +237,9 @@ fn a_forced_delete_of_a_running_container_stops_it_and_keeps_it() {
     for _twice in 0..2 {
         succeeds(&host.verb(&["delete", "--force", "c1"]));
     }
-    hears(&told, "StopContainer c1");
+    wait_for_event(&told, "StopContainer c1");
     is_settled(&host, "c1");
     assert_eq!(count(&told, "RemoveContainer c1"), 0);
     remove(&host, "c1", "p1");
-    hears(&told, "RemoveContainer c1");
+    wait_for_event(&told, "RemoveContainer c1");
 }

@@ -58,7 +58,7 @@ fn podman_with_our_hooks_sends_events_once_and_in_order() {
         (&json!("podman"), &json!("running"))
     );
     podman.host.good(&["rm", "--force", "--time", "0", "web"]);
-    podman.host.nobody_knows_of_anything();
+    podman.host.wait_until_no_pods();
     assert_eq!(events(&told), LIFE);
     assert_eq!(podman.host.admin(&["status"])["failures"], json!([]));
 }
@@ -70,5 +70,5 @@ fn podman_shows_why_our_hook_refused_and_keeps_nothing() {
     podman.run("web", |words| {
         podman.host.bad(words, &["nri-runc: cannot create", "10-env sets Env[HELLO]"]);
     });
-    podman.host.nobody_knows_of_anything();
+    podman.host.wait_until_no_pods();
 }

@@ -17,7 +17,7 @@ fn plugins_are_asked_about_the_steps_of_a_build() {
     let words = ["--runtime", &program, "build", "--network", "none", "--isolation", "oci"];
     let more = ["--cgroup-parent", &cgroup, "--tag", "localhost/built:1", &folder];
     host.good(&[&words[..], &more].concat());
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let said = told.lock().unwrap().join("\n");
     assert!(said.contains("CreateContainer buildah"), "{said}");
     run(&host, "built", &[], &["/bin/sleep", "1000"]);

@@ -39,7 +39,7 @@ fn a_container_on_crun_is_adjusted_updated_and_removed() {
     host.good(&["update", "--cpu-shares", "600", "web"]);
     assert!(events_of(&told, "web").contains(&"UpdateContainer".to_owned()), "{told:?}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let told: Vec<String> = told.lock().unwrap().clone();
     let without_updates = told.into_iter().filter(|event| !event.contains("UpdateContainer"));
     assert_eq!(without_updates.collect::<Vec<_>>(), life("web"));

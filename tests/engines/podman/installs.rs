@@ -75,11 +75,11 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
     let id = run(&host, "web", &[], &[]);
     refuses(&host, &id);
     host.good(&["stop", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     refuses(&host, &id);
     host.good(&["start", "web"]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     // conmon exits a moment later.
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
@@ -102,7 +102,7 @@ fn a_forced_uninstall_lists_containers_that_can_still_end() {
     host.bad(&["exec", "web", "true"], &["nri-runc"]);
     good(&host.nri(&["install", "podman"]));
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), life("web"));
 }
 
@@ -114,7 +114,7 @@ fn as_podmans_default_we_run_every_container_until_uninstalled() {
     host.start_daemon();
     let told = host.plugin("10", "witness", Script::default());
     assert_eq!(by_default(&host), "nri-runc");
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), life("plain"));
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()

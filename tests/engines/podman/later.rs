@@ -27,6 +27,6 @@ fn podman_exec_has_the_plugins_values_but_its_own_win() {
     let output = host.podman(&["exec", "web", "sh", "-c", "exit 3"]);
     assert_eq!(output.status.code(), Some(3));
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), test_support::life("web"));
 }

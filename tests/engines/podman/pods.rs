@@ -77,7 +77,7 @@ fn a_podman_pod_is_announced_once_around_its_members() {
     let known = host.admin(&["pods"]);
     assert_eq!(known[0]["containers"].as_array().map(Vec::len), Some(2), "{known}");
     host.good(&["pod", "stop", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     a_pods_life(&told, "shop", &["shop-web", "shop-helper"]);
     host.good(&["pod", "rm", "shop"]);
     assert_eq!(told.lock().unwrap().len(), 15, "what has gone from the runtime goes once");
@@ -94,13 +94,13 @@ fn a_restarted_pod_is_announced_twice_and_a_removed_one_once() {
     host.good(&[&["--runtime", "nri-runc"][..], &member].concat());
     settled(&host, &told, 1);
     host.good(&["pod", "stop", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     a_pods_life(&told, "shop", &["shop-web"]);
     told.lock().unwrap().clear();
     host.good(&["pod", "start", "shop"]);
     settled(&host, &told, 1);
     host.good(&["pod", "rm", "--force", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     a_pods_life(&told, "shop", &["shop-web"]);
 }
 
@@ -152,7 +152,7 @@ fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     assert_ne!(wanted.0, "0");
     assert!(container["env"].as_array().unwrap().contains(&json!("GREETING=hello")));
     host.good(&["kube", "down", &file]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     a_pods_life(&told, "kubed", &["kubed-web", "kubed-helper"]);
     let id = said["Id"].as_str().unwrap();
     drop(host);
@@ -184,7 +184,7 @@ fn a_refused_member_is_named_and_the_others_keep_running() {
     let infra = inspect_pod(&host, "shop")["InfraContainerID"].as_str().unwrap().to_owned();
     assert_eq!(inspect(&host, &infra)["State"]["Running"], true);
     host.good(&["pod", "rm", "--force", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(events_of(&told, "shop"), [LIFE[0], LIFE[7], LIFE[8]]);
     assert_eq!(
         events_of(&told, "shop-web"),

@@ -43,7 +43,7 @@ fn the_container_is_adjusted_and_each_event_comes_once() {
     let explained = host.admin(&["explain", &id]).to_string();
     assert!(explained.contains("10-changes") && explained.contains("HELLO"), "{explained}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), life("web"));
     assert_eq!(host.admin(&["status"])["failures"], json!([]));
 }
@@ -154,7 +154,7 @@ fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "web", &["--detach", "--annotation=a=b"]);
     host.bad(&words, &["90-guard", "not signed"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let wanted = ["CreateContainer", "StopContainer", "RemoveContainer"];
     let events = super::events_of(&told, "web");
     let of_container: Vec<&String> = events.iter().filter(|e| !e.contains("Pod")).collect();
@@ -185,5 +185,5 @@ fn a_podman_pod_has_namespace_process_and_addresses() {
         assert_eq!(told, [&json!("podman"), &pid, &json!(["192.0.2.7"])], "{event}");
     }
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
 }

@@ -276,8 +276,8 @@ impl PodmanHost {
     }
 
     #[track_caller]
-    pub fn nobody_knows_of_anything(&self) {
-        self.wait_until("nobody knows of anything", || self.admin(&["pods"]) == json!([]));
+    pub fn wait_until_no_pods(&self) {
+        self.wait_until("no pod is known", || self.admin(&["pods"]) == json!([]));
     }
 }
 

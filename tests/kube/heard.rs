@@ -85,7 +85,7 @@ pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
             && heard.containers().values().all(|events| events.len() >= LIFE.len())
     };
     let look = || Some(Heard::of(namespace)).filter(is_whole);
-    let heard = std::panic::catch_unwind(|| wait_for("the ends are told", look));
+    let heard = std::panic::catch_unwind(|| wait_for("the ends are reported", look));
     let heard = heard.unwrap_or_else(|_too_late| Heard::of(namespace));
     let (pods, containers) = (heard.pods(), heard.containers());
     for (id, events) in &pods {

@@ -38,7 +38,7 @@ pub(crate) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> Sh
 }
 
 fn wait_for_event(responder: &SharedPlugin, line: &str) {
-    wait_until("it is told", || responder.told().iter().any(|told| told == line));
+    wait_until("it is reported", || responder.told().iter().any(|received| received == line));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     assert!(!slow.told().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
     wait_for_event(&slow, "RemovePodSandbox c1");
-    assert_eq!(slow.told().iter().filter(|told| *told == "RemoveContainer c1").count(), 1);
+    assert_eq!(slow.told().iter().filter(|received| *received == "RemoveContainer c1").count(), 1);
 }
 
 #[test]

@@ -85,7 +85,7 @@ struct Ear(Arc<Mutex<Vec<String>>>);
 
 impl Ear {
     fn count(&self, line: &str) -> usize {
-        self.0.lock().unwrap().iter().filter(|told| *told == line).count()
+        self.0.lock().unwrap().iter().filter(|received| *received == line).count()
     }
 
     fn wait_for_event(&self, line: &str) {
@@ -93,7 +93,7 @@ impl Ear {
     }
 
     fn order(&self, line: &str) -> Option<usize> {
-        self.0.lock().unwrap().iter().position(|told| told == line)
+        self.0.lock().unwrap().iter().position(|received| received == line)
     }
 }
 
@@ -153,7 +153,7 @@ fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
 
 #[test]
 fn a_pod_is_announced_once_by_whichever_source_is_first() {
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for folder_first in [true, false] {
         let mut host = host();
         host.start_daemon();
@@ -162,7 +162,7 @@ fn a_pod_is_announced_once_by_whichever_source_is_first() {
         let text = document(&pod("5a0d", "web"));
         if folder_first {
             put(&host, "5a0d", &text);
-            wait_until("the pod is told", || count() == 1);
+            wait_until("the pod is reported", || count() == 1);
         } else {
             // The folder is in a place that is unknown until the container shows it.
             let home = "host/elsewhere/overlay-containers/5a0d/userdata";
@@ -181,13 +181,13 @@ fn a_pod_is_announced_once_by_whichever_source_is_first() {
             let home = "host/elsewhere/overlay-containers/5a0f/userdata";
             std::fs::create_dir_all(host.path(home)).unwrap();
             write(&host, &format!("{home}/config.json"), &document(&pod("5a0f", "later")));
-            wait_until("the other pod is told", || count() == 2);
+            wait_until("the other pod is reported", || count() == 2);
         }
-        told.push(seen.lock().unwrap()[0].clone());
+        received.push(seen.lock().unwrap()[0].clone());
     }
-    assert_eq!(told[0], told[1]);
-    assert_eq!(told[0]["pod"]["labels"]["app"], "web");
-    assert_eq!(told[0]["pod"]["ips"], json!(["10.1.2.3"]));
+    assert_eq!(received[0], received[1]);
+    assert_eq!(received[0]["pod"]["labels"]["app"], "web");
+    assert_eq!(received[0]["pod"]["ips"], json!(["10.1.2.3"]));
 }
 
 #[test]
@@ -491,10 +491,10 @@ fn pods_that_a_crashed_engine_gave_up_end_once() {
             assert_eq!(ear.count(&format!("{event} web-{id}")), 1, "{event} {id}");
         }
     }
-    let told = ear.0.lock().unwrap().clone();
+    let received = ear.0.lock().unwrap().clone();
     for event in ["StopContainer", "RemoveContainer"] {
-        let count = told.iter().filter(|line| line.starts_with(event)).count();
-        assert_eq!(count, members.len(), "{event}: {told:?}");
+        let count = received.iter().filter(|line| line.starts_with(event)).count();
+        assert_eq!(count, members.len(), "{event}: {received:?}");
     }
     assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 0);
     let late = host.plugin("20", "late", Script::default());

@@ -42,16 +42,16 @@ impl Podman {
     }
 }
 
-fn events(told: &Told) -> Vec<String> {
-    told.lock().unwrap().iter().map(|event| event.replace(" web", "")).collect()
+fn events(received: &Told) -> Vec<String> {
+    received.lock().unwrap().iter().map(|event| event.replace(" web", "")).collect()
 }
 
 #[test]
 fn podman_with_our_hooks_sends_events_once_and_in_order() {
     let Some(podman) = Podman::new() else { return };
-    let told = podman.host.plugin("10", "witness", Script::default());
+    let received = podman.host.plugin("10", "witness", Script::default());
     podman.run("web", |words| drop(podman.host.good(words)));
-    wait_until("the start is told", || heard(&told, "PostStartContainer web"));
+    wait_until("the start is reported", || heard(&received, "PostStartContainer web"));
     let pods = podman.host.admin(&["pods"]);
     assert_eq!(
         (&pods[0]["engine"], &pods[0]["containers"][0]["state"]),
@@ -59,7 +59,7 @@ fn podman_with_our_hooks_sends_events_once_and_in_order() {
     );
     podman.host.good(&["rm", "--force", "--time", "0", "web"]);
     podman.host.wait_until_no_pods();
-    assert_eq!(events(&told), LIFE);
+    assert_eq!(events(&received), LIFE);
     assert_eq!(podman.host.admin(&["status"])["failures"], json!([]));
 }
 

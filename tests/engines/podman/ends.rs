@@ -141,7 +141,7 @@ fn forgotten_by_podman(host: &PodmanHost, told: &super::Told, id: &str) {
     let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
     let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
-    host.wait_until("its end is told", || {
+    host.wait_until("its end is reported", || {
         told.lock().unwrap().contains(&"StopContainer web".to_owned())
     });
     let deleted = host.call(&host.program(), &["delete", "--force", id]);
@@ -168,7 +168,7 @@ fn a_container_that_is_killed_with_its_monitor_ends_once() {
     let state = inspect(&host, "web")["State"].clone();
     killed(state["ConmonPid"].as_i64().unwrap());
     killed(state["Pid"].as_i64().unwrap());
-    host.wait_until("its end is told", || {
+    host.wait_until("its end is reported", || {
         told.lock().unwrap().contains(&"StopContainer web".to_owned())
     });
     forgotten_by_podman(&host, &told, &id);

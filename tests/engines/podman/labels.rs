@@ -13,7 +13,7 @@ const VALUE: &str = "{\"cpu\": {\"shares\": 512},\n \"memory\": {\"limit\": 6710
 const LABEL: &str = "nri-runc.dev/annotation/resources.nri-runc.dev/container.web";
 const KEY: &str = "resources.nri-runc.dev/container.web";
 
-fn subscriber(&host: &PodmanHost) -> (super::Told, Heard) {
+fn subscriber(host: &PodmanHost) -> (super::Told, Heard) {
     let (script, heard) = hearing(Script::default());
     (host.plugin("10", "witness", script), heard)
 }
@@ -52,7 +52,7 @@ fn labels_annotations_and_a_label_file_carry_a_value() {
 #[test]
 fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
     let Some(host) = installed("") else { return };
-    let (told, heard) = subscriber(&host);
+    let (received, heard) = subscriber(&host);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     let (value, other) = (format!("{LABEL}={VALUE}"), "nri-runc.dev/pod-id=other");
@@ -67,13 +67,13 @@ fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
     assert_eq!([&pod["id"], &pod["annotations"][KEY]], [&json!(id), &json!(VALUE)]);
     for name in ["web", "helper"] {
         let pod = pod_of(&heard, name);
-        let told = [&pod["id"], &pod["name"], &pod["annotations"][KEY]];
-        assert_eq!(told, [&json!(id), &json!("shop"), &json!(VALUE)], "{name}");
+        let received = [&pod["id"], &pod["name"], &pod["annotations"][KEY]];
+        assert_eq!(received, [&json!(id), &json!("shop"), &json!(VALUE)], "{name}");
         assert_eq!(pod["annotations"][format!("example.org/of.{name}")], "yes");
     }
     let said = host.admin(&["status"])["contradictions"].to_string();
     assert!(said.contains("the pod's label nri-runc.dev/pod-id does not count"), "{said}");
-    assert_eq!(events_of(&told, "shop").len(), 1, "one pod");
+    assert_eq!(events_of(&received, "shop").len(), 1, "one pod");
 }
 
 /// Creates an image with labels from the test's image.

@@ -50,7 +50,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
     let patient =
         "[nri]\nplugin_request_timeout = \"20s\"\nplugin_registration_timeout = \"20s\"\n";
     let Some(mut place) = anywhere("runc", patient) else { return };
-    let told = place.host.plugin("10", "env", sets("GREETING", "hello"));
+    let received = place.host.plugin("10", "env", sets("GREETING", "hello"));
     for (id, days) in [("before", 0), ("later", 1), ("earlier", -1)] {
         clock.is_wrong_by(days);
         place.run(id, &json!({}));
@@ -61,7 +61,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
         wait_until("each event is heard", || {
             ["CreateContainer", "PostStartContainer", "UpdateContainer"]
                 .iter()
-                .all(|event| heard(&told, &format!("{event} {id}")))
+                .all(|event| heard(&received, &format!("{event} {id}")))
         });
     }
     // The next daemon also accepts records from the future.

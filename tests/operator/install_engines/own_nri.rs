@@ -87,12 +87,12 @@ fn both_engines_need_a_restart_if_dockers_containerd_has_nri() {
     place.write("/usr/bin/containerd", program);
     place.mode("/usr/bin/containerd", 0o755);
     let document = |said: &str| -> Value { serde_json::from_str(said).unwrap() };
-    let told = document(&place.install("docker --take-over-nri --json"));
-    assert_eq!(told["next"], "systemctl restart containerd && systemctl reload docker");
-    assert_eq!(told["files"][0]["path"], MAIN);
-    let told = document(&place.uninstall("docker --json"));
-    assert_eq!(told["next"], "systemctl restart containerd && systemctl restart docker");
-    let said = told["notes"].to_string();
+    let received = document(&place.install("docker --take-over-nri --json"));
+    assert_eq!(received["next"], "systemctl restart containerd && systemctl reload docker");
+    assert_eq!(received["files"][0]["path"], MAIN);
+    let received = document(&place.uninstall("docker --json"));
+    assert_eq!(received["next"], "systemctl restart containerd && systemctl restart docker");
+    let said = received["notes"].to_string();
     assert!(said.contains("containerd has its NRI as before"), "{said}");
     assert!(!place.path(MAIN).exists());
 }

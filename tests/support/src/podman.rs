@@ -256,11 +256,11 @@ impl PodmanHost {
         name: &str,
         script: impl Into<Script>,
     ) -> Arc<Mutex<Vec<String>>> {
-        let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
+        let received = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         self.wait_until("the plugin is synchronized", || {
             is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))
         });
-        told
+        received
     }
 
     /// Waits for a condition; on failure it shows the daemon's state and log.

@@ -98,7 +98,7 @@ pub struct LaterProcess {
     pub args: Option<Vec<String>>,
     /// The user's ID, as a decimal number.
     pub uid: Option<String>,
-    /// The group's ID, likewise.
+    /// The group's ID, as a decimal number.
     pub gid: Option<String>,
     /// The user's name, where the document has one.
     pub username: Option<String>,

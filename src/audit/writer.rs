@@ -161,7 +161,7 @@ impl AuditLog {
         }
     }
 
-    /// Takes a failure that was not yet reported to `status`; there is one each time that writing
+    /// Takes the failure that `status` has not yet reported. A failure is recorded whenever writing
     /// starts to fail.
     pub(crate) fn new_failure(&self) -> Option<String> {
         self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()

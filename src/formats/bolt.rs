@@ -144,7 +144,7 @@ fn bucket(value: &[u8]) -> Option<Value<'_>> {
     }
 }
 
-/// Transaction, page size and root of the description in the page that begins at `at`.
+/// Reads a meta page at `at`: its transaction ID, page size and root page; `None` if it is invalid.
 fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
     let meta = bytes.get(at.checked_add(HEADER)?..)?.get(..64)?;
     let (said, sum) = (meta.get(..56)?, number(meta, 56, 8)?);

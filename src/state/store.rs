@@ -38,7 +38,7 @@ pub struct Store {
     incarnations: u64,
     /// Containers whose record could not be written.
     unwritten: BTreeSet<ContainerKey>,
-    /// Pods, likewise.
+    /// Pods whose record could not be written.
     unwritten_pods: BTreeSet<String>,
     is_stamped: bool,
 }
@@ -314,7 +314,7 @@ impl Store {
     }
 
     /// Changes a record without writing it: for values that a crash may lose because their request is lost too. The
-    /// next [`Store::change`] writes it as well.
+    /// next [`Store::change`] also writes it.
     pub fn change_in_memory(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));

@@ -97,7 +97,7 @@ impl DefaultValidator {
                 Ok(api::security_profile::ProfileType::RUNTIME_DEFAULT) => vec![runtime_default],
                 Ok(api::security_profile::ProfileType::UNCONFINED) => vec![unconfined],
                 Ok(api::security_profile::ProfileType::LOCALHOST) => vec![custom],
-                // A kind newer than this validator is refused by each flag.
+                // A profile type that this validator does not know is refused by each flag.
                 Err(_number) => vec![custom, runtime_default, unconfined],
             },
         }

@@ -118,7 +118,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
         let begun = Instant::now();
         sleeper.kill().unwrap();
         while stops() <= number {
-            assert!(begun.elapsed() < Duration::from_secs(120), "it is not told");
+            assert!(begun.elapsed() < Duration::from_secs(120), "the event did not arrive");
             std::thread::sleep(Duration::from_millis(1));
         }
         best = best.min(begun.elapsed());

@@ -113,10 +113,10 @@ fn labels_that_may_be_the_images_are_ignored_with_a_note() {
 fn podman_pod_labels_apply_unless_a_member_overrides_them() {
     let came = play("podman-labels");
     let received = |key: &str| came.pod.annotations.get(key).map(String::as_str);
-    assert_eq!(told("cpu.example/class"), Some("gold"));
-    assert_eq!(told("cpu.example/pin"), Some("no"));
+    assert_eq!(received("cpu.example/class"), Some("gold"));
+    assert_eq!(received("cpu.example/pin"), Some("no"));
     let lines = "{\"cpu\": 2,\n \"note\": \"two lines\"}";
-    assert_eq!(told("cpu.example/container.shop-web"), Some(lines));
+    assert_eq!(received("cpu.example/container.shop-web"), Some(lines));
     assert_eq!(came.pod.labels["tier"], "front");
     assert_eq!((came.pod.uid.as_str(), came.pod.name.as_str()), ("0b1c", "shop"));
     assert_eq!(came.contradictions, [""; 0]);

@@ -488,7 +488,9 @@ fn seccomp(host: &TestHost) -> Vec<FieldCase> {
         case("SeccompPolicy listener", policy(asked), |running, _| {
             let received =
                 || std::fs::read_to_string(running.dir.join("hooks/agent")).unwrap_or_default();
-            test_support::wait_until("the agent was told", || told().contains("of the fields"));
+            test_support::wait_until("the agent was notified", || {
+                received().contains("of the fields")
+            });
             Ok(())
         })
         .alone(4),

@@ -45,14 +45,14 @@ pub(crate) fn main(words: &[String]) {
 async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
     let listener = UnixListener::bind(socket).unwrap();
     let mut seats: Vec<Rc<ChainedPlugin>> = Vec::new();
-    let (mut known, mut received) = (EncodedSnapshot::default(), Duration::ZERO);
+    let (mut known, mut told) = (EncodedSnapshot::default(), Duration::ZERO);
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["plugins", count] => {
                 while seats.len() < count.parse().unwrap() {
-                    seats.push(Rc::new(seat(&listener, &known, &mut received).await));
+                    seats.push(Rc::new(seat(&listener, &known, &mut told).await));
                 }
                 seats.sort_by_key(|seat| seat.plugin.index().to_owned());
                 println!("ok");
@@ -67,7 +67,7 @@ async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {
                 known = EncodedSnapshot::encode(&[], &containers(&request, count.parse().unwrap()));
                 println!("ok");
             }
-            ["synchronized"] => println!("{}", received.as_nanos()),
+            ["synchronized"] => println!("{}", told.as_nanos()),
             _ => return,
         }
     }
@@ -85,7 +85,7 @@ fn containers(request: &api::CreateContainerRequest, count: usize) -> Vec<api::C
 async fn seat(
     listener: &UnixListener,
     known: &EncodedSnapshot,
-    received: &mut Duration,
+    told: &mut Duration,
 ) -> ChainedPlugin {
     let (stream, _) = listener.accept().await.unwrap();
     let settings = Settings {
@@ -98,7 +98,7 @@ async fn seat(
     let plugin = plugin::handshake(stream, None, &settings, Arc::new(Nothing)).await.unwrap();
     let begun = Instant::now();
     assert!(matches!(plugin.synchronize_encoded(known).await, Outcome::Answered(_)));
-    *received = begun.elapsed();
+    *told = begun.elapsed();
     ChainedPlugin::new(plugin, false, &PluginSettings::default())
 }
 

@@ -140,9 +140,9 @@ pub(crate) fn tell(ratios: &[Ratio], place: &str) {
     }
     append(ratios, &format!("Linux {kernel}, {cpus} processors"), load);
     let machine = json!({"kernel": kernel, "cpus": cpus, "load": load, "place": place});
-    let received: serde_json::Map<String, Value> =
+    let told: serde_json::Map<String, Value> =
         ratios.iter().map(|ratio| (ratio.name.to_owned(), ratio.to_json())).collect();
-    let document = json!({"machine": machine, "ratios": received});
+    let document = json!({"machine": machine, "ratios": told});
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
     std::fs::create_dir_all(&dir).unwrap();
     nri_runc::testing::files::replace(&dir.join("report.json"), document.to_string().as_bytes())

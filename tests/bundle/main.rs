@@ -115,7 +115,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
         if ends_first {
             succeeds(&host.verb(&["start", id]));
             succeeds(&host.verb(&["kill", id, "9"]));
-            wait_until("its end is heard", || heard(&received, &format!("StopContainer {id}")));
+            wait_until("its end is received", || heard(&received, &format!("StopContainer {id}")));
         }
         succeeds(&host.verb(&["delete", "--force", id]));
         // From here on the engine removes the folder.

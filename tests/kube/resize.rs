@@ -86,7 +86,7 @@ pub(super) fn a_resize_that_a_plugin_refuses_changes_nothing(_: &Cluster) -> Str
     });
     let _guard = Plugin::connect("90-guard", Arc::new(guard));
     patch(&space, &json!({"limits": {"cpu": "400m"}}));
-    let received = wait_for("the user is reported why", || {
+    let received = wait_for("the user is told why", || {
         let conditions = space.pod("web")["status"]["conditions"].clone();
         let mut conditions = conditions.as_array()?.clone().into_iter();
         let condition = conditions.find(|one| one["type"] == "PodResizeInProgress")?;

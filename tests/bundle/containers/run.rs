@@ -38,7 +38,7 @@ impl Live {
 
     /// Checks that the runtime, the bundle and the daemon have no trace of the container.
     fn nothing_is_left(&self) {
-        wait_until("nobody knows of it", || {
+        wait_until("no pod is known", || {
             self.host.admin(&["pods"]) == serde_json::Value::Array(vec![])
         });
         assert_eq!(self.host.read("bundle/config.json"), self.document);

@@ -75,7 +75,7 @@ fn a_delete_in_progress_at_the_daemons_start_is_followed() {
     let received = host.plugin("10", "env", sets("HELLO", "there"));
     std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
     assert!(delete.wait().unwrap().success());
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[5..]].concat();
     assert_eq!(*received.lock().unwrap(), wanted);
 }
@@ -173,7 +173,7 @@ fn an_ended_bypassed_container_is_shown_until_its_removal() {
     assert_eq!(*received.lock().unwrap(), ["Synchronize c1"]);
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "stopped");
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     wait_until("its removal is reported", || received.lock().unwrap().len() >= 2);
     assert_eq!(received.lock().unwrap()[1], "RemoveContainer c1");
 }

@@ -252,5 +252,5 @@ fn adjust_applies_injections_without_a_daemon_or_plugins() {
     assert_eq!(document["owners"], json!({"Env[X]": "inject:i"}));
     let started = started("[[inject]]\nname = \"late\"\nimages = [\"x\"]\nenv = { X = \"1\" }\n");
     succeeds(&started.create("c1"));
-    assert_eq!(started.read("fake/seen.json"), BUNDLE, "an image that is not known is not meant");
+    assert_eq!(started.read("fake/seen.json"), BUNDLE, "an unknown image matches no pattern");
 }

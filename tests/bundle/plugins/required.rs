@@ -68,7 +68,7 @@ fn a_pod_does_not_begin_without_a_required_plugin() {
     let host = started("[plugin.guard]\nrequired = true\n");
     let received = host.plugin("20", "listener", Script::default());
     fails(&pod(&host, "p1"), &["required plugin guard is not connected", "pod was not started"]);
-    assert_eq!(received.lock().unwrap().len(), 0, "nobody hears of a pod that never began");
+    assert_eq!(received.lock().unwrap().len(), 0, "no plugin receives a pod that never started");
     let said = host.admin(&["explain", "p1"])["refused"].to_string();
     assert!(said.contains("required plugin guard is not connected"), "{said}");
     // The engine removes the pod and retries with another one.
@@ -119,7 +119,7 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
         let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
         fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
-        wait_until("the others are reported its end", || {
+        wait_until("the others receive its end", || {
             next.told() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
         });
         // Each container of an engine without pods is a separate pod.

@@ -99,7 +99,7 @@ impl Candidate {
     }
 
     pub(super) fn wait_for_event(&self, line: &str) {
-        wait_until(&format!("{} hears {line}", self.name), || self.count(line) > 0);
+        wait_until(&format!("{} receives {line}", self.name), || self.count(line) > 0);
     }
 
     async fn act(

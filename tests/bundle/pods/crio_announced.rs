@@ -485,7 +485,7 @@ fn pods_that_a_crashed_engine_gave_up_end_once() {
         std::fs::remove_dir_all(host.path(&format!("root/{id}"))).unwrap();
     }
     pods.iter().chain(&members).for_each(|id| remove(&host, id));
-    wait_until("nobody knows of them", || known_pods(&host).is_empty());
+    wait_until("no pod is known", || known_pods(&host).is_empty());
     for id in &pods {
         for event in ["StopPodSandbox", "RemovePodSandbox"] {
             assert_eq!(ear.count(&format!("{event} web-{id}")), 1, "{event} {id}");

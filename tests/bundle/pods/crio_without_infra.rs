@@ -70,7 +70,7 @@ fn a_pod_without_infrastructure_ends_with_its_folder() {
     let lived = [&BEGINS[..], &ENDS, &BEGINS[1..], &ENDS].concat();
     assert_eq!(*received.lock().unwrap(), lived);
     pod_goes(&host);
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     assert_eq!(*received.lock().unwrap(), [&lived[..], &POD_ENDS].concat());
 }
 
@@ -128,6 +128,6 @@ fn a_pod_removed_while_the_daemon_was_away_is_forgotten() {
             wait_until("its end is reported", || received.lock().unwrap().len() >= 2);
             assert_eq!(*received.lock().unwrap(), POD_ENDS);
         }
-        wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+        wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     }
 }

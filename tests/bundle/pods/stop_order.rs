@@ -88,7 +88,7 @@ fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
         succeeds(&host.verb(&["kill", "--all", "pause", "9"]));
         succeeds(&host.verb(&["delete", "pause"]));
         succeeds(&host.verb(&["delete", "--force", "pause"]));
-        wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+        wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
         let wanted = [
             "StopContainer app",
             "RemoveContainer app",
@@ -208,7 +208,7 @@ fn a_restarted_daemon_stops_the_pod_that_ended_meanwhile() {
         heard(&told, "StopPodSandbox web") || host.admin(&["pods"])[0]["state"] == "stopped"
     });
     succeeds(&host.verb(&["delete", "pause"]));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     let stops = ends(&told).iter().filter(|line| *line == "StopPodSandbox web").count();
     assert!(stops <= 1, "{:?}", ends(&told));
 }

@@ -76,7 +76,7 @@ fn each_request_is_counted_once_under_containerds_names() {
     ));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     let removed = invocations("RemovePodSandbox", "success", "");
-    wait_until("the pod's end was told", || value(&metrics(&host), &removed) > 0.5);
+    wait_until("the pod's end was reported", || value(&metrics(&host), &removed) > 0.5);
     let page = metrics(&host);
     for event in [
         "Synchronize",

@@ -153,7 +153,7 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     assert_eq!(limits(), (Some(48 * MIB), Some(77)), "what the plugin owns stays");
     assert_eq!(engine.admin(&["status"])["missing"], json!([]));
     nerdctl.good(&["rm", "--force", "web"]);
-    engine.wait_until("nobody knows of it", || engine.admin(&["pods"]) == json!([]));
+    engine.wait_until("no pod is known", || engine.admin(&["pods"]) == json!([]));
     let updated = ["UpdateContainer", "PostUpdateContainer"];
     let wanted = [&LIFE[..5], &updated, &LIFE[5..]].concat();
     let wanted: Vec<String> = wanted.iter().map(|event| format!("{event} web")).collect();
@@ -196,7 +196,7 @@ fn nerdctl_prints_a_plugins_refusal_and_makes_no_container() {
     for word in ["nri-runc: cannot create", "10-adjust", "image is not signed"] {
         assert!(said.contains(word), "{word} is not in: {said}");
     }
-    engine.wait_until("nobody knows of it", || engine.admin(&["pods"]) == json!([]));
+    engine.wait_until("no pod is known", || engine.admin(&["pods"]) == json!([]));
     assert!(heard(&received, "RemoveContainer web") && !heard(&received, "StartContainer web"));
     nerdctl.good(&["rm", "--force", "web"]);
 }

@@ -113,7 +113,7 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     wait_until("the undoing is reported", || heard_of(&told, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
-    wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
 
     // The same container may be tried again, in vain; another runtime accepts it.
     let again = docker.call(&["start", "web"]);

@@ -64,7 +64,7 @@ fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
     assert!(text(&again).contains("nothing to change"), "{}", text(&again));
     assert_eq!(settings(&docker).0, installed);
     docker.reload();
-    wait_until("Docker knows of us", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
+    wait_until("Docker has loaded nri-runc", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
     assert_eq!(registered(&docker)["detail"], "as nri-runc; docker has loaded it");
     // Meanwhile a daemon that responds late is the more urgent next step.
     wait_until("the next step is a container", || {
@@ -90,7 +90,7 @@ fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
     let id = docker.runs("web", &[]);
     stays(&docker, &id);
     docker.says(&["stop", "--time=0", "web"]);
-    wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
     stays(&docker, &id);
     docker.says(&["rm", "web"]);
     let output = docker.registers("uninstall", &[]);

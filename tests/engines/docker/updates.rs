@@ -89,7 +89,11 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     assert_eq!(last["cpu"]["shares"], value(700));
     assert_eq!(last["memory"]["limit"], value(48 * MIB));
     assert_eq!(last["pids"]["limit"], "77");
-    assert_eq!(docker.inspect("web")["HostConfig"]["PidsLimit"], 50, "Docker knows of no plugin");
+    assert_eq!(
+        docker.inspect("web")["HostConfig"]["PidsLimit"],
+        50,
+        "Docker does not record plugins' values"
+    );
 
     docker.says(&["rm", "--force", "web"]);
     docker.nothing_is_left();

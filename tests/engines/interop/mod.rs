@@ -38,7 +38,7 @@ fn wait_for(received: &Path, words: &[&str]) {
         let text = std::fs::read_to_string(received).unwrap_or_default();
         text.lines().any(|line| words.iter().all(|word| line.contains(word)))
     };
-    test_support::wait_until(&format!("{words:?} was told"), there);
+    test_support::wait_until(&format!("{words:?} was recorded"), there);
 }
 
 /// One test for each version; a function of the minor number for each.

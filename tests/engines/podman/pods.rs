@@ -72,7 +72,7 @@ fn a_podman_pod_is_announced_once_around_its_members() {
             [&container["id"], &container["labels"], &container["podSandboxId"]],
             [&member["Id"], &member["Config"]["Labels"], &member["Pod"]]
         );
-        assert_eq!(&request["pod"], pod, "each of them hears of the same pod");
+        assert_eq!(&request["pod"], pod, "each request has the same pod");
     }
     let known = host.admin(&["pods"]);
     assert_eq!(known[0]["containers"].as_array().map(Vec::len), Some(2), "{known}");

@@ -139,7 +139,7 @@ func (r *recorder) ask(id string) {
 
 func run() error {
 	socket := flag.String("socket", "", "where the runtime listens; empty: launched by the runtime")
-	out := flag.String("out", "", "file for what is heard")
+	out := flag.String("out", "", "file for the events")
 	set := flag.String("set", "all", "what to ask for: all, or real, which a kernel allows")
 	flag.Parse()
 	plugin := &recorder{out: *out, adjustment: adjustments[*set]}

@@ -66,7 +66,7 @@ fn a_container_lives_through_an_upgrade_and_back() {
     reexec(&installed);
     create(&installed, "c3");
     succeeds(&installed_verb(&installed, &["kill", "c1", "9"]));
-    wait_until("its end is heard", || heard(&received, "StopContainer c1"));
+    wait_until("its end is received", || heard(&received, "StopContainer c1"));
     succeeds(&installed_verb(&installed, &["delete", "c1"]));
     wait_until("its pod is over", || heard(&received, "RemovePodSandbox c1"));
     let mut of_c1 = received.lock().unwrap().clone();

@@ -103,7 +103,7 @@ fn the_daemon_can_restart_after_the_next_program_fails() {
     assert!(heard(&received, "Synchronize c1"));
     succeeds(&installed.host.verb(&["start", "c1"]));
     succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
-    wait_until("it is heard", || heard(&received, "RemoveContainer c1"));
+    wait_until("the event is received", || heard(&received, "RemoveContainer c1"));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_daemon_killed_at_any_point_of_a_reexec_is_restarted() {
         assert!(heard(&received, "Synchronize c1"), "{point}");
         succeeds(&installed.host.verb(&["kill", "c1", "9"]));
         succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
-        wait_until("its end is heard", || heard(&received, "RemovePodSandbox c1"));
+        wait_until("its end is received", || heard(&received, "RemovePodSandbox c1"));
         wait_until("nothing is left", || installed.host.admin(&["pods"]) == serde_json::json!([]));
     }
 }

@@ -51,7 +51,7 @@ fn wrappers_of_the_two_older_versions_are_understood() {
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["delete", "--force", "c1"]));
         assert!(heard(&received, "CreateContainer c1"));
-        wait_until("its end is heard", || heard(&received, "RemoveContainer c1"));
+        wait_until("its end is received", || heard(&received, "RemoveContainer c1"));
         assert_eq!(
             (reexecs(host).as_str(), host.admin(&["status"])["bypassed"].clone()),
             ("0", json!(0))

@@ -112,7 +112,7 @@ fn a_restored_container_keeps_its_plugins_values() {
     let of = received.iter().filter_map(|event| event.strip_suffix(" c1"));
     let of: Vec<_> = of.filter(|event| !event.contains("PodSandbox")).collect();
     let life = &test_support::LIFE[1..7];
-    assert_eq!(of, [life, life].concat(), "the plugin hears of two lives");
+    assert_eq!(of, [life, life].concat(), "the plugin receives two lifecycles");
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn records_of_an_older_version_are_used_after_an_upgrade() {
     assert_eq!(state(&host, "c1"), "running");
     let received = host.plugin("10", "env", Script::default());
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     wait_until("it is reported", || received.lock().unwrap().len() == 5);
     assert_eq!(received.lock().unwrap()[1..3], ["StopContainer c1", "RemoveContainer c1"]);
 }

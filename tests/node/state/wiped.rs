@@ -59,7 +59,7 @@ fn containers_of_a_wiped_run_directory_are_recovered() {
     for id in ["runs", "ended", "made"] {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
-    wait_until("nobody knows of them", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     wait_until("all is reported", || told.lock().unwrap().len() == 16);
     let told = told.lock().unwrap().clone();
     let mut known = told[..3].to_vec();

@@ -87,12 +87,12 @@ fn both_engines_need_a_restart_if_dockers_containerd_has_nri() {
     place.write("/usr/bin/containerd", program);
     place.mode("/usr/bin/containerd", 0o755);
     let document = |said: &str| -> Value { serde_json::from_str(said).unwrap() };
-    let received = document(&place.install("docker --take-over-nri --json"));
-    assert_eq!(received["next"], "systemctl restart containerd && systemctl reload docker");
-    assert_eq!(received["files"][0]["path"], MAIN);
-    let received = document(&place.uninstall("docker --json"));
-    assert_eq!(received["next"], "systemctl restart containerd && systemctl restart docker");
-    let said = received["notes"].to_string();
+    let printed = document(&place.install("docker --take-over-nri --json"));
+    assert_eq!(printed["next"], "systemctl restart containerd && systemctl reload docker");
+    assert_eq!(printed["files"][0]["path"], MAIN);
+    let printed = document(&place.uninstall("docker --json"));
+    assert_eq!(printed["next"], "systemctl restart containerd && systemctl restart docker");
+    let said = printed["notes"].to_string();
     assert!(said.contains("containerd has its NRI as before"), "{said}");
     assert!(!place.path(MAIN).exists());
 }

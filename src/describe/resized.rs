@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_not_a_limit() {
+    fn an_unparsable_file_is_not_a_limit() {
         let odd = [("cpu.max", "many"), ("cpu.weight", "0"), ("memory.max", "-5")];
         let update = resized(&pod(2, 5), &limits(&V2), &limits(&odd)).unwrap();
         assert_eq!(update, api::LinuxResources::default());

@@ -212,7 +212,7 @@ impl PluginMetrics {
         self.promises.get_or_create(&labels).inc();
     }
 
-    /// Counts a connection of a connected plugin's identity: its takeover `completed`, `failed`, or was `refused`.
+    /// Counts a takeover (a new connection with a connected plugin's identity): `completed`, `failed` or `refused`.
     pub(crate) fn count_takeover(&self, plugin: &str, result: &'static str) {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }

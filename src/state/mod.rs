@@ -274,8 +274,8 @@ impl Container {
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
-            // An earlier version records only the inode: a file written to since the container's creation has been
-            // edited.
+            // An earlier version recorded only the inode, so a file that was written to after the container's creation
+            // counts as edited.
             let is_older = self.created_at == 0 || there.modified <= self.created_at;
             return patched.inode == there.inode && is_older;
         }

@@ -37,7 +37,7 @@ use crate::wrapper;
 pub(super) struct Finding {
     pub(super) check: String,
     pub(super) ok: bool,
-    /// It stops no container, but an operator should know.
+    /// Whether this affects no container, but the operator should know it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) warning: bool,
     pub(super) detail: String,

@@ -42,7 +42,7 @@ fn wait_for_event(responder: &SharedPlugin, line: &str) {
 }
 
 #[test]
-fn a_silent_plugin_that_declares_fail_request_refuses() {
+fn a_time_out_refuses_if_the_plugin_declared_fail_request() {
     let host = started(SILENT);
     let odd = seat(
         &host,

@@ -129,7 +129,7 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
 }
 
 #[test]
-fn an_nri_runc_key_joins_no_pod_of_another_engine() {
+fn an_nri_runc_key_cannot_join_a_pod_of_another_engine() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let tasks = "io.containerd.runtime.v2.task";

@@ -150,7 +150,7 @@ fn a_repeated_value_without_an_owner_sends_no_request() {
 }
 
 #[test]
-fn a_new_quota_leaves_the_period_that_a_plugin_owns() {
+fn a_new_quota_keeps_the_period_that_a_plugin_owns() {
     let host = started("");
     let received = host.plugin("10", "slow", owns(&json!({"cpu": {"period": 60_000}})));
     create(&host);

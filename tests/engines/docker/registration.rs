@@ -40,7 +40,7 @@ fn stays(docker: &Docker, id: &str) {
 }
 
 #[test]
-fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
+fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
     std::fs::create_dir(docker.host.path("plugins")).unwrap();

@@ -160,7 +160,7 @@ fn is_blessing() -> bool {
 }
 
 #[test]
-fn each_call_matches_its_expected_folder() {
+fn each_recorded_call_gives_the_expected_files() {
     let mut wrong = Vec::new();
     for name in names() {
         let came = play(&name);

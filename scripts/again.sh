@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs tests; `again.sh COMMAND...`, a `cargo test` of programs. A few that fail (AT_MOST, five) are run three
-# times more, each alone: where they pass each time, what failed was their company or the machine's pace. They
-# are named at the end, their failure stands above, and the command has passed. A test that fails again, and
-# more that fail, fail the command. NRI_RUNC_FAILED: the file that each failure is appended to, with its first line.
+# Runs tests: `again.sh COMMAND...`, where the command is a `cargo test`. If at most AT_MOST (5) tests fail, each
+# is rerun three times alone. If all reruns pass, the failure was caused by other tests or a slow machine: the
+# script lists the unstable tests at the end and succeeds. It fails if a rerun fails or if more tests failed.
+# NRI_RUNC_FAILED: a file to which each failure is appended, with its first line.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -11,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 status=$(cat "$folder/status")
 [ "$status" != 0 ] || exit 0
 
-# The last list of failures before each such line has the names; a panic's message is below its line.
+# The names are in the last list of failures before each such line; a panic's message follows its line.
 awk -F '`' '
     /^thread .* panicked at / { split($0, words, "\047"); test = words[2]; getline; said[test] = $0 }
     /^failures:$/ { n = 0 }
@@ -22,7 +22,7 @@ awk -F '`' '
         n = 0
     }' "$folder/log" >"$folder/failed"
 
-# Ends with the command's status, after each failure has its line.
+# Prints one line per failure and exits with the command's status.
 fail() {
     [ -s "$folder/failed" ] || printf '\t\tno test is named: %s\n' "$(tail -n 1 "$folder/log")" >"$folder/failed"
     awk -F '\t' '{ print "failed: " $2 " (" $1 "): " $3 }' "$folder/failed" | tee -a "${NRI_RUNC_FAILED:-/dev/null}"

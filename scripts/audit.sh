@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Which crates are in nri-runc and in its image's helper: licenses, sources, forbidden crates (deny.toml beside each
-# Cargo.toml), then known defects, where the database of advisories can be had. `audit.sh if-installed`, for `make
-# lint`: skips what is not there, and says so.
+# Checks the dependencies of nri-runc and of the image's helper: licenses, sources, forbidden crates (deny.toml beside
+# each Cargo.toml), then known vulnerabilities if the advisory database is reachable. `audit.sh if-installed`, for
+# `make lint`, skips checks whose tool is missing and prints so.
 set -eu
 cd "$(dirname "$0")/.."
 DENY=0.20.2
@@ -21,7 +21,7 @@ if [ ! -x "$deny" ]; then
     cargo install --locked --version "$DENY" --root "$tools/cargo-deny-$DENY" cargo-deny >"$tools/cargo-deny.log" 2>&1 ||
         fail "cargo-deny cannot be built: $(tail -n 1 "$tools/cargo-deny.log")"
 fi
-# check WHAT...: for nri-runc and for the helper of its image.
+# check CHECK...: runs these checks for nri-runc and for its image's helper.
 check() {
     wrong=''
     for folder in . contrib/kubernetes/node-helper; do

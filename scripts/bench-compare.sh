@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What a change costs: builds another commit, with its own bench, and runs the bench of both in turns.
-# It says worse, or better, of a ratio where each round of one side is beyond each round of the other.
-# bench-compare.sh REV [PARTS]; ROUNDS: how often (3). The other commit's build stays in target/compare.
+# Measures the cost of a change: builds another commit with its own benchmarks, and runs both versions alternately.
+# A ratio is "worse" or "better" only if all rounds of one version are above all rounds of the other.
+# bench-compare.sh REV [PARTS]; ROUNDS: number of rounds (3). The other commit's build stays in target/compare.
 set -eu
 cd "$(dirname "$0")/.."
 [ -n "${1:-}" ] || { echo "bench-compare: which commit? make bench-compare REV=COMMIT" >&2; exit 2; }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# How costs grow: measures the curves of benches/verbs/growth.rs and prints whether each slope is within its limit. With KEEP=1
-# the numbers and their pictures go into the book. `bench-growth.sh BINARY [RUST-TARGET]`; NRI_RUNC_BENCH: some curves.
+# Measures how costs grow (the curves of benches/verbs/growth.rs) and prints whether each slope is within its limit. KEEP=1
+# writes the numbers and charts into the book. `bench-growth.sh BINARY [RUST-TARGET]`; NRI_RUNC_BENCH selects curves.
 set -eu
 cd "$(dirname "$0")/.."
 NRI_RUNC_GROWTH=1 sh scripts/bench.sh "$@"

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The main job on one screen: a real bundle, the real runc, a plugin that knows nothing of us.
-# Uses private directories and sockets, and removes them.
+# The main use on one screen: a real bundle, the real runc and a plugin that is unaware of nri-runc.
+# Uses private directories and sockets, and removes them at the end.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools/bin
 [ "$(id -u)" = 0 ] || { echo "demo: runc needs root here" >&2; exit 1; }
-# The quick build, which the tests use too; the static one that is installed takes minutes more.
+# The debug build, which the tests use too; the static release build takes minutes longer.
 cargo build --locked --bin nri-runc --example demo_plugin
 built=$PWD/target/debug
 binary=$built/nri-runc

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Follows the documentation as a new user would: each command of these pages runs, in order, and what
-# the page says one sees is compared with what is printed (scripts/docs_blocks.py). Each story has
-# a machine of its own, made of namespaces: /etc, /opt, /usr/local, /var, /run and this directory
-# are its own, and go with it. Engines are those of target/tools; builds take what is built.
-# DOCS names some of the stories, separated by commas. PACKAGE: a .deb that they install, in place of a compilation.
+# Follows the documentation as a new user would: runs every command of these pages in order, and
+# compares the output with the page (scripts/docs_blocks.py). Each story runs in its own namespaces
+# with private copies of /etc, /opt, /usr/local, /var, /run and this directory, which are discarded
+# at the end. Engines come from target/tools; existing build results are reused.
+# DOCS selects stories, separated by commas. PACKAGE: a .deb to install instead of compiling.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
@@ -15,7 +15,7 @@ case $package in '' | /*) ;; *) package=$PWD/$package ;; esac
 
 fail() { printf 'docs-test: %s\n' "$*" >&2; exit 1; }
 
-# The blocks of a page, or of its sections that begin with the given words.
+# Prints the blocks of a page, or of the sections whose headings begin with the given words.
 follow() {
     python3 scripts/docs_blocks.py "$@" || fail "$1 does not hold; what the engines said: target/docs-test"
 }
@@ -30,7 +30,7 @@ shim() {
     chmod +x "/usr/local/bin/$1"
 }
 
-# What a machine with the engine has, and this one may not: its service manager, and built files.
+# Provides what a machine with the engine has and this one may lack: a service manager, and built files.
 lay_out() {
     for program in docker dockerd containerd containerd-shim-runc-v2 ctr runc podman conmon; do
         [ ! -e "$tools/bin/$program" ] || ln -sf "$tools/bin/$program" "/usr/local/bin/$program"
@@ -46,7 +46,7 @@ END
 #!/bin/sh
 exec apt-get install --yes --no-install-recommends "$package"
 END
-        # A container image may leave out documentation.
+        # A container image may omit documentation.
         sed -i '/^path-exclude/d' /etc/dpkg/dpkg.cfg.d/* 2>/dev/null || :
         export DOCS_REPLACE=/usr/local/lib/nri-runc=/usr/lib/nri-runc
     fi
@@ -91,7 +91,7 @@ JSON
     cp -r DIR bundle
 }
 
-# Docker, as its administrator has set it up, with an image that the pages use.
+# Docker as an administrator configured it, with an image that the pages use.
 start_docker() {
     mkdir -p /etc/docker
     cat >/etc/docker/daemon.json <<JSON
@@ -106,7 +106,7 @@ JSON
     docker import image.tar debian:latest >/dev/null
 }
 
-# One story, on its machine.
+# Runs one story in its namespaces.
 tell() {
     case $1 in
     bundle)
@@ -116,9 +116,9 @@ tell() {
         ;;
     plugin)
         make install >"$work/logs/install"
-        # The plugin is in its author's folder, outside of this repository.
+        # The plugin is in its author's folder, outside this repository.
         mkdir -p "$work/author"
-        # No registry is reached from here: fetch_crates has brought what the plugin needs.
+        # No registry is reachable from here: fetch_crates downloaded what the plugin needs.
         export CARGO_NET_OFFLINE=true
         DOCS_FOLDER=$work/author DOCS_REPLACE="${DOCS_REPLACE:-} /src/nri-runc=$PWD" \
             follow docs/howto/write-a-plugin.md
@@ -135,7 +135,7 @@ tell() {
         start_docker
         follow docs/quickstart.md 'Install '
         follow docs/quickstart/docker.md '1. ' '2. '
-        # The pages speak of a pod of Kubernetes and of their own plugin.
+        # The pages describe a Kubernetes pod and their own plugin.
         export DOCS_REPLACE="${DOCS_REPLACE:-} default/web=docker/web 10-greeter=10-resource-defaults prod-eu/web-0=docker/web"
         follow docs/howto/debug-a-plugin.md
         follow docs/howto/limit-plugins.md
@@ -143,7 +143,7 @@ tell() {
         nri-runc nri reload
         follow docs/howto/record-and-replay.md '1. '
         cp target/debug/nri-runc NEW
-        echo >>NEW # another file, and still the same program
+        echo >>NEW # a different file that is still the same program
         follow docs/howto/upgrade.md 'nri-runc' 'Roll back'
         docker rm -f web >/dev/null
         follow docs/howto/remove.md
@@ -156,7 +156,7 @@ tell() {
         follow docs/quickstart/docker.md '1. '
         echo 'a certificate' >/etc/ssl/corp.pem
         follow docs/cookbook.md Cookbook
-        # Each use begins on a node without the others.
+        # Each recipe starts on a node without the others.
         sed -n 's/^## //p' docs/cookbook.md | while read -r use; do
             follow docs/cookbook.md "$use" || exit 1
             docker ps --all --quiet | xargs --no-run-if-empty docker rm -f >/dev/null
@@ -210,7 +210,7 @@ TOML
         ;;
     *) fail "no story is called $1" ;;
     esac
-    hash -r # where this shell has found it before says nothing
+    hash -r # discards the path that this shell cached
     [ "$1" = plugin ] || ! command -v nri-runc >/dev/null || fail "the executable is still there"
 }
 
@@ -224,10 +224,10 @@ inside() {
         mount -t overlay overlay -o "lowerdir=/$place,upperdir=$upper,workdir=$under" "/$place" ||
             fail "no overlay can be mounted on /$place: the rights of a machine's root are needed"
     done
-    cd / # the directory below the overlay is still the present one
+    cd / # the current directory is still the one below the overlay
     cd "$clone"
     mount -t tmpfs run /run
-    # /tmp is its own too, and what is kept below it elsewhere.
+    # /tmp is private too; what must survive is kept elsewhere.
     mkdir "/run/${work##*/}"
     mount --bind "$work" "/run/${work##*/}"
     work=/run/${work##*/}
@@ -244,7 +244,7 @@ inside() {
     tell "$story"
 }
 
-# What a plugin in a folder of its own needs of other crates, into cargo's cache.
+# Downloads the crates that a plugin in its own folder needs into cargo's cache.
 fetch_crates() {
     trial=$(mktemp -d /tmp/nri-docs.XXXXXX)
     (

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The pages of docs/ as a book in target/book/html. mdBook wants all pages below one directory, so a
-# copy is made in which the pages of the repository's root that docs/SUMMARY.md names have moved
-# below `project/`, and links follow them. `docs.sh pages FOLDER` makes that copy alone.
+# Builds the pages of docs/ as a book in target/book/html. mdBook requires all pages below one directory,
+# so this makes a copy in which the root pages that docs/SUMMARY.md names are moved below `project/`
+# and links are adjusted. `docs.sh pages FOLDER` only makes the copy.
 set -eu
 cd "$(dirname "$0")/.."
 version=0.5.4
@@ -13,13 +13,13 @@ pages=$book/pages
 only=
 [ "${1:-}" != pages ] || only=$2 pages=$2
 
-# Links to a file outside of docs/ point to its copy; $1 is the way from the page to docs/.
+# Makes links to files outside docs/ point to their copies; $1 is the relative path from the page to docs/.
 outwards() {
     sed -E -e "s#\]\(\.\./${1:+\.\./}([A-Za-z])#](${1}project/\1#g" \
         -e 's#\]\(((\.\./)?project/[^)]*/)README\.md#](\1about.md#g' # mdBook calls a README index.html
 }
 
-# Links of a copied page: from the root's place to that of `project/`, $1 the way up to it.
+# Adjusts the links of a copied page, which moved from the root to `project/`; $1 is the path up to it.
 homewards() {
     sed -E "s#\]\((\.\./)*docs/#](${1}#g"
 }
@@ -40,10 +40,10 @@ done
 for page in docs/*/*.md; do
     outwards '../' <"$page" >"$pages/${page#docs/}"
 done
-# Whatever the pages link to outside of docs/.
+# Copies the files outside docs/ to which pages link.
 grep -ohE '\]\((\.\./)+[A-Za-z][^)#]*' docs/*.md docs/*/*.md | sed -E 's#^\]\((\.\./)+##' | sort -u |
     while read -r path; do
-        [ -f "$path" ] || continue # a link of docs/howto to docs/ itself
+        [ -f "$path" ] || continue # a link from docs/howto to docs/ itself
         mkdir -p "$pages/project/$(dirname "$path")"
         up=$(dirname "project/$path" | sed -E 's#[^/]+#..#g')/
         case $path in
@@ -52,7 +52,7 @@ grep -ohE '\]\((\.\./)+[A-Za-z][^)#]*' docs/*.md docs/*/*.md | sed -E 's#^\]\((\
         *) cp "$path" "$pages/project/$path" ;;
         esac
     done
-# The picture becomes part of its page, so that it follows the book's theme.
+# The picture is inlined into its page, so that it follows the book's theme.
 awk '
     /^!\[[^]]*\]\(overview\.svg\)$/ { while ((getline line < "docs/overview.svg") > 0) print line; next }
     { print }
@@ -60,11 +60,11 @@ awk '
 mv "$pages/introduction.md.new" "$pages/introduction.md"
 
 [ -z "$only" ] || exit 0
-# Names of tests, with which tables prove a line, are folded: a table stays as wide as the page.
+# Lists of test names in tables are collapsed, so that tables are not wider than the page.
 for page in compatibility threat-model nri-differences; do
     sed -i -E '/^\|/s#((`[a-z0-9]+(_[a-z0-9]+){4,}`)(, )?)+#<details><summary>tests</summary>&</details>#g' "$pages/$page.md"
 done
-# A long key may break after its dots and underscores.
+# A long key may wrap after a dot or an underscore.
 awk '
     /^\| `[a-z]/ {
         key = $0; sub(/` \|.*/, "`", key); rest = substr($0, length(key) + 1)
@@ -83,7 +83,7 @@ else
     echo "docs: the book has no edit links: Cargo.toml names no repository"
 fi
 "$mdbook" build "$pages" --dest-dir "$book/html"
-# Copies below project/ are edited where they lie in the repository.
+# The "edit" links of copies below project/ lead to the original files.
 [ -z "$repository" ] || find "$book/html" -name '*.html' -exec sed -i -E \
     -e 's#/edit/main/docs/(\./)?project/#/edit/main/#g' -e 's#(/edit/main/[^"]*)/about\.md#\1/README.md#g' {} +
 if command -v python3 >/dev/null; then

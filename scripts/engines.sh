@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The tests of an engine, run with newer ones than this Debian has: `engines.sh [NAME-VERSION...]`. With
-# GUEST=systemd they run in a guest with cgroup v2 and systemd, one engine after the other; which of an
-# engine's tests is below: the others need what the guest lacks, or compare with what was recorded on v1.
+# Runs the engine tests with newer engines than this Debian has: `engines.sh [NAME-VERSION...]`. With
+# GUEST=systemd they run in a guest with cgroup v2 and systemd, one engine after the other. The tests for
+# the guest are selected below: the others need what the guest lacks, or compare with recordings from v1.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
@@ -17,9 +17,9 @@ sh scripts/newer.sh "$@"
 export CRITEST="$newer/critest-1.37.0/critest"
 case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
 case " $* " in *" kubelet-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
-# CRI-O's documents are of a version that Debian 12's crun does not know.
+# CRI-O's documents have a version that Debian 12's crun does not support.
 case " $* " in *" crio-"* | *" podman-"*) sh scripts/newer.sh crun-1.21 ;; esac
-# Docker 29 gives containers a time namespace, which Debian 12's runc does not know.
+# Docker 29 gives containers a time namespace, which Debian 12's runc does not support.
 case " $* " in *" docker-29."*) sh scripts/newer.sh runc-1.5.2 ;; esac
 case "$GUEST $* " in
 *?" docker-"*) sh scripts/newer.sh containerd-2.2.9 ;;
@@ -32,7 +32,7 @@ for name in "$@"; do
         failed="$failed $name"
         continue
     fi
-    # The tools, with this engine's programs in place of Debian's.
+    # The tools, with this engine's programs instead of Debian's.
     of_engine=$newer/$name.tools
     rm -rf "$of_engine"
     mkdir -p "$of_engine/bin"
@@ -45,13 +45,13 @@ for name in "$@"; do
     if [ -n "$GUEST" ]; then
         why='which need what the guest lacks, compare with records of v1, ask nothing of the driver or were not tried there'
         case $name in
-        # A containerd without configured runtimes has the cgroupfs driver: not the test of that.
+        # Without the test of a containerd that has no configured runtimes: it would use the cgroupfs driver.
         containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
         containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::processes later::a_cdi adopted:: ctr:: samples::' ;;
-        # Its comparison with its own NRI wants codes at once, which take a while there.
+        # Without the comparison with its own NRI, which needs exit codes earlier than the guest has them.
         crio-*) tests='life:: promised:: registration:: exits:: template::' ;;
         docker-*)
-            # Below it is a containerd of its time, which the guest has as a service. rootlesskit is not there.
+            # Docker needs a containerd of the same age, which the guest runs as a service. rootlesskit is not there.
             tests='adjusted:: endings:: injected:: later:: origin:: promised:: registration:: told:: updates::'
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.2.9/* "$of_engine/bin/" ;;
@@ -72,7 +72,7 @@ for name in "$@"; do
     crio-* | docker-* | podman-5.*) ;;
     nerdctl-*) suite=containerd::nerdctl:: ;;
     podman-6.*)
-        # It refuses cgroup v1. The guest has v2; that takes a quarter of an hour.
+        # Podman 6 refuses cgroup v1. The guest has v2, and takes a quarter of an hour.
         if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
             tests='a_ builds:: crun:: ends:: injected:: installs:: labels:: later:: origin:: pods:: promised:: told:: updates::'
             why='which need a cgroup that systemd delegates to a user'

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The commands of the README on a fresh machine: a minimal Debian of RELEASE (bookworm, trixie) with git, make,
-# ca-certificates and Rust, below target/fresh. It has processes, mounts and a /run of its own and a first
-# process that reaps promptly; cgroups and network are this machine's. It is made anew for each run, and goes
-# with it. Only downloads are kept, and the debootstrap of each release.
+# Runs the commands of the README on a fresh machine: a minimal Debian of RELEASE (bookworm, trixie) with git, make,
+# ca-certificates and Rust, below target/fresh. It has its own processes, mounts and /run, and an init process that
+# reaps promptly; it shares cgroups and network with this machine. It is created for each run and removed afterwards.
+# Only downloads and the debootstrap of each release are kept.
 #
 #   RELEASE=bookworm scripts/fresh.sh                     clones the commit, runs `make demo` and `make test`
-#   PARTS='demo podman …' scripts/fresh.sh                this checkout with what is built in target/debug: the
-#                                                         demo, and these programs of tests
+#   PARTS='demo podman …' scripts/fresh.sh                uses this checkout and its target/debug: runs the demo
+#                                                         and these test programs
 #
-# MIRROR: an archive of Debian; without it, the one that this machine uses.
+# MIRROR: a Debian archive (default: the one that this machine uses).
 set -eu
 cd "$(dirname "$0")/.."
 top=$PWD
@@ -25,7 +25,7 @@ fail() { printf 'fresh: FAILED: %s\n' "$*" >&2; exit 1; }
 
 # --- outside ------------------------------------------------------------------------------------
 
-# debootstrap is a script, and its keys are files: both come from their packages.
+# debootstrap is a script and its keys are files, so unpacking their packages is enough.
 unpack() {
     [ ! -e "$fresh/$1/.done" ] || return 0
     rm -rf "${fresh:?}/$1"
@@ -38,7 +38,7 @@ unpack() {
 prepare() {
     mkdir -p "$fresh/cargo" "$fresh/debs/$release"
     touch "$fresh/cargo/.lock"
-    # debootstrap fetches with it.
+    # debootstrap downloads with it.
     command -v wget >/dev/null || apt-get install -y --no-install-recommends wget >"$fresh/apt.log" 2>&1 || :
     for program in git setpriv unshare wget dpkg flock; do
         command -v $program >/dev/null || fail "$program is missing on this machine"
@@ -46,7 +46,7 @@ prepare() {
     [ -x "$cargo_home/bin/rustup" ] || fail "no rustup in $cargo_home/bin: the machine gets its Rust from this one's rustup"
     unpack debootstrap
     unpack debian-archive-keyring
-    # Crates that this machine has already are not fetched again.
+    # Crates that this machine already has are not downloaded again.
     if [ ! -e "$fresh/cargo/.done" ]; then
         [ ! -d "$cargo_home/registry" ] || cp -a "$cargo_home/registry/." "$fresh/cargo/"
         touch "$fresh/cargo/.done"
@@ -57,9 +57,9 @@ clear_up() {
     if [ -n "$child" ]; then
         kill -KILL "$child" 2>/dev/null || :
         wait || :
-        sleep 1 # the last of its processes may be ending
+        sleep 1 # its last processes may still be exiting
     fi
-    # Cgroups are the kernel's. Those of tests that were killed have their folders' names.
+    # Cgroups are not namespaced here. Those of killed tests are named after the tests' folders.
     for folder in "$machine"/tmp/.tmp* "$machine"/tmp/nri*; do
         [ ! -d "$folder" ] || find /sys/fs/cgroup -depth -type d -path "*${folder##*/}*" -exec rmdir {} \; 2>/dev/null || :
     done
@@ -81,7 +81,7 @@ outside() {
     [ -n "${PARTS:-}" ] || [ -z "$(git -c safe.directory='*' status --porcelain --untracked-files=no)" ] ||
         say "what is not committed is not in it"
     git_dir=$(git -c safe.directory='*' rev-parse --path-format=absolute --git-common-dir)
-    # Whatever ends this script, by SIGKILL too, ends the machine's processes, and with them its mounts.
+    # However this script ends, even by SIGKILL, the machine's processes end too, and with them its mounts.
     setpriv --pdeathsig KILL unshare --mount --pid --uts --ipc --fork --kill-child=KILL --mount-proc \
         sh "$top/scripts/fresh.sh" inside "$commit" "$git_dir" 9>&- &
     child=$!
@@ -98,7 +98,7 @@ debootstrap() {
     say "debootstrap $release, once"
     rm -rf "$base"
     mkdir -p "$base"
-    # The archive that this machine uses, if it is Debian's; else debootstrap's own.
+    # The archive that this machine uses if it is Debian's, otherwise debootstrap's default.
     mirror=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' 'Created-By: Packages' 2>/dev/null | head -n 1)}
     # shellcheck disable=SC2086
     DEBOOTSTRAP_DIR=$fresh/debootstrap/usr/share/debootstrap sh "$fresh/debootstrap/usr/sbin/debootstrap" \
@@ -109,7 +109,7 @@ debootstrap() {
     touch "$base/.done"
 }
 
-# mount_at SOURCE PLACE OPTION...: of this machine on the same or another place of the new one.
+# mount_at SOURCE PLACE OPTION...: mounts SOURCE of this machine at PLACE in the new one.
 mount_at() {
     source=$1 place=$machine$2
     shift 2
@@ -117,7 +117,7 @@ mount_at() {
     mount "$@" "$source" "$place"
 }
 
-# What the new machine needs to reach what this one reaches.
+# Copies the network settings of this machine to the new one.
 connect() {
     for file in /etc/resolv.conf /etc/hosts; do cp -L $file "$machine$file"; done
     echo "127.0.1.1 fresh" >>"$machine/etc/hosts"
@@ -129,7 +129,7 @@ connect() {
     fi
 }
 
-# rustup with the toolchains of this machine, which are only read; of cargo's folder its downloads alone.
+# Shares rustup with this machine's toolchains, read-only, and only the downloads of cargo's folder.
 rust() {
     mount_at "$rustup_home" "$rustup_home" --rbind
     mount -o remount,ro,bind "$machine$rustup_home"
@@ -142,12 +142,12 @@ rust() {
         [ ! -e "$cargo_home/$file" ] || cp "$cargo_home/$file" "$machine$cargo_home/"
     done
     mount_at "$fresh/cargo" "$cargo_home/registry" --bind
-    # Cargo's lock on its downloads, which the machine of the other release may use.
+    # Cargo's lock on its downloads, which the machine of the other release may be using.
     mount_at "$fresh/cargo/.lock" "$cargo_home/.package-cache" --bind
 }
 
-# This checkout at its own path, read-only, so that cargo finds what is built. All that is written to `target` goes
-# with the machine.
+# Mounts this checkout read-only at its own path, so that cargo reuses its builds. Everything written to `target` is
+# discarded with the machine.
 checkout() {
     mount_at "$top" "$top" --bind
     mount -o remount,ro,bind "$machine$top"
@@ -155,7 +155,7 @@ checkout() {
     mount --bind "$machine/over/target" "$machine$top/target"
     mount -t overlay overlay "$machine$top/target/debug" \
         -o "lowerdir=$top/target/debug,upperdir=$machine/over/upper,workdir=$machine/over/work"
-    # What was linked with a newer C library is built again.
+    # Programs linked with a newer C library are rebuilt.
     built=$top/target/debug/nri-runc
     if [ -e "$built" ] && ! chroot "$machine" "$built" nri --help >/dev/null 2>&1; then
         say "what is built in target/debug does not start on $release: it is built there, which takes minutes"
@@ -163,8 +163,8 @@ checkout() {
     fi
 }
 
-# The environment of a login, and those variables that say how the network is reached. As under CI, a test fails
-# where it would be skipped for what the setup brings; Go is nothing of that.
+# The environment of a login, and the variables that configure network access. As in CI, a test fails instead of
+# being skipped if it lacks something that the setup installs; Go is not among that.
 enter() {
     set -- HOME="$HOME" PATH="$cargo_home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home" NRI_RUNC_DEBS=/var/cache/nri-runc CI=true NRI_RUNC_FRESH=yes "$@"
@@ -216,8 +216,8 @@ inside() {
 
 # --- on the new machine ---------------------------------------------------------------------------
 
-# timed NAME COMMAND...: goes on after a failure. Its output goes through a file: a process that a test left
-# would keep a pipe open.
+# timed NAME COMMAND...: continues after a failure. The output goes through a file, because a process that a test
+# left running would keep a pipe open.
 timed() {
     name=$1 log=/var/log/fresh/$1 begun=$(date +%s) result=passed
     shift
@@ -257,7 +257,7 @@ fresh: target has $(du -sh target | cut -f 1)"
     conclude
 }
 
-# test_target NAME FILTER...: with the lists of what was skipped and left.
+# test_target NAME FILTER...: runs a test program, with the lists of skipped tests and of leftovers.
 test_target() {
     name=$1
     shift

@@ -2,28 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 # The names in src/musl/hot.ld: the functions that a wrapper runs (docs/decisions, page 4).
 #   hot.sh make    traces the wrapper of the static release build through the verbs of a container
-#                  and writes the names anew; needs root and `make build`
+#                  and rewrites the names; needs root and `make build`
 #   hot.sh check   fails if fewer than 90 of 100 names are functions of that build, and prints the
-#                  others; without such a build it says so and checks nothing: it never builds
+#                  others; without such a build it prints so and checks nothing: it never builds
 set -eu
 cd "$(dirname "$0")/.."
 script=src/musl/hot.ld
 built=target/x86_64-unknown-linux-musl/release
 least=90
-# More than this many bytes of functions that no wrapper ran are not worth one that it ran.
+# A name may match several functions. Maximum bytes of those that no wrapper executed; with more, the name is left out.
 most_strays=4096
 
 fail() { printf 'hot: %s\n' "$*" >&2; exit 1; }
 
-# The map that the linker wrote with the newest static build (src/musl/build.rs).
+# The linker map of the newest static build (src/musl/build.rs).
 map=$(find "$built/build" -path '*/out/nri-runc.map' -printf '%T@ %p\n' 2>/dev/null |
     sort -rn | sed -n '1s/^[^ ]* //p')
 
-# Hashes of compilations become `*`, as hot.ld has them.
+# Replaces compilation hashes with `*`, as in hot.ld.
 general() { sed -E 's/17h[0-9a-f]{16}E/17h*/; s/Cs[0-9A-Za-z]{6,}_([0-9]|$)/Cs*_\1/g'; }
 
-# ADDRESS SIZE NAME of each function in the build, but those of the C library, which hot.ld takes
-# as a whole. A long name has a line of its own in the map.
+# Prints ADDRESS SIZE NAME of each function in the build except the C library's, which hot.ld includes
+# as a whole. A long name has its own line in the map.
 functions() {
     awk '/^Linker script and memory map/ { inside = 1 }
         !inside { next }
@@ -55,7 +55,7 @@ check() {
     fail "these $gone of the $all names in $script are no functions of the build of $(date -r "$map" '+%F %R'): make build, then sh scripts/hot.sh make"
 }
 
-# The verbs of a container whose document a plugin changes; the daemon runs before, and untraced.
+# The verbs of a container whose document a plugin changes; the daemon is started before, untraced.
 trace() {
     tools=$PWD/target/tools/bin
     cargo build --quiet --locked --example demo_plugin --example step_trace
@@ -116,7 +116,7 @@ make_anew() {
     trap clean EXIT
     trap 'exit 1' INT TERM
     trace
-    # What ran, beside where each function begins, in the order of addresses.
+    # Executed addresses merged with the functions' start addresses, in order.
     sort -u "$work"/trace.* | sed 's/$/ ran/' >"$work/ran"
     functions >"$work/functions"
     LC_ALL=C sort "$work/functions" "$work/ran" | awk '

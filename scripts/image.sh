@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# An OCI image for Kubernetes nodes as target/image/nri-runc-VERSION.tar, made with
-# tar, gzip and sha256sum alone: no Docker, no base image, no network. It has an index of the
-# architectures, and for each a manifest, a configuration with labels and one layer: nri-runc, its helper
-# and the licence. The same programs give the same bytes.
+# Builds an OCI image for Kubernetes nodes, target/image/nri-runc-VERSION.tar, with only tar, gzip
+# and sha256sum: no Docker, no base image, no network. It has an index of architectures, and for
+# each a manifest, a configuration with labels and one layer with nri-runc, its helper and the
+# license. The build is reproducible.
 #
 #   scripts/image.sh [--name NAME:TAG] [--out FILE] [--sbom FILE] ARCH=NRI_RUNC,HELPER...
 #   scripts/image.sh --plugin NAME [...] ARCH=PROGRAM...     an image of one plugin instead: /NAME
@@ -50,23 +50,23 @@ trap 'rm -rf "$work"' EXIT
 blobs=$work/layout/blobs/sha256
 mkdir -p "$blobs"
 
-# put FILE: into the layout; says its digest.
+# put FILE: adds a file to the layout and prints its digest.
 put() {
     sum=$(sha256sum "$1" | cut -d ' ' -f 1)
     cp "$1" "$blobs/$sum"
     echo "$sum"
 }
 size() { stat -c %s "$blobs/$1"; }
-# descriptor TYPE DIGEST [MORE]: as JSON.
+# descriptor TYPE DIGEST [MORE]: prints a descriptor as JSON.
 descriptor() { printf '{"mediaType":"%s","digest":"sha256:%s","size":%s%s}' "$1" "$2" "$(size "$2")" "${3:-}"; }
 archive() {
     tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -C "$1" -cf "$2" .
 }
-# The first bytes of an ELF file say for which processor it is.
+# Reads the processor from the ELF header.
 is_for() {
     machine=$(od -An -tx1 -j18 -N2 "$2" 2>/dev/null | tr -d ' ')
     case $1:$machine in amd64:3e00 | arm64:b700) ;; *) fail "$2 is no program for $1" ;; esac
-    # Nothing is there that a program could be linked with.
+    # The image has no libraries, so a program must be static.
     ! grep -aq -e '/lib64/ld-linux' -e '/lib/ld-linux' "$2" || fail "$2 is not static"
 }
 

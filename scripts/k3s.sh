@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A real k3s, one server with its containerd, built from its Go module: nri-runc is registered in
-# its template, k3s restarted, a pod adjusted by the sample plugin, and nri-runc unregistered; then
-# the file that k3s renders is as before. What is particular to this machine: no registry, cgroup
-# v1 or no CAP_SYS_RESOURCE, a network of the pods' own. `k3s.sh`
+# Tests nri-runc on a real k3s, one server with its containerd, built from its Go module: registers
+# nri-runc in the template, restarts k3s, lets the sample plugin adjust a pod, unregisters nri-runc, and
+# compares the rendered file with the original. Differs from a usual node: no registry, cgroup v1 or no
+# CAP_SYS_RESOURCE, and a separate pod network. `k3s.sh`
 set -eu
 cd "$(dirname "$0")/.."
 repository=$PWD
@@ -19,7 +19,7 @@ fail() {
     exit 1
 }
 
-# wait_for WHAT COMMAND...: at most two minutes.
+# wait_for WHAT COMMAND...: retries the command for at most two minutes.
 wait_for() {
     what=$1
     shift
@@ -31,15 +31,15 @@ wait_for() {
     fail "waited too long until $what"
 }
 
-# What k3s unpacks beside itself, with Debian's shim and runc; and the network that it is told not
-# to make.
+# Installs the programs that k3s normally unpacks, with Debian's shim and runc, and the pod network,
+# which k3s is configured not to create.
 put_programs() {
     bin=$data/data/current/bin
     mkdir -p "$bin" "$data/agent/images" /opt/cni/bin /etc/cni/net.d "$work/image"
     cp "$k3s/server" "$bin/k3s"
     for name in containerd ctr kubectl crictl; do ln -s k3s "$bin/$name"; done
     cp "$tools/bin/containerd-shim-runc-v2" "$bin/"
-    # -998 of an infrastructure container takes CAP_SYS_RESOURCE.
+    # An infrastructure container's oom_score_adj of -998 requires CAP_SYS_RESOURCE.
     cat >"$bin/runc" <<RUNC
 #!/bin/sh
 before=
@@ -149,7 +149,7 @@ POD
     say "ok: unregistered; k3s renders the file that it rendered before"
 }
 
-# kubelet wants its root to be there; a new one has no CPUs.
+# kubelet requires its root cgroup to exist; a new cpuset cgroup has no CPUs.
 make_cgroup() {
     if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
         mkdir "/sys/fs/cgroup/$1"

@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A real Kubernetes of one node on containerd with nri-runc: builds it into target/tools/kube (once;
-# tests/kube/go.mod has the versions), then runs tests/kube on a machine of its own inside this
-# one. `kube.sh build` builds only. KUBE names some of its rows, separated by commas.
+# Tests a real one-node Kubernetes on containerd with nri-runc: builds it into target/tools/kube (once;
+# tests/kube/go.mod has the versions), then runs tests/kube in a machine made of namespaces
+# (machine.sh). `kube.sh build` only builds. KUBE selects rows, separated by commas.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
 kube=$tools/kube
-# Pinned: what is tested is what it renders.
+# Pinned, because the tests check its output.
 HELM=v3.22.0
 . scripts/machine.sh
 version=$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)
@@ -39,7 +39,7 @@ build() {
     mv "$kube.part" "$kube"
 }
 
-# Whether one of these rows is wanted.
+# Whether one of these rows was selected.
 wants() {
     for row in "$@"; do
         case ",${KUBE:-$row}," in *,"$row",*) return 0 ;; esac
@@ -54,20 +54,20 @@ helm() {
         >"$tools/helm.log" 2>&1 || fail "helm cannot be built: $(grep . "$tools/helm.log" | tail -n 1) (all of it: target/tools/helm.log)"
 }
 
-# The DRA driver of the tests, from the same modules.
+# Builds the DRA driver of the tests from the same modules.
 driver() {
     (cd tests/kube && nice -n 10 go build -mod=readonly -trimpath -ldflags "-s -w" -o "$tools/kube-driver" ./driver) \
         >"$tools/kube-driver.log" 2>&1 ||
         fail "the DRA driver of the tests cannot be built: $(grep . "$tools/kube-driver.log" | tail -n 1)"
 }
 
-# The helper for this machine, with the systemd of its tests.
+# Builds the helper for this machine, with the systemd of its tests.
 helper() {
     cargo build --locked --bins --examples --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper
 }
 
-# What the chart installs: an image of this version, and one of the next, whose program differs in a byte that
-# nothing reads.
+# Builds what the chart installs: an image of this version, and one of the next, whose program differs in one
+# unused byte.
 chart() {
     sh scripts/node-image.sh --quick --arch x86_64 --name localhost/nri-runc:kube --out target/image/kube.tar
     below=x86_64-unknown-linux-musl/quick

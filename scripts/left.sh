@@ -1,15 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command that runs tests, then prints which files of this machine are new, and which processes of
-# temporary folders: tests keep to folders of their own, and end what they start. Under CI a new file that is
-# still there after ten seconds is a failure; elsewhere another program may have made it. LEFT_IN: the folders
-# to search. LEFT_OF: the text by which a command line is known as a test's. NRI_RUNC_FAILED: the file that
-# failures are appended to.
+# Runs a command that runs tests, then lists files and processes that tests left behind: tests should only use
+# temporary folders and end every process that they start. In CI, a new file that still exists after ten seconds
+# is a failure; elsewhere another program may have created it. LEFT_IN: the folders to search. LEFT_OF: the text
+# that identifies the command line of a test's process. NRI_RUNC_FAILED: a file to which failures are appended.
 set -u
 lists=$(mktemp -d)
 trap 'rm -rf "$lists"' EXIT
 
-# Without what other programs of a system make at any time.
+# Lists files, except those that other programs create at any time.
 list_files() {
     # shellcheck disable=SC2086
     find ${LEFT_IN:-/run /var/lib /etc /opt} -xdev -maxdepth 4 \( -path /run/systemd -o -path /run/user -o -path /run/udev -o -path /run/log \
@@ -28,7 +27,7 @@ list_files | LC_ALL=C sort >"$lists/before"
 list_processes | LC_ALL=C sort >"$lists/ran"
 status=0
 "$@" || status=$?
-# What an engine that ends removes may take a moment.
+# An exiting engine may take a moment to remove its files.
 for _ in 1 2 3 4 5 6 7 8 9 10; do
     list_files | LC_ALL=C sort >"$lists/after"
     LC_ALL=C comm -13 "$lists/before" "$lists/after" >"$lists/new"

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Which engines were run, on what: the first table of docs/compatibility.md.
+# Records which engines were tested, and on what: the first table of docs/compatibility.md.
 #   matrix.sh ran TARGET ENGINE VERSION RUNTIME [DRIVER] [CGROUPS KERNEL]
-#       notes in target/matrix.csv that TARGET passed with this engine; the targets call it.
+#       records in target/matrix.csv that TARGET passed with this engine; called by the make targets.
 #   matrix.sh tested
-#       the same of the engines that `make test` runs: Debian's, and the newer containerd.
+#       records the engines that `make test` runs: Debian's, and the newer containerd.
 #   matrix.sh keep
-#       takes the notes over into docs/matrix.csv, the newest of each row. `UPDATE_GOLDEN=1 cargo test --test tidy
+#       copies the newest record of each row into docs/matrix.csv. `UPDATE_GOLDEN=1 cargo test --test tidy
 #       matrix` then writes the page.
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Breaks the merge, the edits of documents and the rules in one place after the other, and runs their unit tests: each
-# such mutant fails one, or is named with its reason in scripts/mutants.txt. It takes hours, MUTANTS=0/12 (a shard) a
-# twelfth of them. It builds in target/mutants.
+# Mutates the merge, the document edits and the rules, one place at a time, and runs their unit tests: each mutant must
+# fail a test, or be listed with a reason in scripts/mutants.txt. This takes hours; MUTANTS=0/12 runs one of twelve
+# shards. Builds in target/mutants.
 set -eu
 cd "$(dirname "$0")/.."
 version=27.1.0
@@ -19,13 +19,13 @@ if [ ! -x "$tools/bin/cargo-mutants" ]; then
     rm -rf "$work/tool"
 fi
 
-# Without the line and column, which any edit changes.
+# Removes the line and column, which any edit changes.
 names() { sed -E 's/^([^:]+):[0-9]+:[0-9]+: /\1: /' "$@"; }
 
 mkdir -p "$work"
 : >"$work/missed"
 caught=0
-# try NAME ARGUMENTS...: a part, with its unit tests alone. A mutant that never ends is one that is caught.
+# try NAME ARGUMENTS...: tests one part with only its unit tests. A mutant that never ends counts as caught.
 try() {
     part=$1
     shift

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Newer engines and runtimes than this Debian has: built by Go (crun: unpacked), each in its own folder below
-# target/tools/newer. Without names, those of `make test` and `make bench`. What cannot be had is
-# one line, and what needs it is skipped. Run again, it is quick. `newer.sh [NAME-VERSION...]`
+# Builds newer engines and runtimes than this Debian has with Go (crun: unpacks them), each in its own folder below
+# target/tools/newer. Without names, builds those of `make test` and `make bench`. Prints a line for
+# each that cannot be had; its tests are skipped. A second run is quick. `newer.sh [NAME-VERSION...]`
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
@@ -12,7 +12,7 @@ newer=$tools/newer
 
 say() { printf 'newer: %s\n' "$*"; }
 
-# What is there needs no Go any more.
+# Existing builds need no Go.
 wanted=
 [ $# -gt 0 ] || set -- containerd-2.4.2 runc-1.5.2 runc-1.6.0-rc.1 crun-1.21 crun-1.28
 for name in "$@"; do
@@ -27,9 +27,9 @@ if [ "${minor:-0}" -lt 24 ]; then
 fi
 mkdir -p "$newer"
 
-# The headers and a stand-in for pkg-config: nothing is installed. Where they lie is said by
-# variables, which Go's cache of built packages tells apart; what pkg-config says it does not, and
-# another clone's folder may be gone.
+# Provides the headers and a stand-in for pkg-config; nothing is installed. Their paths are passed in
+# variables, because Go's build cache depends on those but not on the output of pkg-config, and
+# the folder of another clone may no longer exist.
 seccomp() {
     library=$(ldconfig -p 2>/dev/null | sed -n 's/.*libseccomp\.so\.2 .*=> //p' | head -n 1)
     [ -n "$library" ] || return 1
@@ -52,8 +52,8 @@ WORDS
     export CGO_CFLAGS="-O2 -g -I$dir/usr/include" CGO_LDFLAGS="-O2 -g -L$dir/lib"
 }
 
-# A folder appears whole or not at all. The machine's Go may be older than what a module wants; its
-# owner may forbid fetching one.
+# Creates a folder completely or not at all. The machine's Go may be older than a module requires, and
+# its owner may forbid downloading another.
 install() {
     name=$1
     shift
@@ -77,9 +77,9 @@ install() {
 
 go_install() { GOFLAGS='' nice go install -trimpath "-ldflags=-s -w" "$@"; }
 
-# The packages of a module, built in a copy of it: `go install PACKAGE@VERSION` needs the list of
-# the module's versions, which a proxy may not have, and Docker's modules have their requirements
-# in vendor.mod. `in_copy MODULE@VERSION FLAGS-OF-THE-LINKER PACKAGE...`
+# Builds packages of a module in a copy of it: `go install PACKAGE@VERSION` needs the list of the
+# module's versions, which a proxy may lack, and Docker's modules have their requirements in
+# vendor.mod. `in_copy MODULE@VERSION FLAGS-OF-THE-LINKER PACKAGE...`
 in_copy() {
     module=$1
     linked="-ldflags=-s -w $2"
@@ -95,7 +95,7 @@ in_copy() {
         mv "$copy/vendor.sum" "$copy/go.sum"
     fi
     rm -rf "$copy/vendor"
-    # A file of its command's tests wants a module that is not published.
+    # A test file of the command requires a module that is not published.
     if [ -d "$copy/cmd/nerdctl" ]; then
         rm -f "$copy"/cmd/nerdctl/helpers/testing*.go
         (cd "$copy" && go mod edit -droprequire github.com/containerd/nerdctl/mod/tigron \
@@ -105,20 +105,20 @@ in_copy() {
     (cd "$copy" && GOFLAGS=-mod=mod nice go ${build:-install} -trimpath "$linked" "$@")
 }
 
-# With the program that pins namespaces for it.
+# Together with pinns, which pins namespaces for it.
 crio() {
     in_copy "github.com/cri-o/cri-o@$1" "" $storage ./cmd/crio &&
         cc -O2 -o "$GOBIN/pinns" "$newer/$name.source"/pinns/src/*.c
 }
 
-# The CRI's own suite, a program of tests.
+# The CRI's own test suite.
 critest() {
     build="test -c -o $GOBIN/critest"
     in_copy "sigs.k8s.io/cri-tools@$1" "" ./cmd/critest
 }
 
-# The server without what it unpacks. It wants to be built by the Go that its Kubernetes names. No
-# checksum of this module is published; those of all others are in its go.sum.
+# The server without the programs that it unpacks. It must be built with the Go version that its
+# Kubernetes names. No checksum of this module is published; those of all others are in its go.sum.
 k3s() {
     version=github.com/k3s-io/k3s/pkg/version
     flags="-X $version.Version=$1 -X $version.UpstreamGolang=$(go env GOVERSION)"
@@ -143,7 +143,7 @@ docker() {
         in_copy "github.com/docker/cli@$1+incompatible" "-X github.com/docker/cli/cli/version.Version=${1#v}" $tags ./cmd/docker
 }
 
-# Kubernetes' own module names its parts by paths; tests/kube/go.mod has them by version.
+# Kubernetes' module requires its parts by path; tests/kube/go.mod requires them by version.
 kubelet() {
     version=k8s.io/component-base/version
     (cd tests/kube && GOFLAGS='' nice go install -mod=readonly -trimpath \
@@ -151,7 +151,7 @@ kubelet() {
         k8s.io/kubernetes/cmd/kubelet)
 }
 
-# Debian's, of a later suite, on the C library of that suite. It executes a copy of itself, so its paths are
+# From a later Debian suite, with that suite's C library. It executes a copy of itself, so its paths are
 # absolute.
 crun() {
     folder=$newer/crun-${1#v}
@@ -169,7 +169,7 @@ crun() {
     [ "v$has" = "$1" ] || { echo "Debian's $suite has crun $has"; return 1; }
 }
 
-# What Podman's and CRI-O's libraries would link besides, and no test needs, is left out.
+# Omits features of Podman's and CRI-O's libraries that no test needs.
 storage=-tags=containers_image_openpgp,exclude_graphdriver_btrfs
 tags=
 case $wanted in
@@ -183,7 +183,7 @@ esac
 for name in $wanted; do
     version=v${name#*-}
     case $name in
-    # Those that exclude modules are built in a copy.
+    # Modules with exclude directives are built in a copy.
     containerd-1.* | containerd-2.[0-3].*)
         path=github.com/containerd/containerd
         case $name in containerd-2.*) path=$path/v2 ;; esac

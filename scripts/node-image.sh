@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The image for Kubernetes nodes, as target/image/nri-runc-VERSION.tar: builds nri-runc and its helper for each
-# architecture, writes the SBOM of both, and has scripts/image.sh put them together.
+# Builds the image for Kubernetes nodes, target/image/nri-runc-VERSION.tar: compiles nri-runc and its helper for each
+# architecture, writes the SBOM of both, and assembles them with scripts/image.sh.
 #
 #   scripts/node-image.sh [--arch ARCH]... [--name NAME:TAG] [--out FILE] [--quick]
 #   scripts/node-image.sh --plugin NAME [...]     the image of a sample plugin (examples) instead
 #   scripts/node-image.sh test                    the helper's own tests
 #
-# ARCH: x86_64 or aarch64 (default: both; aarch64 on x86_64 takes a C compiler, which is fetched from Debian if
+# ARCH: x86_64 or aarch64 (default: both; aarch64 on x86_64 needs a C compiler, which is downloaded from Debian if
 # there is none). --quick: without the optimizations that take minutes (Cargo.toml, [profile.quick]).
 set -eu
 cd "$(dirname "$0")/.."
@@ -44,7 +44,7 @@ export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/
 [ -n "$SOURCE_DATE_EPOCH" ] || fail "this is no git checkout: set SOURCE_DATE_EPOCH to the time of the release, in seconds"
 mkdir -p "$tools" "$top/target/image"
 
-# The C of the helper's TLS is free-standing: any libc's headers will do.
+# The C code of the helper's TLS is freestanding, so any libc's headers will do.
 compilers() {
     export CC_x86_64_unknown_linux_musl="${CC:-cc}" CFLAGS_x86_64_unknown_linux_musl=-U_FORTIFY_SOURCE
     [ "$1" != "$(uname -m)" ] || return 0
@@ -53,9 +53,9 @@ compilers() {
     export CFLAGS_aarch64_unknown_linux_musl=-U_FORTIFY_SOURCE
 }
 
-# programs ARCH: builds the plugin, or both programs; $built says where, with a comma between.
+# programs ARCH: builds the plugin, or both programs; sets $built to the paths, separated by a comma.
 programs() {
-    # A folder for each: their flags differ, and cargo would build everything anew for the other.
+    # Each has its own target folder, because their flags differ and cargo would rebuild everything.
     below=$1-unknown-linux-musl
     if [ -n "$plugin" ]; then
         build_example "$1"
@@ -70,7 +70,7 @@ programs() {
     built=$top/target/static/$below/$profile/nri-runc,$top/target/image/helper/$below/$profile/nri-runc-node-helper
 }
 
-# A sample plugin, without the release's optimization, which takes minutes for each.
+# Builds a sample plugin without the release's optimizations, which take minutes for each plugin.
 build_example() {
     target=$1-unknown-linux-musl
     set -- --profile quick --locked --example "$example" --target "$target" --target-dir "$top/target/image/plugins"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The packages of target/package/dist, installed, upgraded under a running daemon, removed and purged on
-# a machine of their own: this one's files below an overlay that goes with it, and namespaces of its
-# own. Needs root and Debian's packages (lintian, rpm, mandoc, zsh, fish, qemu-user).
+# Installs, upgrades (with the daemon running), removes and purges the packages of target/package/dist in
+# separate namespaces, with a temporary overlay over this machine's files. Needs root and Debian's
+# packages lintian, rpm, mandoc, zsh, fish, secilc and qemu-user.
 #
 #   scripts/package-test.sh [deb|rpm|pages|archive|arm]...
 set -eu
@@ -19,7 +19,7 @@ passed() { printf '  ok  %s\n' "$*"; }
 
 # --- inside -------------------------------------------------------------------------------------
 
-# Every file that a package could leave behind.
+# Lists every file that a package could leave behind.
 listing() {
     find /etc /usr /lib /opt /var /run/nri-runc -xdev \( -path '/var/lib/dpkg' -o -path '/var/lib/rpm' \
         -o -path '/var/cache' -o -path '/var/log' -o -path '/var/lib/systemd' \) -prune -o -print 2>/dev/null | sort
@@ -31,7 +31,7 @@ nothing_is_left() {
     passed "$1 leaves nothing"
 }
 
-# A plugin that the daemon starts, and a bundle whose process prints what the plugin has set.
+# Installs a plugin that the daemon starts, and a bundle whose process prints the value that the plugin sets.
 node() {
     mkdir -p /opt/nri/plugins /etc/nri/conf.d /srv/data /srv/bundle/rootfs/bin /srv/bundle/rootfs/proc /etc/containerd
     cp "$top/target/debug/examples/demo_plugin" /opt/nri/plugins/10-greeter
@@ -51,7 +51,7 @@ bundle() {
 JSON
 }
 
-# One container from create to delete; fails unless its process has what the plugin set.
+# Runs one container from create to delete; fails unless its process has the plugin's value.
 live() {
     bundle "$1" 'echo greeting=$GREETING'
     said=$(nri-runc --root /run/containers-of-test run --bundle /srv/bundle "$1" </dev/null 2>&1)
@@ -60,7 +60,7 @@ live() {
 
 number() { nri-runc nri --json "$1" | grep -o "\"$2\":[0-9]*" | head -n 1 | cut -d : -f 2; }
 
-# A container that stays, as an engine keeps one.
+# Creates a container that stays, as an engine keeps one.
 keep() {
     bundle kept 'exec sleep 1000'
     nri-runc --root /run/containers-of-test create --bundle /srv/bundle kept </dev/null >/tmp/kept.log 2>&1 ||
@@ -68,7 +68,7 @@ keep() {
     nri-runc --root /run/containers-of-test start kept
 }
 
-# upgrade NAME COMMAND...: containers come and go while the package is replaced.
+# upgrade NAME COMMAND...: creates and deletes containers while the package is replaced.
 upgrade() {
     kind=$1
     shift
@@ -98,7 +98,7 @@ upgrade() {
     passed "$kind: upgrade with a running daemon; $(wc -l </tmp/lives) containers meanwhile, each with its plugin"
 }
 
-# refused WHY COMMAND...: the removal fails, says so, and the program is still there and registered.
+# refused WHY COMMAND...: the removal must fail with this reason and keep the program and its registration.
 refused() {
     why=$1
     shift
@@ -163,7 +163,7 @@ deb() {
 rpm_() { rpm --force-debian --nodeps "$@"; }
 
 rpm_part() {
-    # What the filesystem packages of rpm's distributions have.
+    # The filesystem packages of rpm distributions create these folders.
     mkdir -p /usr/share/licenses /usr/share/selinux/packages /usr/share/zsh/site-functions
     listing >/tmp/before
     rpm_ -i "$dist"/*.x86_64.rpm >/tmp/rpm.log 2>&1 || fail "cannot install: $(cat /tmp/rpm.log)"
@@ -185,7 +185,7 @@ rpm_part() {
     nothing_is_left "rpm: removal"
 }
 
-# The pages are correct roff, the completions load, the SELinux module is a module.
+# The man pages are valid roff, the completions load, and the SELinux module is valid.
 pages() {
     folder=/tmp/unpacked
     rm -rf $folder
@@ -203,14 +203,14 @@ pages() {
     offered=$(fish -c "source $folder/usr/share/fish/vendor_completions.d/nri-runc.fish; complete -C 'nri-runc nri unin'" 2>&1)
     case $offered in uninstall*) ;; *) fail "fish does not offer uninstall: $offered" ;; esac
     passed "completions: bash, zsh and fish read them, fish offers a verb"
-    # The types come from container-selinux; here, from a policy that has them and nothing else.
+    # The types come from container-selinux; here, from a policy that only declares them.
     { cat "$top/contrib/selinux/types-for-test.cil" $folder/usr/share/selinux/packages/nri-runc.cil; } >/tmp/policy.cil
     secilc -o /tmp/policy -f /tmp/contexts /tmp/policy.cil >/tmp/secilc.log 2>&1 || fail "secilc: $(cat /tmp/secilc.log)"
     grep -q '^/usr/bin/nri-runc.*container_runtime_exec_t' /tmp/contexts || fail "no file context: $(cat /tmp/contexts)"
     passed "selinux: the module compiles, $(wc -l </tmp/contexts) file contexts"
 }
 
-# The archive installs itself with its own script, man pages and completions included, and removes it.
+# The archive's script installs everything, with man pages and completions, and removes it again.
 archive_part() {
     listing >/tmp/before
     mkdir /tmp/archive
@@ -225,7 +225,7 @@ archive_part() {
     nothing_is_left "archive: install.sh --uninstall"
 }
 
-# The other processor's program, under an emulator: pass-through, adjust and replay.
+# Runs the other architecture's program in an emulator: pass-through, adjust and replay.
 arm() {
     mkdir -p /tmp/arm
     tar -xzf "$dist"/nri-runc-*-aarch64.tar.gz -C /tmp/arm --strip-components 1
@@ -253,7 +253,7 @@ arm() {
 }
 
 inside() {
-    # Packages of a container image often leave out man pages.
+    # Container images often omit the man pages of packages.
     sed -i '/^path-exclude/d' /etc/dpkg/dpkg.cfg.d/* 2>/dev/null || :
     say "fetching $packages"
     # shellcheck disable=SC2086
@@ -286,7 +286,7 @@ enter() {
     mount -t proc proc "$work/root/proc"
     mount -t tmpfs run "$work/root/run"
     mkdir -p "$work/root/run/lock" "$work/root$top"
-    # The checkout as it is, also where it is a mount of its own; nothing of it is written.
+    # The checkout as it is, even if it is a separate mount; nothing in it is changed.
     mount --bind "$top" "$work/root$top"
     mount -o remount,bind,ro "$work/root$top"
     NRI_RUNC_PACKAGE_TEST=$work exec chroot "$work/root" sh "$top/scripts/package-test.sh" $parts

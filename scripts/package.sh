@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Packages below target/package/dist: .tar.gz, .deb and .rpm for each architecture, a CycloneDX SBOM and
-# checksums. The same source gives the same bytes wherever it is built (--twice proves it).
+# Builds packages in target/package/dist: .tar.gz, .deb and .rpm for each architecture, a CycloneDX SBOM and
+# checksums. The build is reproducible in any folder (--twice proves it).
 #
 #   scripts/package.sh [--arch ARCH]... [--binary ARCH=FILE]... [--version VERSION] [--twice] [--next]
 #
-# --binary: package this executable and resource-defaults beside it, and build none. --next: from the packages
-# that are there, those of a next version, into target/package/next, for tests of an upgrade. SOURCE_DATE_EPOCH:
+# --binary: package this executable and the resource-defaults beside it without building. --next: repack the
+# existing packages as the next version into target/package/next, for upgrade tests. SOURCE_DATE_EPOCH:
 # the time of all files (default: that of the last commit). NRI_RUNC_NFPM: use this nfpm.
 set -eu
 cd "$(dirname "$0")/.."
 top=$PWD
-# Pinned: a newer version may write other bytes.
+# Pinned, because another version may write different bytes.
 NFPM=v2.44.1
 tools=$top/target/tools
 
@@ -42,7 +42,7 @@ fi
 export SOURCE_DATE_EPOCH VERSION="$version" LC_ALL=C TZ=UTC
 umask 022
 
-# A program written in Go or Rust, built once into target/tools.
+# Builds a Go or Rust program once, into target/tools.
 nfpm() {
     [ -z "${NRI_RUNC_NFPM:-}" ] || { "$NRI_RUNC_NFPM" "$@"; return; }
     program=$tools/nfpm-$NFPM/nfpm
@@ -55,7 +55,7 @@ nfpm() {
     "$program" "$@"
 }
 
-# programs ARCH STAGE: the executable, given or built, and the sample plugin of the quick starts beside it.
+# programs ARCH STAGE: stages the executable, given or built, and the sample plugin of the quick starts.
 programs() {
     below=$1-unknown-linux-musl/release
     ours=$top/target/static/$below/nri-runc given=''
@@ -74,7 +74,7 @@ programs() {
     install -m 0755 "$ours" "$2/nri-runc"
     install -m 0755 "$sample" "$2/plugins/resource-defaults"
     [ -z "$given" ] && [ -n "$twice" ] || return 0
-    # The same again, elsewhere.
+    # Builds the same again in another folder.
     other=$(mktemp -d)/elsewhere
     git worktree list >/dev/null 2>&1 || fail "--twice needs a git checkout"
     mkdir -p "$other"
@@ -88,13 +88,13 @@ programs() {
     rm -rf "$(dirname "$other")"
 }
 
-# The registry's folder must be known before paths are remapped.
+# Downloads first, because the registry's folder must be known before paths are remapped.
 fetch_sources() { cargo fetch --locked --target "$1-unknown-linux-musl" >&2; }
 
-# The documentation's pages, in their folders.
+# Copies the documentation pages with their folders.
 copy_pages() { (cd docs && find . -name '*.md' ! -name SUMMARY.md -exec cp --parents {} "$1" \;); }
 
-# What is the same for every architecture.
+# Stages the files that do not depend on the architecture.
 common() {
     stage=$into/common
     rm -rf "$stage"
@@ -126,7 +126,7 @@ nri-runc ($VERSION-1) unstable; urgency=medium
 TEXT
 }
 
-# The libraries of the executable, with versions, checksums and licenses.
+# Lists the executable's libraries with versions, checksums and licenses.
 sbom() {
     say "writing the SBOM for $1"
     NRI_RUNC_SBOM=$2 NRI_RUNC_SBOM_TARGET=$1-unknown-linux-musl \
@@ -134,7 +134,7 @@ sbom() {
         fail "the SBOM cannot be written: $(grep . "$into/sbom.log" | tail -n 1)"
 }
 
-# pack ARCH: the three packages of an architecture.
+# pack ARCH: builds the three packages of an architecture.
 pack() {
     case $1 in
     x86_64) ARCH=amd64 ;;
@@ -157,7 +157,7 @@ pack() {
     cp "$stage/sbom.cdx.json" "$into/dist/nri-runc-$VERSION-$1.cdx.json"
 }
 
-# The archive holds what `sh install.sh` installs on any distribution.
+# The archive contains what `sh install.sh` installs on any distribution.
 archive() {
     name=nri-runc-$VERSION-$1
     root=$into/archive/$name
@@ -178,7 +178,7 @@ archive() {
 }
 
 if [ -n "$next" ]; then
-    # The program differs in a byte that nothing reads, as that of another version does.
+    # The program differs in one unused byte, so that it counts as another version.
     [ -x "$into/x86_64/nri-runc" ] || fail "there are no packages of this version: make package"
     rm -rf "$into/next"
     [ -x "$into/x86_64/plugins/resource-defaults" ] || fail "the packages are of an older version: make package"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages nri-plugin with the crates below it as for a registry, and builds a plugin from these packages alone: the
 # template of contrib/plugin-template, in an empty folder, with an empty CARGO_HOME. Its own tests must pass.
-# `plugin-package.sh [PROGRAM]`: where the built plugin goes, 10-trial (tests/support/src/template.rs runs it).
+# `plugin-package.sh [PROGRAM]`: path for the built plugin, such as 10-trial (tests/support/src/template.rs runs it).
 set -eu
 program=${1:+$(realpath -m "$1")}
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ set --
 for crate in $crates; do
     set -- "$@" --package "$crate"
 done
-# Without cargo's own build of each: the plugin below builds them. Changes that are not committed are packaged too.
+# Without cargo's verification build of each: the plugin below builds them. Uncommitted changes are packaged too.
 cargo package --quiet --locked --no-verify --allow-dirty --target-dir "$work/packages" "$@"
 
 mkdir -p "$work/crates" "$work/plugin/src"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What is too long for every change (.github/workflows/release.yml runs it): each part, then which of them failed.
+# Runs the checks that take too long for every change (.github/workflows/release.yml), then lists those that failed.
 set -u
 cd "$(dirname "$0")/.."
 failed=
@@ -12,7 +12,7 @@ part() {
     "$@" || failed="$failed $name"
 }
 
-# The oldest Rust that Cargo.toml promises.
+# The minimum Rust version of Cargo.toml.
 oldest() {
     rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if ! rustup toolchain install "$rust" --profile minimal >/dev/null 2>&1; then

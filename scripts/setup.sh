@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Prepares what `make demo` and `make test` need, on a minimal Debian with Rust, git and make.
+# Installs what `make demo` and `make test` need on a minimal Debian with Rust, git and make.
 # Engines and runtimes are downloaded and unpacked below target/tools, with the libraries that this
 # machine lacks: no engine is installed. Root installs the C linker and the small programs that
-# tests call by name. Run again, it is quick. NRI_RUNC_DEBS: a folder that keeps downloaded packages.
+# tests call by name. A second run is quick. NRI_RUNC_DEBS: a folder that keeps downloaded packages.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
@@ -12,10 +12,10 @@ export DEBIAN_FRONTEND=noninteractive
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
-# What apt said last tells more than any sentence of ours.
+# apt's last lines explain the failure best.
 fail_apt() { tail -n 20 "$tools/apt.log" >&2; fail "$*; all of it is in $tools/apt.log"; }
 
-# Once: what apt knows may be empty, or name versions that are no more.
+# Runs once: the package lists may be empty, or list versions that no longer exist.
 refresh() {
     [ ! -e "$tools/.refreshed" ] && [ "$(id -u)" = 0 ] || return 1
     say "refreshing the package lists"
@@ -23,7 +23,7 @@ refresh() {
     touch "$tools/.refreshed"
 }
 
-# What is part of a system rather than unpacked beside it. This list is the only one.
+# Installs the packages that cannot be unpacked below target/tools. There is no other list of them.
 install_system_packages() {
     lacking=
     echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || lacking=" gcc libc6-dev"
@@ -31,7 +31,7 @@ install_system_packages() {
         PATH=$PATH:/usr/sbin:/sbin command -v "${pair%:*}" >/dev/null || lacking="$lacking ${pair#*:}"
     done
     [ -e /etc/ssl/certs/ca-certificates.crt ] || lacking="$lacking ca-certificates"
-    # runc loads it, also where engines start runc without our environment.
+    # runc loads this library, even if an engine starts it without this environment.
     ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2' || lacking="$lacking libseccomp2"
     [ -n "$lacking" ] || return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -48,7 +48,7 @@ install_system_packages() {
     fail_apt "these packages cannot be installed:$lacking"
 }
 
-# download PACKAGE FOLDER: its file is the only one there afterwards, and is not fetched again.
+# download PACKAGE FOLDER: leaves only this package in the folder, and does not download it twice.
 download() {
     mkdir -p "$2"
     before=$(ls "$2")
@@ -62,7 +62,7 @@ download() {
     fail_apt "the package $1 cannot be downloaded"
 }
 
-# unpack PACKAGE PROGRAM...: into a folder of its own, with links to the programs in target/tools/bin.
+# unpack PACKAGE PROGRAM...: unpacks into a separate folder and links the programs in target/tools/bin.
 unpack() {
     package=$1
     shift
@@ -82,14 +82,14 @@ unpack() {
     for program in "$@"; do
         found=$(find "$dir" -path "*bin/*" -type f -name "$program" -perm -u+x | head -n 1)
         [ -n "$found" ] || fail "the package $package has no $program"
-        # Relative: the checkout may be moved, or seen from elsewhere.
+        # A relative link, because the checkout may be moved or mounted elsewhere.
         ln -sf "../${found#"$tools/"}" "$tools/bin/$program"
     done
 }
 
-# package_with SONAME PACKAGE: which package has a library that this one needs. Debian names it after the soname,
-# with or without a hyphen before the number, and with t64 at its end where the size of times has changed; a
-# package with several libraries has the name of one of them, and is a dependency.
+# package_with SONAME PACKAGE: prints the package that has a library which PACKAGE needs. Debian names it after the
+# soname, with or without a hyphen before the number, and with the suffix t64 if the size of time_t changed. A package
+# with several libraries is named after one of them, and is a dependency.
 package_with() {
     named=$(package_named "$1")
     [ -z "$named" ] || { echo "$named"; return; }
@@ -109,15 +109,15 @@ package_named() {
 
 missing_libraries() { LD_LIBRARY_PATH=$2 ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found.*/\1/p' | sort -u; }
 
-# libraries PROGRAM...: what these programs, unpacked, do not find on this machine is put into
-# target/tools/lib. The programs get that folder as their library path: an environment variable is
-# lost where dockerd starts itself again as `docker-applyLayer`, and where Podman starts conmon.
+# libraries PROGRAM...: copies the libraries that these unpacked programs lack on this machine into
+# target/tools/lib and sets that folder as their library path. An environment variable would be lost
+# when dockerd re-executes itself as `docker-applyLayer` and when Podman starts conmon.
 libraries() {
     for program in "$@"; do
         path=$(readlink -f "$tools/bin/$program")
         of=${path#"$tools/"} of=${of%%/*}
         [ -n "$(missing_libraries "$path" '')" ] || continue
-        # A library may want another one.
+        # A library may need another one.
         while lacking=$(missing_libraries "$path" "$tools/lib") && [ -n "$lacking" ]; do
             for soname in $lacking; do
                 package=$(package_with "$soname" "$of")
@@ -129,7 +129,7 @@ libraries() {
             done
         done
         unpack patchelf patchelf
-        # The loader replaces $ORIGIN by the program's folder.
+        # The loader replaces $ORIGIN with the program's folder.
         library_path="\$ORIGIN/$(realpath --relative-to="${path%/*}" "$tools/lib")"
         "$tools/bin/patchelf" --force-rpath --set-rpath "$library_path" --output "$path.new" "$path" && mv "$path.new" "$path" ||
             fail "the library path of $program cannot be set"
@@ -155,7 +155,7 @@ fi
 unpack busybox-static busybox
 unpack containerd containerd containerd-shim-runc-v2 ctr
 unpack runc runc
-# For the tests in which each system call fails once.
+# For the tests that make each system call fail once.
 strace() {
     unpack strace strace
     libraries strace
@@ -174,7 +174,7 @@ podman() {
 (podman) || { rm -f "$tools/bin/podman"; say "Podman cannot be had: its tests are skipped"; }
 docker() {
     unpack docker.io dockerd
-    # Later releases of Debian have the client in a package of its own.
+    # Later Debian releases have the client in a separate package.
     client=docker.io
     ! apt-cache show docker-cli >/dev/null 2>&1 || client=docker-cli
     unpack "$client" docker

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command that runs tests, then prints which of them were skipped, and why; a passing test's
-# own words are hidden by the harness. `skips.sh NAME COMMAND...`; the list is target/skips/NAME.
+# Runs a command that runs tests, then prints which tests were skipped, and why: the harness hides
+# the output of passing tests. `skips.sh NAME COMMAND...`; the list is target/skips/NAME.
 set -u
 mkdir -p target/skips
 NRI_RUNC_SKIPS=$PWD/target/skips/$1
@@ -11,7 +11,7 @@ shift
 status=0
 "$@" || status=$?
 if [ -s "$NRI_RUNC_SKIPS" ]; then
-    # One line for each reason, then the tests that were skipped for it.
+    # One line for each reason, followed by the skipped tests.
     export LC_ALL=C
     sort -u "$NRI_RUNC_SKIPS" | sort -t "$(printf '\t')" -k 2,2 -s | awk -F '\t' '
         function print_reason() { if (n) printf "skipped %d: %s\n %s\n", n, reason, names }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh disable=SC2154
-# Static programs for x86_64 and aarch64: part of scripts/package.sh and scripts/node-image.sh, which say
-# where this is ($top), where tools go ($tools), and what fails (`fail`), before they read it.
+# Builds static programs for x86_64 and aarch64. scripts/package.sh and scripts/node-image.sh source it after they set
+# $top (the checkout) and $tools (the folder for tools) and define `fail`.
 
-# Packages of Debian, unpacked into a folder below target/tools; $1 names it, the others are the packages.
+# Downloads Debian packages and unpacks them into target/tools/$1; the other arguments are the packages.
 unpack_debian() {
     dir=$tools/$1
     shift
@@ -16,7 +16,7 @@ unpack_debian() {
     touch "$dir/.done"
 }
 
-# A program of binutils for aarch64 that was unpacked: its libraries are beside it, and are no other program's.
+# Prints the path of an unpacked binutils program for aarch64: a wrapper that sets its private library path.
 unpacked_binutils() {
     dir=$tools/binutils-aarch64
     unpack_debian binutils-aarch64 binutils-aarch64-linux-gnu || return 1
@@ -28,7 +28,7 @@ unpacked_binutils() {
     echo "$wrapper"
 }
 
-# What links a program for another processor: Rust's own linker, LLVM's, or binutils', which is fetched.
+# Prints a linker for the other architecture: Rust's, LLVM's, or binutils', which is downloaded if necessary.
 cross_linker() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     for linker in "$(rustc --print sysroot)/lib/rustlib/$host/bin/gcc-ld/ld.lld" ld.lld aarch64-linux-gnu-ld; do
@@ -37,7 +37,7 @@ cross_linker() {
     unpacked_binutils ld || fail "no linker for aarch64: install lld or binutils-aarch64-linux-gnu ($tools/binutils-aarch64.log)"
 }
 
-# What compiles C for aarch64, and what makes a library of it, as two words: gcc, or one that is fetched.
+# Prints the C compiler and the archiver for aarch64, as two words: the installed ones, or downloaded ones.
 cross_compiler() {
     if command -v aarch64-linux-gnu-gcc >/dev/null; then
         echo "aarch64-linux-gnu-gcc aarch64-linux-gnu-ar"
@@ -61,12 +61,12 @@ cross_compiler() {
 }
 
 # Refuses a program that tests can fail, stall or kill (the feature `faults`).
-# What the key `debug.fault` says of itself; every program has the table of messages, so that none of these tells.
+# Searches for the description of the key `debug.fault`; messages would prove nothing, because every build has them all.
 # shellcheck disable=SC2016
 no_build_for_tests() { ! grep -qF 'For tests: `POINT:kill`' "$1" || fail "$1 was built for tests: build it without the feature faults"; }
 
 # build_static ARCH SOURCE BUILD PROGRAM [WORD...]: compiles PROGRAM of SOURCE into BUILD, in the profile
-# $profile (default: release), with more words for cargo. Paths of this machine do not get into it.
+# $profile (default: release), with more arguments for cargo. The program contains no paths of this machine.
 build_static() {
     arch=$1 source=$2 build=$3 program=$4
     shift 4

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# Packages of another suite of Debian, by a folder of apt's own: nothing is installed. To be sourced.
+# Packages of another Debian suite, with a private folder for apt: nothing is installed. To be sourced.
 
-# open_suite SUITE FOLDER: reads the suite's lists; messages are on stdout.
+# open_suite SUITE FOLDER: downloads the suite's package lists; prints messages on stdout.
 open_suite() {
     suite_apt=$2/apt
     archive=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' | awk '$1 == "Debian" {print $2; exit}')
@@ -13,7 +13,7 @@ open_suite() {
     of_suite apt-get update
 }
 
-# of_suite PROGRAM ARGUMENTS: apt-get or apt-cache of the open suite.
+# of_suite PROGRAM ARGUMENTS: runs apt-get or apt-cache for the open suite.
 of_suite() {
     program=$1
     shift
@@ -21,7 +21,7 @@ of_suite() {
         -o "Dir::State::Lists=$suite_apt/lists" -o "Dir::Cache=$suite_apt" "$@"
 }
 
-# unpack_of_suite FOLDER PACKAGE...: the last that is done with the open suite.
+# unpack_of_suite FOLDER PACKAGE...: must be the last use of the open suite.
 unpack_of_suite() {
     into=$1
     shift

@@ -1,8 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every test that this machine can run, then a list of those that it cannot. A failure keeps nothing
-# else from running. The documentation's tests are the last: the last lines are cargo's own, or a line for
-# each failure of those before them.
+# Runs every test that this machine can run, then lists those that it cannot. A failure does not stop the other
+# tests. The documentation tests come last, so the last lines are cargo's, or one line for each earlier failure.
 set -eu
 cd "$(dirname "$0")/.."
 export NRI_RUNC_TOOLS="$PWD/target/tools"
@@ -17,7 +16,7 @@ run() { "$@" || failed="$failed
 run make --no-print-directory static
 cargo build --locked --examples --bins
 run sh scripts/left.sh sh scripts/skips.sh test sh scripts/again.sh cargo test --locked --no-fail-fast --tests -- --test-threads=4
-# None of these is run again: alone, it would be built without the features of the others.
+# These are never rerun: a test alone would be built without the features of the others.
 run env AT_MOST=0 sh scripts/again.sh cargo test --locked --no-fail-fast -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin \
     -p oci-document --features nri-api/services,nri-api/json,nri-plugin/harness
 [ -n "$failed" ] || run sh scripts/matrix.sh tested

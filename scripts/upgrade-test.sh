@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds an earlier version from its tag or commit below target/earlier, then has a daemon become this
-# version's program and the earlier one again, with a plugin and containers. `upgrade-test.sh [REF]`
+# Builds an earlier version from its tag or commit below target/earlier, then upgrades a running daemon to
+# this version and downgrades it again, with a plugin and containers. `upgrade-test.sh [REF]`
 set -eu
 cd "$(dirname "$0")/.."
 fail() { printf 'upgrade-test: %s\n' "$*" >&2; exit 1; }

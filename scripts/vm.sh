@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The cgroup v2 cases in a guest: Debian's kernel, busybox, runc, crun and what is built here,
-# under qemu without KVM; and a second time with systemd, for containers in its scopes. Everything
-# is below target/vm, nothing is installed. Not part of `make test`: it takes minutes where
-# processors are shared. VM_MINUTES bounds each boot (10), VM_FIRST=plain, fields,
-# v1 or systemd is one of them. UPDATE_GOLDEN=1 writes the table of fields in docs/compatibility.md.
+# Runs the cgroup v2 cases in a guest (Debian's kernel, busybox, runc, crun and the programs built
+# here) under qemu without KVM, and again with systemd, for containers in its scopes. Everything is
+# below target/vm; nothing is installed. Not part of `make test`, because it takes minutes on a
+# shared machine. VM_MINUTES limits each boot (10). VM_FIRST=plain, fields, v1 or systemd selects
+# one boot. UPDATE_GOLDEN=1 writes the table of fields in docs/compatibility.md.
 set -eu
 cd "$(dirname "$0")/.."
 sh scripts/vm/packages.sh
@@ -19,9 +19,9 @@ boot() {
     sh scripts/vm/boot.sh "$@" || { echo "vm: failed; all that the guest said is in target/vm/serial-$1.log" >&2; exit 1; }
     printf 'vm: %s cases hold (%s)\n' "$(grep -c '^case .*: ok' "target/vm/serial-$1.log")" "$1"
 }
-# Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
+# Each case with runc and with crun; evictions and checkpoints do not depend on the cgroup version.
 boot plain --nocapture --test-threads=2 resources::v2:: resources::evictions:: resources::checkpoint:: resources::resized:: resources::clock::
-# Each field of an adjustment with each runtime, on both versions; on v1 updates of containers that are not ours too.
+# Each field of an adjustment with each runtime, on both versions; on v1 also updates of containers outside nri-runc.
 boot fields --nocapture resources::matrix::each
 boot v1 --nocapture resources::matrix::each resources::plain::updates
 boot systemd --nocapture --test-threads=2 resources::scopes:: resources::units:: resources::journaled:: resources::node_helper::
@@ -29,5 +29,5 @@ if [ -n "${UPDATE_GOLDEN:-}" ]; then
     cat target/vm/serial-fields.log target/vm/serial-v1.log >target/vm/fields.log
     NRI_RUNC_FIELDS=$PWD/target/vm/fields.log cargo test --locked --test node resources::matrix::page::
 fi
-# A case that is skipped in the guest is a failure (scripts/vm/boot.sh).
+# A skipped case in the guest is a failure (scripts/vm/boot.sh).
 echo "vm: nothing was skipped"

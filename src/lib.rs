@@ -11,7 +11,7 @@ pub(crate) mod admin;
 pub(crate) mod answers;
 /// runc's command line, read by a table.
 pub(crate) mod argv;
-/// The audit log: each change and its author, as lines.
+/// The audit log: a line for each change, with its author.
 pub(crate) mod audit;
 /// Resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;

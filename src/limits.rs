@@ -89,7 +89,7 @@ pub(crate) const LATER_ARG: usize = 4200;
 /// The document of an `exec` that plugins receive, in bytes: below the limits of a frame and of a plugin's request. A
 /// kernel accepts some 2 MiB of arguments and environment.
 pub(crate) const LATER_DOCUMENT: usize = 3 << 20;
-/// The latest execs of a container with plugins' changes that `explain` shows.
+/// Latest execs changed by plugins that `explain` shows for a container.
 pub(crate) const EXEC_CHANGES: usize = 20;
 
 /// Files read as a whole, in bytes; larger ones are refused. This one is for settings: the configuration, CDI files,
@@ -122,7 +122,7 @@ pub(crate) const TAKEOVER_PODS: usize = 16;
 pub(crate) const METRIC_NAMES: usize = 128;
 /// Unknown fields of one plugin that are logged, each once: random field numbers must not flood the log.
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
-/// Entries read from the list of plugins in the run directory, one a line: far more than can be connected.
+/// Entries read from the list of plugins in the run directory, one per line: far more than can be connected.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
 /// Notifications of the extension in flight to one plugin, each a task with its message; more are dropped and counted.
 /// A busy node's execs fill it in some seconds.
@@ -178,9 +178,9 @@ pub(crate) const UNADJUSTED: usize = 100;
 /// Containers with access to the plugin socket that `check` names; the others are counted. One mount in a template
 /// exposes the socket to every container.
 pub(crate) const EXPOSED: usize = 20;
-/// Failures that `status` shows, one a line: they fit a screen, and the log has the others.
+/// Failures that `status` shows, one per line: they fit a screen, and the log has the others.
 pub(crate) const FAILURES: usize = 20;
-/// Different unreadable items that `status` shows, one a line: they name an engine's files and errors, which may differ
+/// Different unreadable items that `status` shows, one per line: they name an engine's files and errors, which may differ
 /// each time.
 pub(crate) const MISSING: usize = 64;
 /// Contradicted identity claims that `status` shows, of all containers: tenants cause them, and each record has its

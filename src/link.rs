@@ -98,7 +98,7 @@ pub struct LaterProcess {
     pub args: Option<Vec<String>>,
     /// The user's ID, as a decimal number.
     pub uid: Option<String>,
-    /// The group's ID, likewise.
+    /// The group's ID, as a decimal number.
     pub gid: Option<String>,
     /// The user's name, where the document has one.
     pub username: Option<String>,
@@ -271,7 +271,7 @@ fn words(value: &[u8]) -> OsString {
 }
 
 impl WrapperRequest {
-    /// A variable of its sender.
+    /// Returns an environment variable of the sender.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }

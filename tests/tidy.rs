@@ -600,8 +600,8 @@ fn every_licence_is_one_that_may_be_shipped() {
     cargo.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
     let output = cargo.current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = told["packages"].as_array().unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
     assert!(packages.len() > 50, "{} packages", packages.len());
     for package in packages {
         let licence = package["license"].as_str().unwrap_or("none");

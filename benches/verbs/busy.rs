@@ -90,9 +90,9 @@ pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
         }
         rounds
     };
-    let quick = "`create` while a newcomer is told of 10,000 containers, wall time";
+    let quick = "`create` while a new plugin receives 10,000 containers, wall time";
     let slow = "the same, of a newcomer that thinks for 1.5 s about each part";
-    let beside = "nobody is told";
+    let beside = "no plugin connects";
     [
         time("create_during_synchronize", quick, beside, rounds(Duration::ZERO)),
         time("create_during_slow_synchronize", slow, beside, rounds(THINKS)),

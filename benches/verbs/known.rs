@@ -180,6 +180,6 @@ pub(crate) fn synchronize(go: &Path, dir: &Path) -> Ratio {
         let theirs = super::chain::synchronized(Command::new(go), dir, "theirs", MANY);
         rounds.push((ours, theirs));
     }
-    let what = "a newcomer is told of 10,000 containers";
+    let what = "a new plugin receives 10,000 containers";
     time("synchronize_10000", what, "the Go adaptation v0.12.5", rounds)
 }

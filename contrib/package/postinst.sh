@@ -1,6 +1,6 @@
 #!/bin/sh
-# After the files of nri-runc are in place. Debian: `configure` and the version before, if any; rpm: how
-# many versions are installed. No engine is registered, and no daemon is started.
+# Runs after the files of nri-runc are in place. Arguments: on Debian `configure` and the previous version, if
+# any; on rpm the number of installed versions. It registers no engine and starts no daemon.
 set -e
 nri_runc=/usr/bin/nri-runc
 

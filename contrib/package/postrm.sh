@@ -1,5 +1,5 @@
 #!/bin/sh
-# After the files of nri-runc are removed. Debian: `remove` or `purge`; rpm: no version is left (0).
+# Runs after the files of nri-runc are removed. Debian: `remove` or `purge`; rpm: no version is left (0).
 set -e
 
 case ${1:-} in

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Before the files of nri-runc are removed. Debian: `remove`; rpm: no version is left (0). An engine must
+# Runs before the files of nri-runc are removed. Debian: `remove`; rpm: no version is left (0). An engine must
 # not call an executable that is gone: registrations are undone first, and while containers use
 # nri-runc, nothing is removed.
 set -e
@@ -29,7 +29,7 @@ unregister() {
 
 # Everything that can refuse comes before anything is changed.
 unregister --dry-run
-# These containers were created through a registration made by hand, or by the program's path. The engine
+# These containers were created through a manual registration, or by the program's path. The engine
 # needs the program to delete them.
 if pods=$("$nri_runc" nri pods --json 2>/dev/null); then
     case $pods in

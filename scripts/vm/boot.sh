@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Boots target/vm/initrd, or the disk VM_DISK, without network or KVM, keeps nothing, prints what it says
-# over the serial line, and ends it after VM_MINUTES (10). Arguments: the guest's first process, `systemd`,
-# `v1` (a script, with those cgroups) or any other word (with cgroup v2), and the words for the cases. All
-# that is said is in target/vm/serial-PROCESS.log. VM_CLOCK=0.3 has the guest's clock run at that part of this
-# machine's: where others have the processors, nothing in it is late. Succeeds only if the guest says that all cases were run
-# and went well: one that was skipped proves nothing.
+# Boots target/vm/initrd, or the disk VM_DISK, without network or KVM, discards all writes, prints the serial
+# output, and stops the guest after VM_MINUTES (10). Arguments: the guest's first process, `systemd`, `v1` (a
+# script, with cgroup v1) or any other word (with cgroup v2), and the arguments for the cases. The output is
+# also in target/vm/serial-PROCESS.log. VM_CLOCK=0.3 slows the guest's clock to that fraction of this
+# machine's, so that no time-out expires while other processes use the CPUs. Succeeds only if the guest reports
+# that all cases ran and passed; a skipped case is a failure.
 set -eu
 cd "$(dirname "$0")/../.."
 vm=${VM_DIR:-$PWD/target/vm}
@@ -14,7 +14,7 @@ first=$1
 shift
 words=$(printf '%s,' "$@")
 serial=$vm/serial-$first.log
-# Debian 12's qemu leaves an address among the flags after CMPXCHG16B, by which kernels from 6.12 on panic.
+# Debian 12's qemu leaves an address among the flags after CMPXCHG16B; kernels from 6.12 on panic because of it.
 set -- -nodefaults -no-user-config -display none -no-reboot -machine pc -accel tcg,thread=multi -cpu max,cx16=off,la57=off \
     -smp 2 -serial stdio -device nvme,drive=disk,serial=vm
 options=

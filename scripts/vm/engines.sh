@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The tests of engines on cgroup v2, in a guest under qemu without KVM: Debian's kernel, this
+# Runs the engine tests on cgroup v2 in a guest under qemu without KVM: Debian's kernel, this
 # machine's shell and libraries, the engines of target/tools/newer with their folders of tools
-# (scripts/engines.sh makes them), and what is built here. `engines.sh NAME-VERSION...`, of Podman: a
-# quarter of an hour. With VM_FIRST=systemd that is the first process, and engines have the systemd
-# driver. VM_TESTS are the tests, without the engine's name before them (all); VM_WHY says why no others can be run:
-# without it the run is of some tests, and no row of the table of engines. All that the guest said is in
-# target/vm/serial-engines.log. VM_MINUTES bounds it (60).
+# (made by scripts/engines.sh), and the programs built here. `engines.sh NAME-VERSION...`; Podman takes
+# a quarter of an hour. With VM_FIRST=systemd, systemd is the first process, and engines use the systemd
+# driver. VM_TESTS selects tests, without the prefix of the engine (default: all). VM_WHY is the reason why the
+# others cannot run; without it, a run of selected tests adds no row to the table of engines. The guest's output
+# is in target/vm/serial-engines.log. VM_MINUTES limits the run (60).
 set -eu
 cd "$(dirname "$0")/../.."
 vm=${VM_DIR:-$PWD/target/vm}
@@ -15,8 +15,8 @@ built=$PWD/target/debug
 root=$vm/disk
 sh scripts/vm/packages.sh
 
-# A program at its own path, or where the second argument says, smaller without what only a
-# debugger reads, and its libraries by the loader's word.
+# Copies a program, without its debug information, to the same path or to the second argument, and
+# the libraries that ldd lists.
 put() {
     mkdir -p "$root$(dirname "${2:-$1}")"
     cp -L "$1" "$root${2:-$1}"
@@ -41,7 +41,7 @@ for folder in proc sys dev run root etc tmp var/lib var/tmp usr/bin usr/sbin usr
     mkdir -p "$root/$folder"
 done
 for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$root/$folder"; done
-# Tests put a file system of their own over /run: CRI-O's sockets are below.
+# Tests mount a file system over /run, which has CRI-O's sockets.
 ln -s ../run "$root/var/run"
 chmod 1777 "$root/tmp" "$root/var/tmp"
 cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
@@ -52,7 +52,7 @@ for program in sh cat cp ln ls mkdir mv rm touch chmod tar mount umount unshare 
     [ -n "$found" ] || { echo "vm: no $program here" >&2; exit 2; }
     put "$found"
 done
-# Debian's ldconfig is a script around it in some releases.
+# In some releases, Debian's ldconfig is a wrapper script.
 [ ! -e /usr/sbin/ldconfig.real ] || put /usr/sbin/ldconfig.real
 
 cargo build --locked --examples --bins 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
@@ -68,7 +68,7 @@ for runtime in "$tools"/newer/runc-* "$tools"/newer/crun-*; do
 done
 cargo test --locked --no-run --test engines 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
 cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")
-# Each word of VM_TESTS must match a test, or the row would claim more than was run. Tests that are left out are
+# Each word of VM_TESTS must match a test, or the row would claim tests that did not run. Tests that are left out are
 # listed.
 tests_of() { "$cases" --list "$1" --skip hooks:: 2>/dev/null | sed -n 's/: test$//p'; }
 for name in ${VM_TESTS:+"$@"}; do
@@ -79,7 +79,7 @@ for name in ${VM_TESTS:+"$@"}; do
     done
     tests_of "$engine" | grep -vxFf "$vm/chosen" | sed "s/^/vm: left out, ${VM_WHY:-not asked for}: /" || true
 done
-# Where cargo would put it: tests find their folder for what they build by that.
+# At cargo's path, from which tests derive the folder for their builds.
 put "$cases" /target/debug/deps/engines
 for program in "$tools"/bin/*; do libraries_of "$program"; done
 for package in bin busybox-static conmon containerd docker.io docker-cli podman runc crun libyajl2 lib; do
@@ -98,13 +98,13 @@ case ${VM_TESTS:-} in
     put "$PWD/target/tmp/10-trial" /guest/10-trial
     echo 'export NRI_RUNC_PACKAGED_PLUGIN=/guest/10-trial' >>"$root/variables" ;;
 esac
-# What a comparison with the engine's own NRI reads.
+# Read by the comparison with the engine's own NRI.
 mkdir -p "$root$PWD/docs"
 cp docs/compatibility.md "$root$PWD/docs/"
 cp scripts/vm/engines-init "$root/init"
 chmod 755 "$root/init"
 
-# systemd with its bus, at the paths of the units that the other guest has, and libraries of its version.
+# systemd with its bus and libraries of its version, at the paths that the other guest's units use.
 first=engines
 if [ "${VM_FIRST:-}" = systemd ]; then
     first=engines-systemd
@@ -115,7 +115,7 @@ if [ "${VM_FIRST:-}" = systemd ]; then
     put "$vm/root/bin/systemctl" /usr/bin/systemctl
     put "$vm/root/usr/bin/dbus-daemon" /guest/bin/dbus-daemon
     cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket scripts/vm/systemd/*.target "$root/etc/systemd/system/"
-    # As an engine's unit has it: systemd takes a controller away again that no unit wants, and kubelet wants all.
+    # As in an engine's unit: systemd disables controllers that no unit requests, and kubelet needs all of them.
     echo Delegate=yes >>"$root/etc/systemd/system/cases.service"
     cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
 fi

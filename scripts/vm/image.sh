@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# target/vm/initrd: a busybox root with runc, crun, systemd, the built nri-runc and the cases, each
-# with the libraries that it loads. Arguments: the program nri-runc, the program with the cases, and the
-# program that speaks to systemd for the pod of a DaemonSet.
+# Builds target/vm/initrd: a busybox root with runc, crun, systemd, the built nri-runc and the cases,
+# each with the libraries that it loads. Arguments: the programs of nri-runc, of the cases, and of the
+# helper that talks to systemd for a DaemonSet's pod.
 set -eu
 cd "$(dirname "$0")/../.."
 binary=$1 cases=$2 helper=$3
@@ -21,7 +21,7 @@ done
 cp scripts/vm/init "$dir/init"
 chmod 755 "$dir/init"
 
-# A program, smaller without what only a debugger reads, and its libraries by the loader's word.
+# Copies a program without its debug information, and the libraries that ldd lists.
 put() {
     cp -L "$1" "$2"
     strip "$2" 2>/dev/null || true
@@ -36,14 +36,14 @@ put() {
 put "$tools/busybox" "$dir/guest/bin/busybox"
 put "$tools/runc" "$dir/guest/bin/runc"
 put "$vm/root/usr/bin/crun" "$dir/guest/bin/crun"
-# The newer runcs that are built here.
+# The newer runc versions that were built here.
 for newer in "${tools%/bin}"/newer/runc-*; do
     [ -e "$newer/.done" ] || continue
     mkdir -p "$dir/guest/newer/${newer##*/}"
     put "$newer/runc" "$dir/guest/newer/${newer##*/}/runc"
 done
-# runc looks for CRIU in PATH, and CRIU asks the kernel about sockets and networks. In this order. runc
-# opens sockets of all kinds of netlink when it moves a network device.
+# runc looks for CRIU in PATH. The modules, in load order, are for CRIU, which queries the kernel about sockets
+# and networks, and for runc, which opens a socket of every netlink family when it moves a network device.
 put "$vm/root/usr/sbin/criu" "$dir/bin/criu"
 mkdir -p "$dir/modules"
 number=10

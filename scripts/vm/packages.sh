@@ -1,9 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun, CRIU, systemd.
-# Debian packages are downloaded and unpacked, never installed. Run again, it is quick. VM_KERNEL names another
-# suite whose kernel it is, such as bookworm-backports; VM_DIR another folder than target/vm, for a second guest
-# at the same time.
+# Provides what the guest needs and this machine may lack, in target/vm: a kernel, qemu, crun, CRIU, systemd.
+# Debian packages are downloaded and unpacked, never installed; a second run is quick. VM_KERNEL: the suite of the
+# kernel, such as bookworm-backports. VM_DIR: a folder other than target/vm, for a second guest at the same time.
 set -eu
 cd "$(dirname "$0")/../.."
 vm=${VM_DIR:-$PWD/target/vm}
@@ -12,10 +11,10 @@ root=$vm/root
 
 missing() { printf 'vm: not available: %s\n' "$*" >&2; exit 2; }
 
-# Packages that `apt-get install` would bring for one: those that are not on this machine.
+# Prints a package and its dependencies that are not installed on this machine.
 with_needs() { apt-get install -s --no-install-recommends "$1" 2>/dev/null | awk '/^Inst/{print $2}'; }
 
-# A folder of what was unpacked, made anew where a package has not arrived whole.
+# Downloads and unpacks packages; an interrupted download is repeated.
 get() {
     name=$1
     shift
@@ -30,7 +29,7 @@ get() {
     printf 'vm: unpacked %s\n' "$name"
 }
 
-# The kernel of another suite of Debian.
+# Unpacks the kernel of another Debian suite.
 kernel_of() {
     dir=$vm/kernel-$1
     [ ! -e "$dir/.done" ] || return 0
@@ -38,7 +37,7 @@ kernel_of() {
     open_suite "$1" "$dir" >>"$vm/apt.log" 2>&1 || missing "the suite $1; see $vm/apt.log"
     package=$(of_suite apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\).*/\1/p' | head -n 1)
     [ -n "$package" ] || missing "linux-image-cloud-amd64 of $1; see $vm/apt.log"
-    # From 7 on modules and the kernel itself are packages below it.
+    # From Linux 7 on, this package depends on packages with the modules and the kernel itself.
     parts=$(of_suite apt-cache depends "$package" | sed -n '/-base/d; s/.*Depends: \(linux-[^ ]*\)$/\1/p')
     # shellcheck disable=SC2086
     unpack_of_suite "$dir" "$package" $parts >>"$vm/apt.log" 2>&1 || missing "$package; see $vm/apt.log"
@@ -57,15 +56,15 @@ if [ -n "$wanted" ] ||
     kernel=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: //p' | head -n 1)
     [ -n "$kernel" ] || missing "Debian's package linux-image-cloud-amd64 (apt-get update?)"
     get kernel "$kernel"
-    # Its libraries too, unless they are here.
+    # With its libraries, unless they are installed here.
     needs=$(with_needs crun)
     # shellcheck disable=SC2086
     get crun ${needs:-crun}
-    # Python is for a tool beside it.
+    # Only an additional tool needs Python.
     needs=$(with_needs criu | grep -v python)
     # shellcheck disable=SC2086
     get criu ${needs:-criu}
-    # These even where they are installed: the guest's are of one version.
+    # Even if these are installed here: the guest's must be of one version.
     needs=$(for package in systemd dbus-daemon; do with_needs $package; done)
     needs=$(printf '%s\n' systemd libsystemd-shared dbus-daemon $needs | sort -u)
     # shellcheck disable=SC2086

@@ -50,7 +50,7 @@ pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Resu
     }
 }
 
-/// Hides the values of environment variables, also those of hooks.
+/// Hides the values of environment variables, including those of hooks.
 fn redact(explanation: &mut Explanation) {
     let Explanation::Container(container) = explanation else { return };
     for Dated(change) in &mut container.changes {
@@ -141,7 +141,7 @@ fn to_seconds(time: &str) -> String {
     time.split_once('.').map(|(seconds, _)| format!("{seconds}Z")).unwrap_or(time)
 }
 
-/// Formats a time in nanoseconds likewise.
+/// Formats a time in nanoseconds in the same way.
 fn time_of(at: i64) -> String {
     to_seconds(&rfc3339_nanos(at).unwrap_or_else(|| "-".to_owned()))
 }
@@ -232,7 +232,7 @@ fn time_of_plugin(call: &CallTime) -> String {
     format!("{} {}{notes}", printable(&call.plugin), milliseconds(took))
 }
 
-/// Adds the effects of rules and injections, one a line.
+/// Adds the effects of rules and injections, one per line.
 fn traces(container: &ContainerExplained, page: &mut String) {
     for Dated(RuleHit { event, plugin, field, rule, .. }) in &container.would_refuse {
         let [plugin, field, rule] = [plugin, field, rule].map(|text| printable(text));

@@ -28,7 +28,7 @@ named! {
         Wide => "wide",
         Json => "json",
         Yaml => "yaml",
-        /// Only names, one a line, in the form that other verbs accept.
+        /// Only names, one per line, in the form that other verbs accept.
         Name => "name",
         /// A test report for CI systems.
         Junit => "junit",

@@ -332,7 +332,8 @@ fn pid_of_next(config: &Config, was: Option<u32>) -> Result<u32> {
             Err(error) if Instant::now() > deadline => {
                 return Err(match error.daemon() {
                     DaemonSeen::Absent | DaemonSeen::Exited => {
-                        let what = format!("the next daemon has exited{}", words_of_next(config));
+                        let what =
+                            format!("the next daemon has exited{}", last_line_of_next(config));
                         Error::new(what).hint("see its log, and: nri-runc nri check")
                     }
                     DaemonSeen::Silent | DaemonSeen::Unknown => error,
@@ -378,7 +379,7 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
         // The daemon serves: another request re-executed it.
         Some(pid) if pid == before.pid => return error,
         Some(pid) => format!("another daemon runs, process {pid}"),
-        None => format!("no daemon runs{}", words_of_next(config)),
+        None => format!("no daemon runs{}", last_line_of_next(config)),
     };
     let path = before.program.as_ref().map(|program| program.path.to_string_lossy());
     let path = path.unwrap_or_default();
@@ -388,7 +389,7 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
 }
 
 /// Returns the last line that the latest daemon printed before it exited.
-fn words_of_next(config: &Config) -> String {
+fn last_line_of_next(config: &Config) -> String {
     last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
 }
 

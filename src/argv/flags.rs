@@ -102,7 +102,7 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("systemd-cgroup", "s", FlagMeaning::SystemdCgroup, KnownBy::All),
     word("cgroup-manager", "", FlagMeaning::CgroupManager, KnownBy::Crun),
     lone("debug", "", FlagMeaning::Passed, KnownBy::All),
-    // crun takes the next word here as well. Not `KnownBy::All`, because crun reads `--ro` as
+    // crun also takes the next word here. Not `KnownBy::All`, because crun reads `--ro` as
     // `--root`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
     // runc 1.4 removed it; containerd up to 1.6 can be configured to send it.

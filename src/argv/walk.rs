@@ -106,7 +106,7 @@ enum Step {
     Word,
     /// `--`.
     End,
-    /// Flags of a table, and the number of their words.
+    /// Listed flags, and the number of words that they take with their values.
     Flags { words: usize },
     /// An unlisted flag.
     Unknown { has_value: bool },

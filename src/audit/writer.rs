@@ -161,7 +161,7 @@ impl AuditLog {
         }
     }
 
-    /// Takes a failure that was not yet reported to `status`; there is one each time that writing
+    /// Takes the failure that `status` has not yet reported. A failure is recorded whenever writing
     /// starts to fail.
     pub(crate) fn new_failure(&self) -> Option<String> {
         self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -266,7 +266,7 @@ impl Writer {
             match orders.recv_timeout(RETRY) {
                 Ok(Order::Write(bytes, share)) => {
                     self.counts.queued_bytes.fetch_sub(bytes.len(), Relaxed);
-                    self.tell_of_lost();
+                    self.report_lost();
                     match self.write(&bytes, share) {
                         Written::Yes => self.note_written(share),
                         Written::No => self.counts.note_lost(),
@@ -277,17 +277,17 @@ impl Writer {
                     }
                 }
                 Ok(Order::Flush(done)) => {
-                    self.tell_of_lost();
+                    self.report_lost();
                     let _nobody_waits = done.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => self.tell_of_lost(),
-                Err(RecvTimeoutError::Disconnected) => return self.tell_of_lost(),
+                Err(RecvTimeoutError::Timeout) => self.report_lost(),
+                Err(RecvTimeoutError::Disconnected) => return self.report_lost(),
             }
         }
     }
 
     /// Writes a line with the number of lines that are missing here.
-    fn tell_of_lost(&mut self) {
+    fn report_lost(&mut self) {
         let lost = self.counts.untold.swap(0, Relaxed);
         if lost == 0 {
             return;

@@ -89,7 +89,7 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds the cgroups of the process `pid`; `told` is its runtime's record, by controller.
+    /// Finds the cgroups of the process `pid`; `recorded` is its runtime's record, by controller.
     ///
     /// # Errors
     /// Fails when the process is gone, or is not where its runtime put it.
@@ -97,7 +97,7 @@ impl Cgroups {
         host: &Host,
         mounts: &Mounts,
         pid: u32,
-        told: &BTreeMap<String, PathBuf>,
+        recorded: &BTreeMap<String, PathBuf>,
     ) -> Result<Self> {
         let path = host.path(format!("/proc/{pid}/cgroup"));
         let text = files::read(&path, limits::KERNEL_FILE);
@@ -115,11 +115,15 @@ impl Cgroups {
                 let Some((root, at)) = mounts.mounts.get(controller) else { continue };
                 let Some(below) = below(Path::new(path), root) else { continue };
                 let found = at.join(below);
-                let dir = match told.get(controller) {
-                    Some(told) if found.starts_with(told) && told.starts_with(at) => told.clone(),
-                    Some(told) => {
-                        let (found, told) = (found.display(), told.display());
-                        return Err(Error::new(format!("its process is in {found}, not {told}")));
+                let dir = match recorded.get(controller) {
+                    Some(recorded) if found.starts_with(recorded) && recorded.starts_with(at) => {
+                        recorded.clone()
+                    }
+                    Some(recorded) => {
+                        let (found, recorded) = (found.display(), recorded.display());
+                        return Err(Error::new(format!(
+                            "its process is in {found}, not {recorded}"
+                        )));
                     }
                     None => found,
                 };

@@ -160,7 +160,7 @@ impl ChainedPlugin {
     }
 }
 
-/// The process in place of its container's, in the form of CreateContainer.
+/// The process in place of its container's, as CreateContainer describes it.
 fn creation_of(request: &ExecContainerRequest) -> Creation {
     let process = request.process.get_or_default();
     let container = api::Container {

@@ -133,7 +133,7 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, in the form of [`settings`]. `[plugin."*"]` may give a plugin's key another default.
+/// The default, formatted like [`settings`]. `[plugin."*"]` may give a plugin's key another default.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;

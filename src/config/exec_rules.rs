@@ -13,7 +13,7 @@ use super::settings::Config;
 use super::spelling::distance_to_key;
 use super::tables::{ListKey, ListedSection, list_keys};
 
-/// Wrong letters up to which a word counts as the list's misspelled name.
+/// Maximum edit distance at which a word counts as the list's misspelled name.
 const MISSPELLED_LETTERS: usize = 3;
 
 /// One `[[exec_rule]]` as written.

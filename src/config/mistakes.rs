@@ -16,9 +16,9 @@ const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
 /// Keys that protect only in those sections.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
-/// Wrong letters up to which a key counts as a misspelled one of a protecting section.
+/// Maximum edit distance at which a key counts as a misspelled key of a protecting section.
 const TYPO_LETTERS: usize = 4;
-/// Likewise for a key that names a runtime: the word is short.
+/// Maximum edit distance for keys that name a runtime: less, because they are short.
 const RUNTIME_TYPO_LETTERS: usize = 2;
 
 /// The consequence of an invalid value of a key.

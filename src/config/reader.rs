@@ -178,7 +178,7 @@ impl Reader<'_> {
     }
 }
 
-/// The list of tables that a word may be a misspelling of.
+/// The list of tables whose name the word may be, perhaps misspelled.
 fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     let list = lists::named(lists::nearest_list(word))?;
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)

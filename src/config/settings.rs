@@ -177,9 +177,9 @@ pub struct Config {
     pub plugins: BTreeMap<String, PluginSection>,
     /// In the order in which they apply.
     pub rules: Vec<RuleSection>,
-    /// Likewise.
+    /// In the order in which they apply.
     pub exec_rules: Vec<ExecRuleSection>,
-    /// Likewise.
+    /// In the order in which they apply.
     pub promises: Vec<PromiseSection>,
     pub injections: Vec<InjectionSection>,
     pub section_names: SectionNames,

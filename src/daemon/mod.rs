@@ -139,7 +139,7 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     if let Err(error) = become_independent(&host, start) {
         crate::log::start(&loaded.config, start.is_foreground());
         warn!("not started: {error}");
-        say_to_starter(start, format!("E{error}").as_bytes());
+        write_to_starter(start, format!("E{error}").as_bytes());
         return Err(error);
     }
     host.point(Point::DaemonStart)?;
@@ -153,7 +153,7 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
         None => other::refuse_beside(&loaded).and_then(|()| Beginning::new(&loaded.config)),
     };
     let mut beginning =
-        begun.inspect_err(|error| say_to_starter(start, format!("E{error}").as_bytes()))?;
+        begun.inspect_err(|error| write_to_starter(start, format!("E{error}").as_bytes()))?;
     beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
     let runtime = event_loop()?;
@@ -300,12 +300,12 @@ async fn begin(daemon: &Rc<Daemon>) {
 
 /// Reports that the daemon is ready: to the wrapper that started it, and to systemd.
 fn announce(start: &Start) {
-    say_to_starter(start, b"R");
+    write_to_starter(start, b"R");
     service_manager::report_ready();
 }
 
 /// Writes one message to the wrapper that started this daemon and waits for it.
-fn say_to_starter(start: &Start, word: &[u8]) {
+fn write_to_starter(start: &Start, word: &[u8]) {
     let Some(fd) = start.ready_fd else { return };
     let written = std::fs::OpenOptions::new()
         .write(true)

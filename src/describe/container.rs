@@ -9,27 +9,27 @@ use super::view::{Rdt, Shown, Spec};
 
 /// Describes a container.
 pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
-    let told = &facts.container;
-    let annotations = spec.annotations.iter().chain(&told.annotations);
+    let given = &facts.container;
+    let annotations = spec.annotations.iter().chain(&given.annotations);
     let resources = api::LinuxResources {
-        rdt_class: told.rdt_class.shown(),
-        blockio_class: told.blockio_class.shown(),
+        rdt_class: given.rdt_class.shown(),
+        blockio_class: given.blockio_class.shown(),
         ..Default::default()
     };
     let linux = api::LinuxContainer {
         resources: Some(resources).into(),
-        seccomp_profile: told.seccomp.as_ref().map(seccomp_profile).into(),
+        seccomp_profile: given.seccomp.as_ref().map(seccomp_profile).into(),
         ..Default::default()
     };
     let of_engine = api::Container {
-        id: told.id.clone(),
+        id: given.id.clone(),
         pod_sandbox_id: facts.pod.id.clone(),
-        name: told.name.clone(),
-        labels: told.labels.clone().into_iter().collect(),
+        name: given.name.clone(),
+        labels: given.labels.clone().into_iter().collect(),
         annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
         linux: Some(linux).into(),
-        CDI_devices: told.cdi_devices.iter().map(|name| cdi_device(name)).collect(),
-        image: told.image.as_ref().map(image).into(),
+        CDI_devices: given.cdi_devices.iter().map(|name| cdi_device(name)).collect(),
+        image: given.image.as_ref().map(image).into(),
         ..Default::default()
     };
     in_document(of_engine, spec)

@@ -11,38 +11,38 @@ use super::view::{Shown, Spec};
 /// Describes a pod; `own` is the document of the current container (the infrastructure container or
 /// a member).
 pub fn pod(facts: &Facts, own: &Spec) -> api::PodSandbox {
-    let told = &facts.pod;
+    let known = &facts.pod;
     // An invalid document of the sandbox only makes the pod's description less complete.
-    let read = match &told.document {
+    let read = match &known.document {
         PodDocument::Sandbox(bytes) => Spec::parse(bytes).ok(),
         PodDocument::Own | PodDocument::Unknown => None,
     };
-    let spec = read.as_ref().or((told.document == PodDocument::Own).then_some(own));
+    let spec = read.as_ref().or((known.document == PodDocument::Own).then_some(own));
     api::PodSandbox {
-        id: told.id.clone(),
-        name: told.name.clone(),
-        uid: told.uid.clone(),
-        namespace: told.namespace.clone(),
-        labels: told.labels.clone().into_iter().collect(),
-        annotations: told.annotations.clone().into_iter().collect(),
-        runtime_handler: told.runtime_handler.clone(),
+        id: known.id.clone(),
+        name: known.name.clone(),
+        uid: known.uid.clone(),
+        namespace: known.namespace.clone(),
+        labels: known.labels.clone().into_iter().collect(),
+        annotations: known.annotations.clone().into_iter().collect(),
+        runtime_handler: known.runtime_handler.clone(),
         linux: Some(linux(facts, spec, own)).into(),
-        pid: told.pid,
-        ips: told.ips.clone(),
+        pid: known.pid,
+        ips: known.ips.clone(),
         special_fields: Default::default(),
     }
 }
 
 /// NRI: containerd and CRI-O always send this part with its resources, and plugins rely on it.
 fn linux(facts: &Facts, spec: Option<&Spec>, own: &Spec) -> api::LinuxPodSandbox {
-    let told = &facts.pod;
+    let known = &facts.pod;
     let cgroups_path = spec.map(|spec| spec.linux.cgroups_path.clone()).unwrap_or_default();
     // A member's cgroup is a sibling of the infrastructure container's.
     let beside = spec.unwrap_or(own).linux.cgroups_path.as_str();
-    let parent = told.cgroup_parent.clone();
+    let parent = known.cgroup_parent.clone();
     api::LinuxPodSandbox {
-        pod_overhead: told.overhead.as_ref().map(from_cri).into(),
-        pod_resources: told.resources.as_ref().map(from_cri).into(),
+        pod_overhead: known.overhead.as_ref().map(from_cri).into(),
+        pod_resources: known.resources.as_ref().map(from_cri).into(),
         cgroup_parent: parent.unwrap_or_else(|| cgroup_parent(beside)),
         cgroups_path,
         namespaces: spec.map(|spec| spec.linux.namespaces.shown()).unwrap_or_default(),

@@ -146,9 +146,9 @@ mod tests {
             ("memory.limit_in_bytes", "67108864"),
         ];
         for (texts, shares) in [(&v1[..], 512), (&V2[..], 500)] {
-            let told = resized(&api::PodSandbox::default(), &none, &limits(texts)).unwrap();
-            assert_eq!((told.cpu.quota.value, told.cpu.period.value), (20_000, 100_000));
-            assert_eq!((told.cpu.shares.value, told.memory.limit.value), (shares, 67_108_864));
+            let update = resized(&api::PodSandbox::default(), &none, &limits(texts)).unwrap();
+            assert_eq!((update.cpu.quota.value, update.cpu.period.value), (20_000, 100_000));
+            assert_eq!((update.cpu.shares.value, update.memory.limit.value), (shares, 67_108_864));
         }
     }
 
@@ -156,19 +156,21 @@ mod tests {
     fn a_pod_with_unknown_resources_gets_all_of_them() {
         let mut now = limits(&V2);
         now.insert("memory.max".to_owned(), "134217728".to_owned());
-        let told = resized(&api::PodSandbox::default(), &limits(&V2), &now).unwrap();
-        assert_eq!((told.cpu.quota.value, told.memory.limit.value), (20_000, 134_217_728));
+        let update = resized(&api::PodSandbox::default(), &limits(&V2), &now).unwrap();
+        assert_eq!((update.cpu.quota.value, update.memory.limit.value), (20_000, 134_217_728));
     }
 
     #[test]
     fn a_limit_that_was_removed_is_absent() {
         let now = [("cpu.max", "max 100000"), ("cpu.weight", "20"), ("memory.max", "max")];
-        let told = resized(&pod(2, 5), &limits(&V2), &limits(&now)).unwrap();
-        assert!(told.memory.is_none() && told.cpu.quota.is_none() && told.cpu.period.is_none());
+        let update = resized(&pod(2, 5), &limits(&V2), &limits(&now)).unwrap();
+        assert!(
+            update.memory.is_none() && update.cpu.quota.is_none() && update.cpu.period.is_none()
+        );
         let before = [("cpu.cfs_quota_us", "1000"), ("memory.limit_in_bytes", "4096")];
         let now = [("cpu.cfs_quota_us", "-1"), ("memory.limit_in_bytes", "9223372036854771712")];
-        let told = resized(&api::PodSandbox::default(), &limits(&before), &limits(&now)).unwrap();
-        assert!(told.memory.is_none() && told.cpu.is_none());
+        let update = resized(&api::PodSandbox::default(), &limits(&before), &limits(&now)).unwrap();
+        assert!(update.memory.is_none() && update.cpu.is_none());
     }
 
     #[test]
@@ -178,19 +180,19 @@ mod tests {
         overhead.cpu.mut_or_insert_default().quota = Some(5000_i64.into()).into();
         overhead.cpu.mut_or_insert_default().shares = Some(100_u64.into()).into();
         overhead.memory.mut_or_insert_default().limit = Some((1_i64 << 20).into()).into();
-        let told = resized(&pod, &PodLimits::new(), &limits(&V2)).unwrap();
-        assert_eq!((told.cpu.quota.value, told.cpu.shares.value), (15_000, 400));
-        assert_eq!(told.memory.limit.value, 63 << 20);
+        let update = resized(&pod, &PodLimits::new(), &limits(&V2)).unwrap();
+        assert_eq!((update.cpu.quota.value, update.cpu.shares.value), (15_000, 400));
+        assert_eq!(update.memory.limit.value, 63 << 20);
         let small = [("cpu.max", "4000 100000"), ("cpu.weight", "1"), ("memory.max", "4096")];
-        let told = resized(&pod, &PodLimits::new(), &limits(&small)).unwrap();
-        assert_eq!((told.cpu.quota.value, told.cpu.shares.value), (4000, 2));
-        assert_eq!(told.memory.limit.value, 4096);
+        let update = resized(&pod, &PodLimits::new(), &limits(&small)).unwrap();
+        assert_eq!((update.cpu.quota.value, update.cpu.shares.value), (4000, 2));
+        assert_eq!(update.memory.limit.value, 4096);
     }
 
     #[test]
-    fn garbage_is_not_a_limit() {
+    fn an_unparsable_file_is_not_a_limit() {
         let odd = [("cpu.max", "many"), ("cpu.weight", "0"), ("memory.max", "-5")];
-        let told = resized(&pod(2, 5), &limits(&V2), &limits(&odd)).unwrap();
-        assert_eq!(told, api::LinuxResources::default());
+        let update = resized(&pod(2, 5), &limits(&V2), &limits(&odd)).unwrap();
+        assert_eq!(update, api::LinuxResources::default());
     }
 }

@@ -81,7 +81,7 @@ fn rule(value: &Value) -> Option<api::LinuxDeviceCgroup> {
     })
 }
 
-/// The CRI's name of each scalar that CRI has.
+/// The CRI's name of each scalar that the CRI defines.
 const CRI_NAMES: [(&str, NriField); 7] = [
     ("cpu_shares", NriField::CPUShares),
     ("cpu_quota", NriField::CPUQuota),

@@ -245,7 +245,7 @@ impl<'c> Judge<'c> {
         Ok(merged.finish())
     }
 
-    /// The injections for the container; those in audit mode, and impossible ones, are recorded.
+    /// Returns the injections for the container; records those in audit mode and those that cannot be applied.
     fn injected(
         &self,
         creation: &JudgedCreation,

@@ -50,7 +50,7 @@ pub(crate) struct Decision {
     pub(super) after: Option<String>,
 }
 
-/// One decision, by two configurations.
+/// A decision that differs between two configurations.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct ChangedDecision {

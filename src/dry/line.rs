@@ -133,7 +133,7 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
     };
     let odd = object.keys().find(|key| *key != kind && !may(key) && *key != "id" && *key != "at");
     if let Some(odd) = odd {
-        return Err(format!("{odd} does not go with {kind}"));
+        return Err(format!("{odd} cannot be used with {kind}"));
     }
     let value = &object[kind];
     match kind {

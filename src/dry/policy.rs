@@ -48,7 +48,7 @@ pub(crate) fn policy(
 /// The clause about a plugin that no rule and no section restricts.
 pub(super) const UNRESTRICTED: &str = "may set everything";
 
-/// Describes what rules leave a plugin, as a clause.
+/// Describes, as a clause, what a plugin may still do under the rules.
 pub(crate) fn effect(rights: &PluginRights) -> String {
     if rights.hidden {
         return "receives nothing about this pod".to_owned();

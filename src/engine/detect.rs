@@ -111,8 +111,8 @@ pub fn detect(call: &CallerInfo<'_>, document: &Document<'_>) -> DetectedEngine 
     let evidence = vec![first];
     let mut engine = DetectedEngine { kind, evidence, contradictions: Vec::new(), is_proven: true };
     match kind {
-        EngineKind::Containerd => tell_clients_apart(&mut engine, call, document),
-        EngineKind::Crio | EngineKind::Podman => tell_storages_apart(&mut engine, call, document),
+        EngineKind::Containerd => distinguish_clients(&mut engine, call, document),
+        EngineKind::Crio | EngineKind::Podman => distinguish_storages(&mut engine, call, document),
         EngineKind::ContainerdCri
         | EngineKind::Nerdctl
         | EngineKind::Docker
@@ -176,7 +176,11 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
 
 /// Distinguishes containerd's clients, which share processes and paths. The CRI plugin writes its
 /// annotations after the pod's, and only in its namespace; so does nerdctl.
-fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) {
+fn distinguish_clients(
+    engine: &mut DetectedEngine,
+    call: &CallerInfo<'_>,
+    document: &Document<'_>,
+) {
     let has = |key: &str| document.annotations.contains_key(key);
     if has(cri::TYPE) && containerd::namespace(call.bundle) == Some(containerd::CRI_NAMESPACE) {
         engine.note("bundle in the namespace k8s.io".to_owned());
@@ -191,7 +195,7 @@ fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, docume
 /// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by conmon's
 /// arguments, else by the cgroup, whose last part tenants cannot write. A pod's author can write
 /// `io.container.manager`.
-fn tell_storages_apart(
+fn distinguish_storages(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,
     document: &Document<'_>,

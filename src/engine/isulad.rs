@@ -10,7 +10,7 @@ pub(super) const CGROUP_DIR: &str = "cgroup.dir";
 /// Written on sandboxes.
 pub(super) const ATTEMPT: &str = "io.kubernetes.cri.sandbox-attempt";
 
-/// iSulad's keys among the pod's annotations; its NRI shows only those of the request.
+/// Prefixes of annotations that iSulad adds to a pod. Its own NRI sends only the annotations of the request.
 const OWN: [&str; 10] = [
     "cri.sandbox.isulad.checkpoint",
     "io.kubernetes.cri.",

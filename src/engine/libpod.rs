@@ -81,7 +81,7 @@ impl<'b> Rows<'b> {
     /// Returns the exit code of a container that Podman knows to have exited.
     fn exit_code(self, id: &str) -> Option<i32> {
         let state = self.json("ContainerState", 3, &["ctr", id, "state"])?;
-        // Podman leaves zero out, and has -1 where it does not know the code.
+        // Podman omits zero, and writes -1 for an unknown code.
         let code = state["exitCode"].as_i64().unwrap_or_default();
         (state["exited"] == true && code >= 0).then(|| code.try_into().ok()).flatten()
     }

@@ -415,7 +415,7 @@ fn text(value: &Value, pointer: &str) -> Option<String> {
     value.pointer(pointer)?.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned)
 }
 
-/// A digest with its algorithm, in the form of images'.
+/// A digest with its algorithm, written as in image names.
 fn digest(hex: &str) -> String {
     match hex {
         "" => String::new(),

@@ -45,7 +45,7 @@ impl<'b> BoltDatabase<'b> {
     /// Reads the newer of the two descriptions that is valid.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
-        // The second description is one page further, but only the descriptions contain the page
+        // The second meta page follows the first one, but only the meta pages contain the page
         // size.
         let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
         let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
@@ -144,7 +144,7 @@ fn bucket(value: &[u8]) -> Option<Value<'_>> {
     }
 }
 
-/// Transaction, page size and root of the description in the page that begins at `at`.
+/// Reads a meta page at `at`: its transaction ID, page size and root page; `None` if it is invalid.
 fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
     let meta = bytes.get(at.checked_add(HEADER)?..)?.get(..64)?;
     let (said, sum) = (meta.get(..56)?, number(meta, 56, 8)?);
@@ -189,7 +189,7 @@ mod tests {
 
     /// A branch whose children are all the same leaf, both with the maximum number of entries.
     #[test]
-    fn a_forged_tree_that_repeats_a_page_is_abandoned_soon() {
+    fn a_forged_tree_that_repeats_a_page_is_given_up_early() {
         let page = |kind: u16, element: [u8; ELEMENT]| {
             let mut page = vec![0; HEADER];
             page[8..10].copy_from_slice(&kind.to_le_bytes());

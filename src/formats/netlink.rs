@@ -19,7 +19,7 @@ const ALIGNED: usize = 4;
 const ATTRIBUTE_ADDRESS: u16 = 1;
 const ATTRIBUTE_LOCAL: u16 = 2;
 
-/// Another host has this address as well, so the kernel does not use it.
+/// Another host also has this address, so the kernel does not use it.
 const DUPLICATE: u8 = 0x08;
 /// Addresses of this scope and above (link, host) are not reachable from other hosts.
 const LINK_SCOPE: u8 = 253;

@@ -33,7 +33,7 @@ pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<WireField<'_
     })
 }
 
-/// The value of the last field of that number; empty without one.
+/// Returns the value of the last field with this number, or an empty value.
 ///
 /// # Errors
 /// Fails on a malformed message.

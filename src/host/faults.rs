@@ -27,9 +27,9 @@ pub(super) enum Faults {
     /// Nothing.
     #[default]
     None,
-    /// A fault at one point, each time.
+    /// This fault, each time the point is reached.
     At(String, Fault),
-    /// The fault in this file, once.
+    /// The fault that this file contains, once.
     File(PathBuf),
 }
 

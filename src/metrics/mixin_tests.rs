@@ -60,7 +60,7 @@ fn exposition() -> String {
     })
 }
 
-/// The labels of each row's name.
+/// The labels of each metric, by name.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
     let mut known = BTreeMap::<String, BTreeSet<String>>::new();
     let page = exposition();

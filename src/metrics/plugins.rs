@@ -38,9 +38,9 @@ pub(crate) struct PluginMetrics {
     connections: Rows<2, Counter>,
     /// Unbounded, because the operator writes the few names of rules.
     rules: Rows<2, Counter>,
-    /// Likewise for injections.
+    /// Unbounded for the same reason.
     injections: Rows<2, Counter>,
-    /// Likewise for promises.
+    /// Unbounded for the same reason.
     promises: Rows<2, Counter>,
     takeovers: Rows<2, Counter>,
     /// The plugins with rows, each with the time of its last count.
@@ -120,7 +120,7 @@ impl PluginMetrics {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the name under which a plugin is counted; a new one gets a row below the limit.
+    /// Returns the name under which a plugin is counted. A new plugin gets its own row unless the limit is reached.
     fn named(&self, plugin: &str) -> Cow<'static, str> {
         let mut names = self.names();
         if let Some(last) = names.get_mut(plugin) {
@@ -212,7 +212,7 @@ impl PluginMetrics {
         self.promises.get_or_create(&labels).inc();
     }
 
-    /// Counts a connection of a connected plugin's identity: its takeover `completed`, `failed`, or was `refused`.
+    /// Counts a takeover (a new connection with a connected plugin's identity): `completed`, `failed` or `refused`.
     pub(crate) fn count_takeover(&self, plugin: &str, result: &'static str) {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }

@@ -107,14 +107,14 @@ fn quantile(counts: &BTreeMap<u8, u32>, percent: u64) -> Option<Duration> {
     found.map(|(step, _)| time_of(*step))
 }
 
-/// The step of a time, from a microsecond on.
+/// Returns the step of a duration; the first step is a microsecond.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
 fn step_of(took: Duration) -> u8 {
     let micros = took.as_secs_f64() * 1e6;
     (micros.max(1.0).log2() * STEPS).ceil().min(f64::from(u8::MAX)) as u8
 }
 
-/// The longest time of a step.
+/// Returns the longest duration of a step.
 fn time_of(step: u8) -> Duration {
     Duration::from_secs_f64((f64::from(step) / STEPS).exp2() / 1e6)
 }

@@ -352,7 +352,7 @@ impl Plugin {
         self.takes_all
     }
 
-    /// The number of reply frames received; late replies count as well.
+    /// The number of reply frames received, including late replies.
     pub fn frames_received(&self) -> usize {
         self.trunk.frames_received()
     }

@@ -43,7 +43,7 @@ pub struct EncodedSnapshot {
     pub containers: Vec<Encoded>,
 }
 
-/// Tags of the fields of a SynchronizeRequest; the last with its value.
+/// Tags of the fields of a SynchronizeRequest; the last one is followed by its value, true.
 const PODS: u8 = 1 << 3 | 2;
 const CONTAINERS: u8 = 2 << 3 | 2;
 const MORE: [u8; 2] = [3 << 3, 1];

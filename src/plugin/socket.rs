@@ -271,7 +271,7 @@ fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, N
     match dial(path) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
         Err(Errno::ECONNREFUSED) => {
-            // The kernel returns this for plain files as well.
+            // The kernel also returns this for plain files.
             let meta = std::fs::metadata(path);
             if meta.is_ok_and(|meta| meta.file_type().is_socket()) {
                 return Ok(before);

@@ -31,7 +31,7 @@ pub struct RuledPod {
     pub namespace: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether it may have other labels: the pod has no record.
+    /// Whether the labels may be incomplete, because the pod has no record.
     pub lacks_labels: bool,
     /// The engine's name.
     pub engine: String,

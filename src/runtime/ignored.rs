@@ -10,7 +10,7 @@
 pub(crate) enum IgnoredAt {
     /// Only in a running container.
     Update,
-    /// At the creation as well.
+    /// Also when the container is created.
     Always,
 }
 

@@ -13,7 +13,7 @@ use crate::limits;
 /// The folder of the host's device nodes.
 pub(crate) const DEV: &str = "/dev";
 
-/// Whether it is a block device, and a device node's major and minor number.
+/// A device number: whether it is a block device, and its major and minor number.
 type Number = (bool, u64, u64);
 
 /// The host paths of nodes with the number of one of these devices.

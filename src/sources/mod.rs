@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_costs_each_engine_the_deadline_once() {
+    fn a_hanging_disk_delays_each_engine_by_one_deadline() {
         let temp = tempfile::tempdir().unwrap();
         for dir in ["run", "srv"] {
             std::fs::create_dir(temp.path().join(dir)).unwrap();

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(parents(&[(9, 7), (7, 5)]), [b"conmon -n k8s_a".to_vec(), b"crio".to_vec()]);
         assert_eq!(parents(&[(9, 1)]), [b"", b""], "9 has another parent by now");
         let nobody: [Vec<Vec<u8>>; 2] = Default::default();
-        assert_eq!(callers(&host, 9, 8).unwrap(), nobody, "nobody has this number");
+        assert_eq!(callers(&host, 9, 8).unwrap(), nobody, "no process has this PID");
     }
 
     #[test]

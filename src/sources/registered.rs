@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn our_handlers_are_known_by_name_or_as_the_default() {
+    fn handlers_are_recognized_by_name_or_as_the_default() {
         let named = r#"{"name": "nri-runc", "default": false, "binary": "/b"}"#;
         let default = r#"{"name": "nri", "default": true, "binary": "/c"}"#;
         let (_temp, host) = host(&[("crio.json", named), ("docker.json", default)]);

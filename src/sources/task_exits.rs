@@ -57,8 +57,8 @@ pub(crate) async fn follow_task_exits(
     }
 }
 
-/// Reads an `Envelope`: event 4 (an `Any`: value 2). `TaskExit`: container_id 1, id 2, pid 3, exit_status 4. `None`
-/// for the process of an `exec`, whose `id` differs from the container's.
+/// Reads a `TaskExit` (fields: 1 container_id, 2 id, 3 pid, 4 exit_status) from an `Envelope`, whose field 4 is an
+/// `Any` with the value in field 2. `None` for the process of an `exec`, whose `id` differs from the container's.
 ///
 /// # Errors
 /// Fails if the bytes are not such a message.

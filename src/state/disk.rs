@@ -652,7 +652,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_that_could_not_be_rewritten_is_not_reported_kept() {
+    fn a_record_that_cannot_be_rewritten_is_not_reported_as_kept() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("state");
         let (mut store, _) = Store::open(&dir, "boot").unwrap();

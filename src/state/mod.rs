@@ -104,7 +104,7 @@ pub struct Container {
     /// Its pod's name, for `explain`: the pod's record may be removed earlier.
     #[serde(default)]
     pub pod_name: String,
-    /// Its pod's namespace, likewise.
+    /// Its pod's namespace, for the same reason.
     #[serde(default)]
     pub pod_namespace: String,
     /// Its name in the pod.
@@ -123,10 +123,10 @@ pub struct Container {
     /// When the runtime created it: Unix time in nanoseconds, 0 before.
     #[serde(default)]
     pub created_at: i64,
-    /// When its process was started, likewise.
+    /// When its process was started: Unix time in nanoseconds, 0 if never.
     #[serde(default)]
     pub started_at: i64,
-    /// When its process exited, likewise.
+    /// When its process exited: Unix time in nanoseconds, 0 if not.
     #[serde(default)]
     pub finished_at: i64,
     /// The exit code, if known.
@@ -274,8 +274,8 @@ impl Container {
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
-            // An earlier version records only the inode: a file written to since the container's creation has been
-            // edited.
+            // An earlier version recorded only the inode, so a file that was written to after the container's creation
+            // counts as edited.
             let is_older = self.created_at == 0 || there.modified <= self.created_at;
             return patched.inode == there.inode && is_older;
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Event and field of the change by which `explain` shows an eviction.
+/// Name of the event and of the field under which `explain` shows an eviction.
 pub(crate) const EVICTION: &str = "eviction";
 
 /// One change that a plugin made, as `explain` shows it.
@@ -75,7 +75,7 @@ pub struct WouldInject {
     pub at: i64,
     /// `inject:NAME`.
     pub plugin: String,
-    /// The field, in the form of the owner table.
+    /// The field, as the owner table names it.
     pub field: String,
 }
 
@@ -84,7 +84,7 @@ pub struct WouldInject {
 pub struct GaveWay {
     /// `inject:NAME`.
     pub plugin: String,
-    /// The field, in the form of the owner table.
+    /// The field, as the owner table names it.
     pub field: String,
     /// The owner of that value; empty if it is the container's.
     pub to: String,
@@ -143,7 +143,7 @@ impl Promise {
 /// container: another wrapper changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedMember {
-    /// Its path, in the form of plugins' changes.
+    /// Its path, as in plugins' changes.
     pub field: String,
     /// The change: `added`, `changed` or `removed`.
     pub change: String,
@@ -165,7 +165,7 @@ pub struct PendingUpdate {
     pub part: Map<String, Value>,
     /// The block I/O class that set them, by name; empty for none.
     pub blockio_class: Option<String>,
-    /// The RDT class, likewise.
+    /// The RDT class that set them, by name; empty for none.
     pub rdt_class: Option<String>,
     /// Field to plugin.
     pub owners: BTreeMap<String, String>,

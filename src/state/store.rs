@@ -18,7 +18,7 @@ use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
-/// Failed writes in a row after which the remaining records are not tried now.
+/// Failed writes after which a retry leaves the remaining records for the next one.
 const REFUSALS: usize = 8;
 
 /// All pods and containers, in memory and on disk.
@@ -38,7 +38,7 @@ pub struct Store {
     incarnations: u64,
     /// Containers whose record could not be written.
     unwritten: BTreeSet<ContainerKey>,
-    /// Pods, likewise.
+    /// Pods whose record could not be written.
     unwritten_pods: BTreeSet<String>,
     is_stamped: bool,
 }
@@ -314,7 +314,7 @@ impl Store {
     }
 
     /// Changes a record without writing it: for values that a crash may lose because their request is lost too. The
-    /// next [`Store::change`] writes it as well.
+    /// next [`Store::change`] also writes it.
     pub fn change_in_memory(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_containers_have_a_bound_in_bytes() {
+    fn the_size_of_removed_containers_is_limited() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         ["a", "b", "c"].into_iter().for_each(|id| store.remember(container(id)));
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_pods_have_a_bound_in_bytes() {
+    fn the_size_of_removed_pods_is_limited() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let megabyte = 1 << 20;

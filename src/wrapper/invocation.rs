@@ -48,7 +48,7 @@ impl<'a> Invocation<'a> {
 
     /// Returns the command line for the daemon. That of an `exec` ends with the container's ID: the
     /// request describes the process separately, shortened unless plugins receive it in full.
-    pub(super) fn told_argv(&self) -> &[OsString] {
+    pub(super) fn request_argv(&self) -> &[OsString] {
         let later = self.later.as_ref().filter(|_| !self.shows_process);
         let end = later.and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
         self.argv.get(..end).unwrap_or(self.argv)

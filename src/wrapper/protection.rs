@@ -26,7 +26,7 @@ use crate::sources::{Sources, callers, device_paths};
 use super::invocation::BundleDocument;
 use super::refusal::{self, ContainerNames};
 
-/// Time limit for all of the engine's files and records.
+/// Time limit for reading the engine's files and records.
 const ENGINE_FILES_WAIT: Duration = Duration::from_secs(2);
 
 /// Refuses the container of `question` if protections are configured, unless its pod is exempt, and

@@ -215,7 +215,7 @@ pub(super) fn build_question(
     WrapperRequest {
         protocol: link_protocol(invocation.config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        argv: invocation.told_argv().to_vec(),
+        argv: invocation.request_argv().to_vec(),
         cwd: std::env::current_dir().map(OsString::from).unwrap_or_default(),
         parent_pid: nix::unistd::getppid().as_raw().cast_unsigned(),
         pid: std::process::id(),

@@ -105,7 +105,7 @@ impl Case {
             answers.push((plugin.to_owned(), read(&folder.join(&file))));
         }
         answers.sort_by(|(one, _), (other, _)| one.cmp(other));
-        assert!(!answers.is_empty(), "{name}: nobody answers");
+        assert!(!answers.is_empty(), "{name}: no plugin answers");
         Self { name, asked, answers, verdict: folder.join("verdict.json") }
     }
 

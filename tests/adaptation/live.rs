@@ -57,7 +57,11 @@ impl Live {
         let members = verdict.as_object_mut().unwrap();
         members.remove("id");
         if let Some(seen) = self.scene.lock().unwrap().seen.take() {
-            assert!(members.contains_key("reply"), "{}: nobody is asked after a no", case.name);
+            assert!(
+                members.contains_key("reply"),
+                "{}: no plugin is asked after a refusal",
+                case.name
+            );
             members.insert("seen".to_owned(), seen);
         }
         verdict

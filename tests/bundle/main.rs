@@ -67,15 +67,17 @@ fn an_adjustment_reaches_the_runtime_and_changes_nothing_else() {
 #[test]
 fn a_containers_events_are_sent_once_and_in_order() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    wait_until("the stop is told", || told.lock().unwrap().iter().any(|e| e == "StopContainer c1"));
+    wait_until("the stop is reported", || {
+        received.lock().unwrap().iter().any(|e| e == "StopContainer c1")
+    });
     succeeds(&host.verb(&["delete", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("the pod is gone", || host.admin(&["pods"]) == Value::Array(vec![]));
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1"));
 }
 
 #[test]
@@ -107,19 +109,19 @@ fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
 #[test]
 fn a_bundle_gets_no_file_after_its_container_was_deleted() {
     let host = started("");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     for (id, ends_first) in [("forced", false), ("ended", true)] {
         succeeds(&host.create(id));
         if ends_first {
             succeeds(&host.verb(&["start", id]));
             succeeds(&host.verb(&["kill", id, "9"]));
-            wait_until("its end is heard", || heard(&told, &format!("StopContainer {id}")));
+            wait_until("its end is received", || heard(&received, &format!("StopContainer {id}")));
         }
         succeeds(&host.verb(&["delete", "--force", id]));
         // From here on the engine removes the folder.
         let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
         let (before, document) = (changed(), host.read("bundle/config.json"));
-        wait_until("its pod is over", || heard(&told, &format!("RemovePodSandbox {id}")));
+        wait_until("its pod is over", || heard(&received, &format!("RemovePodSandbox {id}")));
         wait_until("it is forgotten", || host.admin(&["pods"]) == Value::Array(vec![]));
         assert_eq!((document.as_str(), changed()), (BUNDLE, before), "{id}");
     }
@@ -173,11 +175,11 @@ fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
 fn a_new_plugin_is_synchronized_and_then_receives_events() {
     let host = started("");
     succeeds(&host.create("c1"));
-    let told = host.plugin("10", "late", Script::default());
+    let received = host.plugin("10", "late", Script::default());
     succeeds(&host.verb(&["start", "c1"]));
-    wait_until("the start is told", || told.lock().unwrap().len() >= 3);
+    wait_until("the start is reported", || received.lock().unwrap().len() >= 3);
     assert_eq!(
-        *told.lock().unwrap(),
+        *received.lock().unwrap(),
         ["Synchronize c1", "StartContainer c1", "PostStartContainer c1"]
     );
 }
@@ -265,7 +267,7 @@ fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
 #[test]
 fn the_verdict_of_a_wrapper_that_dies_is_undone() {
     let host = started("");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {
         let fault = format!("[debug]\nfault = \"{point}:kill\"\n");
         host.configure(&host.path("fake/runc"), &fault);
@@ -274,7 +276,7 @@ fn the_verdict_of_a_wrapper_that_dies_is_undone() {
         wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);
         assert_eq!(std::fs::read_dir(host.path("bundle")).unwrap().count(), 2, "at {point}");
     }
-    assert_eq!(told.lock().unwrap().iter().filter(|e| *e == "RemoveContainer c1").count(), 2);
+    assert_eq!(received.lock().unwrap().iter().filter(|e| *e == "RemoveContainer c1").count(), 2);
     host.configure(&host.path("fake/runc"), "");
     succeeds(&host.create("c1"));
 }
@@ -289,8 +291,8 @@ fn a_daemon_that_was_killed_finds_its_containers_again() {
     });
     host.kill_daemon();
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
-    assert_eq!(told.lock().unwrap().first().map(String::as_str), Some("Synchronize c1"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
+    assert_eq!(received.lock().unwrap().first().map(String::as_str), Some("Synchronize c1"));
     assert_eq!(host.admin(&["explain", "c1"])["changes"][0]["plugin"], "10-env");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("the bundle is restored", || host.read("bundle/config.json") == BUNDLE);

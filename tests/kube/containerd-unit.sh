@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The unit of containerd on the node of `make kube`, where no systemd runs: start, stop, restart. It
-# returns once containerd answers, or is gone.
+# Stands in for containerd's systemd unit on the node of `make kube`: start, stop, restart. Returns once
+# containerd responds or has exited.
 set -eu
 pid=/run/containerd-unit.pid
 
-# One that has ended is a zombie until the machine's first process has seen it.
+# An exited containerd is a zombie until the machine's first process reaps it.
 runs() {
     state=$(sed -n 's/^State:[^A-Z]*\([A-Z]\).*/\1/p' "/proc/$(cat $pid)/status" 2>/dev/null) || return 1
     [ -n "$state" ] && [ "$state" != Z ]
 }
 
-# until_so TRIES COMMAND...: tenths of a second.
+# until_so TRIES COMMAND...: retries every tenth of a second.
 until_so() {
     tries=$1
     shift

@@ -43,6 +43,6 @@ pub(super) fn three_replicas_have_what_plugins_give(_: &Cluster) -> String {
     let (pods, containers) = whole_lives("deployment");
     assert_eq!((pods, containers), (3, 3), "and of the pod that is not ours nothing");
     format!(
-        "{shown} of 3 print what a CDI device gave, a pod on plain runc does not; each told once"
+        "{shown} of 3 print what a CDI device gave, a pod on plain runc does not; each received once"
     )
 }

@@ -85,7 +85,7 @@ pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
             && heard.containers().values().all(|events| events.len() >= LIFE.len())
     };
     let look = || Some(Heard::of(namespace)).filter(is_whole);
-    let heard = std::panic::catch_unwind(|| wait_for("the ends are told", look));
+    let heard = std::panic::catch_unwind(|| wait_for("the ends are reported", look));
     let heard = heard.unwrap_or_else(|_too_late| Heard::of(namespace));
     let (pods, containers) = (heard.pods(), heard.containers());
     for (id, events) in &pods {
@@ -94,7 +94,7 @@ pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
     for (id, events) in &containers {
         assert_eq!(events.iter().map(String::as_str).collect::<Vec<_>>(), LIFE, "container {id}");
     }
-    assert!(!pods.is_empty() && !containers.is_empty(), "nothing of {namespace} was told");
+    assert!(!pods.is_empty() && !containers.is_empty(), "no event of {namespace} was received");
     (pods.len(), containers.len())
 }
 
@@ -113,6 +113,6 @@ pub(super) fn lives_in_order(namespace: &str) -> (usize, usize) {
         let has_ended = events.last().is_some_and(|event| event == wanted[wanted.len() - 1]);
         assert!(is_in_order && (has_ended || !was_started), "{id} of {namespace}: {events:?}");
     }
-    assert!(!pods.is_empty() && !containers.is_empty(), "nothing of {namespace} was told");
+    assert!(!pods.is_empty() && !containers.is_empty(), "no event of {namespace} was received");
     (pods.len(), containers.len())
 }

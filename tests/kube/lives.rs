@@ -40,7 +40,9 @@ pub(super) fn a_crash_loop_is_adjusted_at_each_turn(_: &Cluster) -> String {
     let (pods, containers) = whole_lives("crashes");
     wait_for("nothing of it is on record", || known_pods("crashes").is_empty().then_some(()));
     assert!(pods == 1 && containers > usize::try_from(TURNS).unwrap());
-    format!("{containers} containers of one pod, each adjusted and told once, code 3 in the status")
+    format!(
+        "{containers} containers of one pod, each adjusted and received once, code 3 in the status"
+    )
 }
 
 pub(super) fn init_and_sidecar_containers_come_in_order(_: &Cluster) -> String {

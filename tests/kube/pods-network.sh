@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The network of the pods of `make kube`, a CNI plugin: a pair of interfaces, one end in the pod,
-# the other on the node's bridge `pods`. Addresses are counted, and none is given twice.
+# the other on the node's bridge `pods`. Addresses come from a counter and are never reused.
 set -eu
 cat >/dev/null
 here=v$(printf '%.12s' "${CNI_CONTAINERID:-}")

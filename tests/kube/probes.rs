@@ -52,6 +52,6 @@ pub(super) fn probes_that_fail_restart_the_container(_: &Cluster) -> String {
     let (_, containers) = super::heard::whole_lives("failing-probes");
     assert!(containers > usize::try_from(restarts).unwrap());
     format!(
-        "a liveness probe that fails ended it {restarts} time(s); {containers} containers told once"
+        "a liveness probe that fails ended it {restarts} time(s); {containers} containers received once"
     )
 }

@@ -1,7 +1,7 @@
 //go:build programs
 
-// Package kube names the programs that scripts/kube.sh builds, so that go.mod and go.sum have all
-// that they are made of. It is never built itself.
+// Package kube names the programs that scripts/kube.sh builds, so that go.mod and go.sum list
+// all their modules. It is never built itself.
 package kube
 
 import (

@@ -98,8 +98,8 @@ pub(super) fn every_manifest_is_valid(_: &Cluster) -> String {
     }
     for (set, listens) in PROBES {
         let manifests = rendered(set).unwrap();
-        let told = format!("--listen={listens}");
-        assert!(manifests.contains(&told), "{set}: {told} is not in\n{manifests}");
+        let received = format!("--listen={listens}");
+        assert!(manifests.contains(&received), "{set}: {received} is not in\n{manifests}");
     }
     for (set, why) in REFUSED {
         let said = rendered(set).expect_err(set);

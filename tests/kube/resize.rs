@@ -86,14 +86,14 @@ pub(super) fn a_resize_that_a_plugin_refuses_changes_nothing(_: &Cluster) -> Str
     });
     let _guard = Plugin::connect("90-guard", Arc::new(guard));
     patch(&space, &json!({"limits": {"cpu": "400m"}}));
-    let told = wait_for("the user is told why", || {
+    let received = wait_for("the user is told why", || {
         let conditions = space.pod("web")["status"]["conditions"].clone();
         let mut conditions = conditions.as_array()?.clone().into_iter();
         let condition = conditions.find(|one| one["type"] == "PodResizeInProgress")?;
         let message = condition["message"].as_str()?.to_owned();
         message.contains(REFUSAL).then_some(message)
     });
-    assert!(told.contains("90-guard"), "{told}");
+    assert!(received.contains("90-guard"), "{received}");
     assert_eq!(is(&web, "20000", 96), Some(()), "a refused resize changed something");
     refuses.store(false, Ordering::SeqCst);
     wait_for("kubelet has tried again", || is(&web, "40000", 96));

@@ -118,8 +118,8 @@ fn installing_twice_is_installing_once() {
     let before = place.tree();
     place.install(&[]);
     let once = place.tree();
-    let told = place.install(&[]);
-    assert!(told.contains("unchanged"), "{told}");
+    let printed = place.install(&[]);
+    assert!(printed.contains("unchanged"), "{printed}");
     assert_eq!(place.tree(), once);
     assert!(place.run(&["--uninstall"]).status.success());
     assert_eq!(place.tree(), before);
@@ -142,10 +142,13 @@ fn the_default_configuration_is_one_that_can_be_read() {
 #[test]
 fn units_are_installed_with_the_command_that_enables_them() {
     let place = Place::new();
-    let told = place.install(&["--units"]);
-    assert!(told.contains("systemctl enable --now nri-runc.socket nri-runc.service"), "{told}");
-    let told = Place::new().install(&[]);
-    assert!(!told.contains("systemctl"), "a wrapper starts the daemon then: {told}");
+    let printed = place.install(&["--units"]);
+    assert!(
+        printed.contains("systemctl enable --now nri-runc.socket nri-runc.service"),
+        "{printed}"
+    );
+    let printed = Place::new().install(&[]);
+    assert!(!printed.contains("systemctl"), "a wrapper starts the daemon then: {printed}");
 }
 
 #[test]
@@ -193,8 +196,8 @@ fn hooks_go_to_the_given_folder_and_an_edited_one_is_kept() {
 fn a_dry_run_writes_nothing() {
     let place = Place::new();
     let before = place.tree();
-    let told = place.install(&["--dry-run"]);
-    assert!(told.contains("would write"), "{told}");
+    let printed = place.install(&["--dry-run"]);
+    assert!(printed.contains("would write"), "{printed}");
     assert_eq!(place.tree(), before);
 }
 
@@ -381,9 +384,10 @@ fn an_engine_is_unregistered_before_the_program_is_removed() {
     let output = place.run(&words);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let file = place.root().join("etc/docker/daemon.json");
-    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    assert_eq!(told["runtimes"]["nri-runc"]["path"], "/usr/local/bin/nri-runc");
-    assert_eq!(told["default-runtime"], "nri-runc");
+    let printed: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(printed["runtimes"]["nri-runc"]["path"], "/usr/local/bin/nri-runc");
+    assert_eq!(printed["default-runtime"], "nri-runc");
     let user = place.root().join("var/lib/docker/containers/ours");
     std::fs::create_dir_all(&user).unwrap();
     place.write("var/lib/docker/containers/ours/hostconfig.json", r#"{"Runtime":"nri-runc"}"#);

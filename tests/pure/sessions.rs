@@ -162,7 +162,7 @@ async fn a_request_over_the_limit_is_refused_and_the_plugin_stays() {
 }
 
 #[tokio::test]
-async fn silence_is_timed_out_and_the_connection_stays() {
+async fn an_unanswered_request_times_out_and_the_connection_stays() {
     let (plugin, _stub) = connected(Odd { hangs: true, ..Odd::default() }).await;
     assert!(matches!(plugin.create_container(&container("a")).await, Outcome::TimedOut));
     assert!(!plugin.is_gone());

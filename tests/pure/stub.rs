@@ -156,9 +156,9 @@ async fn every_event_reaches_its_own_method() {
         let outcome = plugin.notify(event, &api::PodSandbox::new(), Some(&named("web"))).await;
         assert!(matches!(outcome, Outcome::Answered(())), "{event:?}");
     }
-    let told = notices.map(|event| event.name().to_owned()).collect::<Vec<_>>();
+    let received = notices.map(|event| event.name().to_owned()).collect::<Vec<_>>();
     let heard: Vec<_> = heard.lock().unwrap().iter().map(|h| h.replace(" web", "")).collect();
-    assert_eq!(heard.iter().map(|h| h.trim()).collect::<Vec<_>>(), told);
+    assert_eq!(heard.iter().map(|h| h.trim()).collect::<Vec<_>>(), received);
 }
 
 #[tokio::test]

@@ -80,8 +80,8 @@ impl AdjustmentMerger<'_> {
             command => command,
         };
         if command.is_empty() {
-            // NRI: the reference shows an empty command to the next plugin and applies none
-            // (BUG-18, D24).
+            // NRI's own implementation shows the empty command to the next plugin but does not
+            // apply it (BUG-18, D24).
             let (plugin, container) =
                 (self.claims.plugin.to_owned(), self.claims.container.to_owned());
             return Err(MergeError::EmptyArgs { plugin, container });

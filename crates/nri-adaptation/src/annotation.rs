@@ -85,7 +85,7 @@ fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
     }
 }
 
-/// Parses one item a line, all with the same indentation.
+/// Parses one item per line, all with the same indentation.
 fn block(text: &str) -> Result<Vec<String>, &'static str> {
     let mut items = Vec::new();
     let mut margin = None;

@@ -18,7 +18,7 @@ use nri_api as api;
 pub(crate) trait Listed: Clone {
     /// The field to which it belongs.
     const FIELD: NriField;
-    /// Whether other plugins may not revert the removal of an entry that no plugin set.
+    /// Whether a plugin owns the removal of an entry even if no plugin had set the entry.
     const REMOVAL_IS_OWNED: bool = false;
     /// Whether the mark of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;

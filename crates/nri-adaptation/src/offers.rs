@@ -30,7 +30,7 @@ pub(crate) struct Offer {
 pub struct Yielded {
     /// The source of the offer.
     pub from: String,
-    /// The field, in the form of owner tables: `Env[PATH]`.
+    /// The field, as owner tables name it: `Env[PATH]`.
     pub field: String,
     /// The plugin or offer that set the field; `None` for the container.
     pub to: Option<String>,

@@ -74,7 +74,7 @@ impl fmt::Display for Owner {
 pub struct Conflict {
     /// The field that both set.
     pub field: NriField,
-    /// The key in it, for compound fields.
+    /// The key within a compound field.
     pub key: Option<String>,
     /// The container.
     pub container: String,

@@ -123,7 +123,7 @@ pub(crate) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
     }
 }
 
-/// A rule in operators' form: `allow c 1:3 rwm`, with `*` for any.
+/// Formats a device rule as operators write it: `allow c 1:3 rwm`, with `*` for any number.
 pub fn rule_text(device: &api::LinuxDeviceCgroup) -> String {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = device;
     let verb = if *allow { "allow" } else { "deny" };

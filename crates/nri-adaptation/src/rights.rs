@@ -78,7 +78,7 @@ pub struct RuleNote {
 }
 
 impl RuleNote {
-    /// The request, in the form of rules.
+    /// The name of the requested field as `allow` and `deny` spell it.
     pub fn field(&self) -> &'static str {
         match self.what {
             Forbidden::Field(field) => field.name(),

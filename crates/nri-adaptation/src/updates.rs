@@ -173,7 +173,7 @@ impl Updates {
         self.unknown.extend(places.into_iter().map(|place| (plugin.to_owned(), place)));
     }
 
-    /// Checks again, for everything together, that a plugin owns nothing that it may not set.
+    /// Checks the combined result again: a plugin must not own a field that it may not set.
     pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
         let mut known = BTreeSet::new();
         for (container, field) in self.owners.held_by(plugin) {

@@ -97,7 +97,7 @@ impl DefaultValidator {
                 Ok(api::security_profile::ProfileType::RUNTIME_DEFAULT) => vec![runtime_default],
                 Ok(api::security_profile::ProfileType::UNCONFINED) => vec![unconfined],
                 Ok(api::security_profile::ProfileType::LOCALHOST) => vec![custom],
-                // A kind newer than this validator is refused by each flag.
+                // A profile type that this validator does not know is refused by each flag.
                 Err(_number) => vec![custom, runtime_default, unconfined],
             },
         }
@@ -144,8 +144,8 @@ impl DefaultValidator {
         }
     }
 
-    /// The missing plugins that this container requires (without one: the pod itself); none if the validator is
-    /// disabled.
+    /// The plugins that this container (`None`: the pod itself) requires and that are missing. Empty if the validator
+    /// is disabled or an annotation tolerates missing plugins.
     ///
     /// # Errors
     /// Fails when an applicable annotation is invalid.

@@ -57,8 +57,8 @@ impl Wish {
         }
     }
 
-    /// The removal after which its plugin may set this, whichever plugin set it before; `None` if
-    /// there is none.
+    /// The removal that a plugin must send first to set this field if another plugin owns it; `None`
+    /// if there is none.
     fn release(&self) -> Option<Self> {
         match *self {
             Self::Annotation(key, _) => Some(Self::RemoveAnnotation(key)),

@@ -16,7 +16,7 @@ use crate::progress::{Phase, Progress};
 use crate::service::Service;
 use crate::{HandlerError, Result, status_message};
 
-/// Interval at which an ending plugin checks for open requests.
+/// Interval at which a plugin that shuts down checks whether requests are still open.
 const IDLE_POLL: Duration = Duration::from_millis(10);
 
 /// A connected plugin, for callers that provide each stream. [`Plugin`](crate::Plugin) reconnects by itself.

@@ -37,10 +37,10 @@ static KNOWN: LazyLock<HashMap<String, &'static str>> =
 /// Objects whose keys are data, and so case-sensitive.
 const MAPS: [&str; 5] = ["annotations", "sysctl", "unified", "netDevices", "rdma"];
 
-/// The maps whose values are strings.
+/// Members that are maps of strings.
 const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 
-/// Lists of strings.
+/// Members that are lists of strings.
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 

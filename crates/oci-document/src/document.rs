@@ -322,7 +322,7 @@ impl<'t> Object<'t> {
         }
     }
 
-    /// The only member that matches `key`.
+    /// Finds the member that matches `key`; fails if several spellings of it exist.
     fn find(&self, key: &str) -> Result<Option<usize>, DocumentError> {
         let found = self.places(key);
         match found.as_slice() {

@@ -37,7 +37,7 @@ use crate::wrapper;
 pub(super) struct Finding {
     pub(super) check: String,
     pub(super) ok: bool,
-    /// It stops no container, but an operator should know.
+    /// Whether this affects no container, but the operator should know it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) warning: bool,
     pub(super) detail: String,
@@ -51,14 +51,14 @@ pub(super) struct Finding {
 /// A result; a failed one has the fix.
 pub(super) fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Finding {
     let hint = if ok { "" } else { hint };
-    Finding { ok, ..told(check, detail.into(), hint) }
+    Finding { ok, ..finding_of(check, detail.into(), hint) }
 }
 
 pub(super) fn warning(check: &str, detail: String, hint: &str) -> Finding {
-    Finding { ok: true, warning: true, ..told(check, detail, hint) }
+    Finding { ok: true, warning: true, ..finding_of(check, detail, hint) }
 }
 
-fn told(check: &str, detail: String, hint: &str) -> Finding {
+fn finding_of(check: &str, detail: String, hint: &str) -> Finding {
     Finding { check: check.to_owned(), detail, hint: hint.to_owned(), ..Finding::default() }
 }
 
@@ -231,7 +231,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
     // A daemon keeps the last valid configuration.
     let in_force = running.status.as_ref().and_then(|status| status.configuration.as_ref());
     let is_older = in_force.is_some_and(|in_force| in_force.protection_error.is_none());
-    let told = loaded.problems.iter();
+    let problems = loaded.problems.iter();
     let shown = |problem: &Problem| {
         use Consequence::{Ignored, KeepsLast, RefusesCreates, UsesNoFile};
         let effect = match problem.consequence {
@@ -246,7 +246,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
         };
         format!("{}{effect}", problem.text)
     };
-    let lines = limits::listed(told.map(shown), "error", "in the configuration");
+    let lines = limits::listed(problems.map(shown), "error", "in the configuration");
     let row = |line| finding("configuration", false, line, "correct the error in this file");
     lines.into_iter().map(row).collect()
 }

@@ -47,7 +47,7 @@ pub(super) const ISULAD: RuntimesFile = RuntimesFile {
     nri: &["nri-support"],
 };
 
-/// Plans the changed file for a registration.
+/// Plans a registration's changes to the engine's file.
 pub(super) fn plan(
     engine: &RuntimesFile,
     registration: &Registration,

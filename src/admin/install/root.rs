@@ -2,7 +2,7 @@
 //! The root below which `install` reads and writes: this host, or the directory that `--root`
 //! names. There, the kernel resolves every path as if the directory were `/` (openat2,
 //! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host. With
-//! `--user`, the host with the files of a user in place of root's.
+//! `--user`, it is the host, and a user's files replace root's.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

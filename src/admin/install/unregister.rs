@@ -132,8 +132,8 @@ fn note_nri(engine: Engine, ledger: &Ledger) -> Option<String> {
             let titles: Vec<&str> = others.iter().map(|other| other.title()).collect();
             let who = if titles.is_empty() { engine.title() } else { &titles.join(" and ") };
             Some(format!(
-                "{who} has its NRI as before once it is restarted; plugins that are connected to \
-                 nri-runc change over after: nri-runc nri stop"
+                "{who} uses its own NRI again after its restart; to let connected plugins change over: \
+                 nri-runc nri stop"
             ))
         }
         NriDecision::Beside(socket) => {

@@ -273,7 +273,8 @@ struct DaemonFeed {
 
 impl DaemonFeed {
     fn new(folder: PathBuf) -> Self {
-        // Events have the same names as those that an earlier pod reported, so none is duplicated.
+        // From the first event: a Kubernetes Event is named after the daemon's event, so an Event that an earlier
+        // helper pod created is not duplicated.
         Self { folder, stream: None, since: "0".to_owned(), unfinished: Vec::new(), tried: None }
     }
 

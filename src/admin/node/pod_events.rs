@@ -20,7 +20,7 @@ use crate::text::{printable, rfc3339_nanos};
 
 /// Older events are not reported: the pod is gone, or its effect has been noticed.
 const OLDEST: Duration = Duration::from_secs(900);
-/// Interval after which a pod may have one more Event, and likewise the node.
+/// Interval after which a pod, or the node, may have one more Event.
 const POD_REFILL: Duration = Duration::from_secs(60);
 const NODE_REFILL: Duration = Duration::from_secs(1);
 /// Interval of lines about omitted Events.

@@ -185,7 +185,7 @@ fn pause(signals: Option<&EndSignals>, within: Duration) -> bool {
     }
 }
 
-/// Logs the files that `install` or `uninstall` changed, one a line.
+/// Logs the files that `install` or `uninstall` changed, one per line.
 pub(super) fn show_changes(outcome: &Outcome) {
     outcome.files.iter().for_each(|file| log(&file.line()));
 }

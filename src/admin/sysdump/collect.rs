@@ -84,7 +84,7 @@ impl Parts {
         self.add(name, last_lines(&redact::text(&text)).as_bytes().to_vec());
     }
 
-    /// Adds the last of these documents, one a line.
+    /// Adds the last of these documents, one per line.
     fn add_lines(&mut self, name: &'static str, rows: Result<Vec<Value>>) {
         let rows = rows.unwrap_or_else(|error| {
             self.miss(name, &error.to_string());

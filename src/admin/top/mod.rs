@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `top`: the daemon's present activity. On a terminal it updates in place until `q` or Ctrl-C;
-//! into a pipe it prints one page, or the requested number. It only asks the daemon, once a page.
+//! into a pipe it prints one page, or the requested number. It only asks the daemon, once per page.
 
 mod page;
 mod sample;

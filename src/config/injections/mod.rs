@@ -29,7 +29,7 @@ use Form::{Setting, Values};
 
 use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
 
-/// Wrong letters up to which a word counts as a misspelled `on_failure`.
+/// Maximum edit distance at which a word counts as a misspelled `on_failure`.
 const TYPO_LETTERS: usize = 4;
 
 /// Annotations that runtimes and engines act on; one with a final dot or slash stands for all keys with that prefix.

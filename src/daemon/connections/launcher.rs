@@ -29,8 +29,8 @@ use crate::daemon::watch::timer::Timer;
 /// not executed while it is being copied.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// Interval of the checks of a folder without events: none shows that a file became executable, or that the target of a
-/// link has changed.
+/// Interval of the checks of a folder without events: a file can become executable, and the target of a link can
+/// change, without an event.
 const QUIET_CHECK: Duration = Duration::from_secs(10);
 
 /// Interval of checks for an absent folder, in addition to the watch of its path: a link in the

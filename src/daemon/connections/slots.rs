@@ -162,7 +162,7 @@ mod tests {
         let slots = Slots::default();
         for _round in 0..10 {
             let taken = flood(&slots, 64, |_| "/".to_owned());
-            assert!(taken.iter().all(is_open), "nobody was closed");
+            assert!(taken.iter().all(is_open), "no connection was closed");
         }
         assert!(slots.0.borrow().is_empty());
     }

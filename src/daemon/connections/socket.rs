@@ -361,7 +361,7 @@ fn end_standing_by(daemon: &Rc<Daemon>) {
     // Creates wait for plugins that switch over from the engine, as after a daemon start.
     returning::expect(daemon);
     launch(daemon);
-    daemon.tell_crio_watch(PodNews::LookOut);
+    daemon.notify_crio_watch(PodNews::LookOut);
 }
 
 /// Notes why plugins cannot connect to the daemon; logged when it changes.

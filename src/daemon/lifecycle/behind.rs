@@ -34,7 +34,7 @@ pub(crate) async fn note(daemon: &Daemon, record: &Container) {
         record.changed_behind = found.into_iter().map(member).collect();
         record.skipped.extend((more > 0).then(|| Skipped {
             plugin: String::new(),
-            reason: format!("{more} more members were changed behind nri-runc and are not listed"),
+            reason: format!("{more} more members that a wrapper changed are not listed"),
         }));
     });
 }

@@ -24,7 +24,7 @@ pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
     log_failure("notifying plugins of an exit", daemon.host.point(Point::DaemonStopped));
     if !record.is_sandbox {
         notify::notify(daemon, Event::StopContainer, key).await;
-        daemon.tell_crio_watch(PodNews::MemberEnded(record.pod.clone()));
+        daemon.notify_crio_watch(PodNews::MemberEnded(record.pod.clone()));
     }
     stopping::container_ended(daemon, &record);
 }

@@ -245,7 +245,7 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     }
     // A pod that was refused before is already on record and watched.
     if daemon.records.read().pod(id).is_none_or(|pod| pod.refused.is_empty()) {
-        daemon.tell_crio_watch(PodNews::Announced(id.to_owned()));
+        daemon.notify_crio_watch(PodNews::Announced(id.to_owned()));
     }
     // Before plugins are asked, because they may write the limits themselves.
     let limit_watch = resized::watch(daemon, id);

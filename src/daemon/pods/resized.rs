@@ -211,7 +211,7 @@ async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
         pod.foreign_limits.contains(file) || by.is_some_and(|by| by != Written::ByKubelet)
     };
     limits.retain(|file, _| !is_anothers(file));
-    tell_if_changed(daemon, &pod, limits).await;
+    notify_if_changed(daemon, &pod, limits).await;
 }
 
 /// Reads the limits that kubelet wrote.
@@ -235,7 +235,7 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     if pod.foreign_limits != before {
         daemon.note_pod(id, |record| record.foreign_limits.clone_from(&pod.foreign_limits));
     }
-    tell_if_changed(daemon, &pod, limits).await;
+    notify_if_changed(daemon, &pod, limits).await;
 }
 
 /// Updates the limits of a pod before it is announced: changes until then are not resizes.
@@ -261,7 +261,7 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
 
 /// UpdatePodSandbox and PostUpdatePodSandbox, if these limits differ from the record; the caller holds the pod's lane.
 /// The record changes first, so that a resize is not reported twice if the daemon dies meanwhile.
-async fn tell_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
+async fn notify_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
     let id = pod.id.as_str();
     let mut limits = pod.limits.clone();
     // A cgroup that is being removed has no values.

@@ -44,7 +44,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         daemon.registry.wait_for_returning().await;
         let mut is_all = look_at_all(&daemon, &why, true).await;
-        // The daemon's end does not wait for unknown states.
+        // The daemon may exit without waiting for unknown states.
         drop(active);
         let mut backoff = Backoff::default();
         while !is_all && !daemon.config().is_disabled() && !daemon.process.is_ending.get() {

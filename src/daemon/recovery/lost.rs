@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// Records checked before other tasks have their turn: two system calls each.
+/// Records checked before the task yields to others: usually one system call each.
 const AT_ONCE: usize = 64;
 
 /// The operator's note about a dropped record.

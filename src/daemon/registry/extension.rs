@@ -27,8 +27,8 @@ pub(crate) struct PluginExecs {
 /// The plugins for execs that were connected to the previous program or daemon.
 #[derive(Debug, Default)]
 pub(crate) struct FormerExecs {
-    /// Whether the previous program's plugins are not registered again yet.
-    pub(crate) are_resumed: Cell<bool>,
+    /// Whether plugins of the previous program have yet to be registered again.
+    pub(crate) are_resuming: Cell<bool>,
     /// Deadline for plugins that protected execs to return after a restart.
     expected: Cell<Option<Instant>>,
 }

@@ -70,7 +70,7 @@ impl Takeovers {
         is_news
     }
 
-    /// Whether a process of this pod was replaced, and the place has not been empty since.
+    /// Whether a process of this pod was replaced, and the identity has had a connection ever since.
     pub(crate) fn has_displaced(&self, id: &str, pod: &str) -> bool {
         let places = self.0.borrow();
         places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))

@@ -32,7 +32,7 @@ use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::few_lines::FewOf;
 
-/// Containers checked before other tasks have their turn.
+/// Containers checked before the task yields to others.
 const AT_ONCE: usize = 64;
 
 /// A value that is not in force.

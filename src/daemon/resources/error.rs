@@ -55,7 +55,7 @@ impl fmt::Display for UpdateError {
 /// The field of an update that cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RefusedField {
-    /// Its path below `linux.resources`.
+    /// The path of the field below `linux.resources`.
     Path(String),
     /// NRI's name for it, where a class sets it.
     Class(&'static str),

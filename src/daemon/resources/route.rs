@@ -123,7 +123,7 @@ fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }
 
-/// Members that request CPUs and memory nodes, and the kernel's list of existing ones.
+/// The members for CPUs and memory nodes, each with the kernel's list of possible ones.
 const THERE: [(&str, &str); 2] =
     [("cpus", "/sys/devices/system/cpu/possible"), ("mems", "/sys/devices/system/node/possible")];
 

@@ -14,7 +14,7 @@ use crate::error::quoted;
 use crate::limits;
 use crate::state::{ContainerKey, RuleHit, Skipped};
 
-/// Records changes that a rule in audit mode would refuse, each once for a container.
+/// Records changes that a rule in audit mode would refuse, each once per container.
 pub(crate) fn note_hits(
     daemon: &Daemon,
     notes: &[RuleNote],

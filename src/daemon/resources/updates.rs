@@ -323,7 +323,7 @@ fn is_deferred(
     let count = waiting.len();
     if count >= limits::DEFERRED {
         return Err(UpdateError::refused(format!(
-            "{count} updates already wait for its creation or its start"
+            "{count} updates are already waiting for its creation or its start"
         )));
     }
     let bytes: usize = waiting.iter().chain([next]).map(PendingUpdate::bytes).sum();
@@ -454,7 +454,7 @@ mod tests {
                 panic!("{state:?}")
             };
             let why = why.to_string();
-            assert!(why.contains("200 updates already wait"), "{why}");
+            assert!(why.contains("200 updates are already waiting"), "{why}");
         }
         assert_eq!(is_deferred(Lifecycle::Stopped, false, limits::DEFERRED).ok(), Some(false));
     }

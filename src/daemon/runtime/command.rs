@@ -68,7 +68,7 @@ async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdi
 }
 
 /// Waits for the child up to a limit, with `process` without polling. A child that does not exit is
-/// killed; a task awaits its end, which may take long inside the kernel.
+/// killed; a task awaits its end, which can take a long time inside the kernel.
 async fn ended(
     mut child: Child,
     process: Option<&OwnedFd>,

@@ -22,7 +22,7 @@ use crate::state::{Container, EVICTION, Lifecycle};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 
-/// Time for which the daemon waits for the exit code, and the interval of checks meanwhile.
+/// Maximum wait for the exit code, and the interval at which it is checked.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 

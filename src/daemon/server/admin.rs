@@ -121,8 +121,8 @@ fn text(document: &impl Serialize) -> Result<String> {
     serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The document that answers `verb`, or the line that refuses it. It may take long: `forget` notifies plugins, which may
-/// be slow, and `drift` reads files of all containers.
+/// The document that answers `verb`, or the line that refuses it. This can take long: `forget` notifies plugins, which
+/// may be slow, and `drift` reads files of all containers.
 async fn answer(
     daemon: &Rc<Daemon>,
     verb: &str,

@@ -111,7 +111,7 @@ fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     names.all(|name| Some(name) == first)
 }
 
-/// Newest first; of several containers with one ID below one root, only the youngest.
+/// Newest first; of containers with the same ID under the same runtime root, only the newest.
 fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
     found.sort_by_key(|container| std::cmp::Reverse(container.incarnation));
     let mut seen = BTreeSet::new();

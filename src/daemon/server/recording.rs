@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_state_has_several_lines_that_add_to_the_first() {
+    fn a_long_state_is_split_into_lines_that_extend_the_first() {
         let mut state = StateLine { plugins: Some(vec!["10-a".to_owned()]), ..Default::default() };
         let long = json!({"id": "p".repeat(limits::RECORDED_STATE / 4)});
         let mut lines = Vec::new();

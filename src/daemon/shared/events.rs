@@ -20,11 +20,11 @@ pub(crate) fn of_container(
 ) -> Option<Notification> {
     let container = store.container(key)?;
     let known = store.pod(&container.pod);
-    let pod = known.map(|pod| messages::pod_as_told_at(event, pod));
+    let pod = known.map(|pod| messages::pod_as_sent_at(event, pod));
     let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
     let is_doubtful = known.is_none_or(|pod| pod.is_doubtful);
     let mut message = messages::container(container);
-    messages::as_told_at(event, container, &mut message);
+    messages::as_sent_at(event, container, &mut message);
     let notification = Notification::new(event, pod, Some(message)).below(&key.root);
     Some(notification.of_engine(&container.engine, is_doubtful))
 }
@@ -45,7 +45,7 @@ pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Opt
 pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notification> {
     let pod = store.pod(id)?;
     let mut message = messages::pod(pod);
-    messages::as_told_at_the_end(event, pod, &mut message);
+    messages::as_sent_at_the_end(event, pod, &mut message);
     Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
 }
 

@@ -41,7 +41,7 @@ impl FewOf {
     }
 }
 
-/// The lines about plugins' requests, and about listeners, each by its name.
+/// Limits the lines about each plugin's requests and about each listener.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FewLines(Rc<LineLimit<(FewOf, String)>>);
 

@@ -214,7 +214,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
 
 /// Removes values that containerd does not send for a removed container, because it then has no
 /// task.
-pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Container) {
+pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
         && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
     {
@@ -225,7 +225,7 @@ pub(crate) fn as_told_at(event: Event, record: &Container, message: &mut api::Co
 
 /// The pod of a container's event. containerd sends no process of a pod that was stopped before the
 /// container's removal.
-pub(crate) fn pod_as_told_at(event: Event, record: &Pod) -> api::PodSandbox {
+pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri);
     if event == Event::RemoveContainer && is_containerds && record.state == PodState::Stopped {
@@ -236,7 +236,7 @@ pub(crate) fn pod_as_told_at(event: Event, record: &Pod) -> api::PodSandbox {
 
 /// Removes values that engines do not send of an ending pod: containerd at its removal, because its
 /// network is gone; CRI-O at its stop.
-pub(crate) fn as_told_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
+pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
     match EngineKind::named(&record.engine) {
         Some(EngineKind::ContainerdCri) if is_removed => {

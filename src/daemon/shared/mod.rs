@@ -134,7 +134,7 @@ impl Daemon {
     /// Writes to the run directory whether each `exec` involves the daemon; a container's mark has the facts that
     /// wrappers need for it.
     pub(crate) fn keep_execs_file(&self) {
-        if self.registry.returning.execs.are_resumed.get() {
+        if self.registry.returning.execs.are_resuming.get() {
             return;
         }
         let config = self.config();
@@ -160,9 +160,9 @@ impl Daemon {
 
     /// Called before the file is rewritten: plugins of the previous program are about to be resumed; after a restart,
     /// plugins that protected execs may return, and execs stay protected until then (D14).
-    pub(crate) fn expect_former_execs(&self, are_resumed: bool) {
-        self.registry.returning.execs.are_resumed.set(are_resumed);
-        if are_resumed {
+    pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
+        self.registry.returning.execs.are_resuming.set(are_resuming);
+        if are_resuming {
             return;
         }
         let config = self.config();
@@ -174,7 +174,7 @@ impl Daemon {
 
     /// Records that the plugins of the previous program are resumed.
     pub(crate) fn note_execs_resumed(&self) {
-        self.registry.returning.execs.are_resumed.set(false);
+        self.registry.returning.execs.are_resuming.set(false);
         self.keep_execs_file();
     }
 
@@ -286,7 +286,7 @@ impl Daemon {
     }
 
     /// Sends an event to the watch of CRI-O's folders.
-    pub(crate) fn tell_crio_watch(&self, news: PodNews) {
+    pub(crate) fn notify_crio_watch(&self, news: PodNews) {
         self.watches.crio.news.send(news);
     }
 }

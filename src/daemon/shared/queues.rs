@@ -236,7 +236,7 @@ pub(crate) struct Watches {
     pub(crate) limit_writes: WriteWatch,
     /// Notified when a reload has put another configuration in force.
     pub(crate) reloaded: Notify,
-    /// Likewise, for the interval of drift checks.
+    /// Notified at the same time; wakes the drift checks, whose interval may have changed.
     pub(crate) drift_reloaded: Notify,
     /// Folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,

@@ -59,7 +59,7 @@ pub struct PatchedSpec {
 pub struct SpecChange {
     /// Its place in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
     pub field: String,
-    /// Its NRI field, in the form of the owner table (D25): `Env[PATH]`, `CPUSetCPUs`.
+    /// Its NRI field, as the owner table names it (D25): `Env[PATH]`, `CPUSetCPUs`.
     pub nri_field: String,
     /// The value before.
     pub before: Option<Value>,

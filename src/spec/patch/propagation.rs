@@ -58,7 +58,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, mount: &api::Mount) -> Result<()>
     let linux = patch.root.object("linux")?;
     let there = linux.value("rootfsPropagation")?;
     let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
-    // A shared mount receives as well.
+    // A shared mount receives mount events too.
     if wanted == Propagation::Slave && ["rslave", "rshared", "shared"].contains(&there) {
         return Ok(());
     }

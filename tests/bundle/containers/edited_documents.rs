@@ -71,7 +71,7 @@ fn a_copy_of_the_patched_document_is_still_the_patched_document() {
 #[test]
 fn an_unadjusted_container_never_runs_another_ones_document() {
     let mut host = started("");
-    let told = host.plugin(
+    let received = host.plugin(
         "10",
         "env",
         Script { leaves: true, at: Some("StartContainer".to_owned()), ..sets("HELLO", "there") },
@@ -82,7 +82,7 @@ fn an_unadjusted_container_never_runs_another_ones_document() {
         let plugins = host.admin(&["plugins"]);
         plugins.as_array().into_iter().flatten().all(|plugin| plugin["state"] != "synchronized")
     });
-    drop(told);
+    drop(received);
     succeeds(&host.create("c2"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
     host.kill_daemon();

@@ -35,7 +35,7 @@ fn listens(events: &'static [&'static str]) -> (Script, Ends) {
 }
 
 fn told(ends: &Ends) -> Value {
-    wait_until("the stop is told", || !ends.lock().unwrap().is_empty());
+    wait_until("the stop is reported", || !ends.lock().unwrap().is_empty());
     ends.lock().unwrap().remove(0)
 }
 
@@ -162,23 +162,23 @@ fn a_new_plugin_sees_ended_containers_until_their_removal() {
     succeeds(&host.verb(&["kill", "c1", "9"]));
     let state = || host.admin(&["pods"])[0]["containers"][0]["state"].clone();
     wait_until("it has ended", || state() == "stopped");
-    let told = host.plugin("10", "late", Script::default());
+    let received = host.plugin("10", "late", Script::default());
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("the end is told", || told.lock().unwrap().len() >= 4);
+    wait_until("the end is reported", || received.lock().unwrap().len() >= 4);
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[6..]].concat();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 #[test]
 fn a_container_that_ends_during_its_start_has_all_events() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     host.write("fake/brief", "");
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("its removal is told", || {
-        told.lock().unwrap().iter().any(|event| event == "RemovePodSandbox c1")
+    wait_until("its removal is reported", || {
+        received.lock().unwrap().iter().any(|event| event == "RemovePodSandbox c1")
     });
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1"));
 }

@@ -58,54 +58,54 @@ fn earlier_plain_containers_are_synchronized_and_end() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
-    assert_eq!(*told.lock().unwrap(), ["Synchronize theirs"]);
+    let received = host.plugin("10", "env", Script::default());
+    assert_eq!(*received.lock().unwrap(), ["Synchronize theirs"]);
     let explained = host.admin(&["explain", "theirs"]);
     assert!(explained["skipped"].to_string().contains("created without nri-runc"), "{explained}");
     assert_eq!((&explained["found"], &explained["state"]), (&json!(false), &json!("running")));
     let page = host.call(&["nri", "explain", "theirs"]).stdout;
     assert!(String::from_utf8_lossy(&page).contains("created without nri-runc"));
     plain(&host, &["kill", "theirs"]);
-    wait_until("its exit is reported", || told.lock().unwrap().len() == 2);
+    wait_until("its exit is reported", || received.lock().unwrap().len() == 2);
     plain(&host, &["delete", "theirs"]);
     wait_until("its removal is reported", || host.admin(&["pods"]) == json!([]));
     let wanted = [&["Synchronize theirs".to_owned()], &life("theirs")[5..]].concat();
-    wait_until("all events are there", || *told.lock().unwrap() == wanted);
+    wait_until("all events are there", || *received.lock().unwrap() == wanted);
 }
 
 #[test]
 fn connected_plugins_get_no_create_of_plain_containers() {
     let mut host = shared_root("node");
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     plain_create(&host, "theirs");
-    wait_until("it is announced", || told.lock().unwrap().len() == 2);
+    wait_until("it is announced", || received.lock().unwrap().len() == 2);
     plain(&host, &["start", "theirs"]);
-    wait_until("its start is reported", || told.lock().unwrap().len() == 4);
+    wait_until("its start is reported", || received.lock().unwrap().len() == 4);
     plain(&host, &["delete", "theirs"]);
     let mut wanted = life("theirs");
     wanted.remove(1);
-    wait_until("all events are there", || told.lock().unwrap().len() == wanted.len());
-    assert_eq!(*told.lock().unwrap(), wanted);
+    wait_until("all events are there", || received.lock().unwrap().len() == wanted.len());
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 #[test]
 fn our_own_containers_in_that_root_are_announced_once() {
     let mut host = shared_root("node");
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     succeeds(&host.create("ours"));
     succeeds(&host.verb(&["start", "ours"]));
     plain_run(&host, "theirs");
     wait_until("the other one is announced", || {
-        test_support::heard(&told, "PostStartContainer theirs")
+        test_support::heard(&received, "PostStartContainer theirs")
     });
     succeeds(&host.verb(&["kill", "ours", "9"]));
-    wait_until("its exit is reported", || test_support::heard(&told, "StopContainer ours"));
+    wait_until("its exit is reported", || test_support::heard(&received, "StopContainer ours"));
     succeeds(&host.verb(&["delete", "ours"]));
-    wait_until("it is removed", || test_support::heard(&told, "RemovePodSandbox ours"));
-    let told = told.lock().unwrap().clone();
-    let ours: Vec<String> = told.into_iter().filter(|line| line.ends_with(" ours")).collect();
+    wait_until("it is removed", || test_support::heard(&received, "RemovePodSandbox ours"));
+    let received = received.lock().unwrap().clone();
+    let ours: Vec<String> = received.into_iter().filter(|line| line.ends_with(" ours")).collect();
     assert_eq!(ours, life("ours"));
 }
 
@@ -147,8 +147,8 @@ fn the_next_daemon_keeps_plain_containers_and_notices_exits() {
     plain_run(&host, "new");
     host.start_daemon();
     wait_until("the records are right", || ids(&host) == ["new", "stays"]);
-    let told = host.plugin("10", "env", Script::default());
-    let mut known = told.lock().unwrap().clone();
+    let received = host.plugin("10", "env", Script::default());
+    let mut known = received.lock().unwrap().clone();
     known.sort();
     assert_eq!(known, ["Synchronize new", "Synchronize stays"]);
 }
@@ -169,8 +169,8 @@ fn a_reload_of_the_scope_synchronizes_plugins_again() {
             let plugins = host.admin(&["plugins"]);
             plugins.as_array().unwrap().iter().all(|row| row["state"] != "synchronized")
         });
-        let told = host.plugin("10", "env", Script::default());
-        let mut known = told.lock().unwrap().clone();
+        let received = host.plugin("10", "env", Script::default());
+        let mut known = received.lock().unwrap().clone();
         known.sort();
         let wanted: Vec<String> = wanted.iter().map(|id| format!("Synchronize {id}")).collect();
         assert_eq!(known, wanted);
@@ -248,12 +248,12 @@ fn other_entries_of_the_root_directory_are_skipped() {
             plain_run(&host, "theirs");
         }
         host.start_daemon();
-        let told = host.plugin("10", "env", Script::default());
+        let received = host.plugin("10", "env", Script::default());
         if !is_before {
             put_oddities(&host);
             plain_run(&host, "theirs");
         }
-        wait_until("it is known", || !told.lock().unwrap().is_empty());
+        wait_until("it is known", || !received.lock().unwrap().is_empty());
         succeeds(&host.create("ours"));
         assert_eq!(ids(&host), ["ours", "theirs"]);
     }
@@ -263,11 +263,11 @@ fn other_entries_of_the_root_directory_are_skipped() {
 fn a_restart_under_the_same_id_is_a_new_container() {
     let mut host = shared_root("node");
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     let mut lives = life("theirs");
     lives.remove(1);
     plain_run(&host, "theirs");
-    wait_until("it is announced", || test_support::heard(&told, "PostStartContainer theirs"));
+    wait_until("it is announced", || test_support::heard(&received, "PostStartContainer theirs"));
     for round in 2..5 {
         // The new folder exists before the daemon processes the end of the old one.
         let daemon = Pid::from_raw(host.daemon_pid());
@@ -277,13 +277,13 @@ fn a_restart_under_the_same_id_is_a_new_container() {
         plain_run(&host, "theirs");
         kill(daemon, Signal::SIGCONT).unwrap();
         let starts = || {
-            let told = told.lock().unwrap();
-            told.iter().filter(|line| *line == "PostStartContainer theirs").count()
+            let received = received.lock().unwrap();
+            received.iter().filter(|line| *line == "PostStartContainer theirs").count()
         };
         wait_until("the new one is announced", || starts() == round);
         assert_eq!(host.admin(&["explain", "theirs"])["state"], json!("running"));
         let wanted = lives.len() * (round - 1) + 4;
-        assert_eq!(told.lock().unwrap().len(), wanted, "{:?}", told.lock().unwrap());
+        assert_eq!(received.lock().unwrap().len(), wanted, "{:?}", received.lock().unwrap());
     }
 }
 
@@ -384,26 +384,28 @@ fn a_narrowed_scope_reports_no_living_container_as_removed() {
 fn a_container_that_ends_at_once_leaves_no_record() {
     let mut host = shared_root("node");
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     for round in 0..10 {
         let id = format!("brief{round}");
         plain_run(&host, &id);
         if round < 2 {
             let announced = format!("PostCreateContainer {id}");
-            wait_until("it is announced", || test_support::heard(&told, &announced));
+            wait_until("it is announced", || test_support::heard(&received, &announced));
         }
         plain(&host, &["kill", &id]);
         plain(&host, &["delete", &id]);
     }
     plain_run(&host, "last");
-    wait_until("the last one is known", || test_support::heard(&told, "PostStartContainer last"));
+    wait_until("the last one is known", || {
+        test_support::heard(&received, "PostStartContainer last")
+    });
     wait_until("only that one is left", || ids(&host) == ["last"]);
-    let told = told.lock().unwrap().clone();
+    let received = received.lock().unwrap().clone();
     let count = |event: &str| {
-        told.iter().filter(|line| line.starts_with(&format!("{event} brief"))).count()
+        received.iter().filter(|line| line.starts_with(&format!("{event} brief"))).count()
     };
-    assert!(count("PostCreateContainer") >= 2, "{told:?}");
-    assert_eq!(count("PostCreateContainer"), count("RemoveContainer"), "{told:?}");
+    assert!(count("PostCreateContainer") >= 2, "{received:?}");
+    assert_eq!(count("PostCreateContainer"), count("RemoveContainer"), "{received:?}");
 }
 
 #[test]

@@ -17,30 +17,30 @@ fn restore(host: &TestHost, flags: &[&str]) -> std::process::Output {
 #[test]
 fn a_restored_container_is_adjusted_and_has_all_events() {
     let host = started("");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&restore(&host, &["--detach"]));
     let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
     assert_eq!(host.read("fake/seen.json"), wanted);
-    wait_until("the start is told", || told.lock().unwrap().len() >= 5);
-    assert_eq!(*told.lock().unwrap(), life("c1")[..5]);
+    wait_until("the start is reported", || received.lock().unwrap().len() >= 5);
+    assert_eq!(*received.lock().unwrap(), life("c1")[..5]);
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
     succeeds(&host.verb(&["kill", "c1", "9"]));
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("the end is told", || told.lock().unwrap().len() >= 9);
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    wait_until("the end is reported", || received.lock().unwrap().len() >= 9);
+    assert_eq!(*received.lock().unwrap(), life("c1"));
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
 #[test]
 fn a_restore_in_the_foreground_has_all_events() {
     let host = started("");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = host.spawn(&["restore", "--bundle", "BUNDLE", "c1"]);
-    wait_until("the start is told", || told.lock().unwrap().len() >= 5);
+    wait_until("the start is reported", || received.lock().unwrap().len() >= 5);
     succeeds(&host.verb(&["kill", "c1", "9"]));
     assert_eq!(process.wait().unwrap().code(), Some(137));
-    wait_until("the end is told", || told.lock().unwrap().len() >= 9);
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    wait_until("the end is reported", || received.lock().unwrap().len() >= 9);
+    assert_eq!(*received.lock().unwrap(), life("c1"));
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 

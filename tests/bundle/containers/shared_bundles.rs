@@ -16,7 +16,7 @@ fn names_in(host: &TestHost, folder: &str) -> usize {
 }
 
 fn told(heard: &Mutex<Vec<String>>, event: &str) -> usize {
-    heard.lock().unwrap().iter().filter(|told| *told == event).count()
+    heard.lock().unwrap().iter().filter(|received| *received == event).count()
 }
 
 #[test]

@@ -13,8 +13,8 @@ fn dies(host: &TestHost, id: &str) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
 }
 
-fn nobody_knows_of_it(host: &TestHost) {
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+fn wait_until_no_pod_is_known(host: &TestHost) {
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
 }
 
 /// A bundle of the pod `web`, as a Kubernetes engine writes it.
@@ -33,72 +33,74 @@ fn member(host: &TestHost, folder: &str, kind: &str) {
 #[test]
 fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     for (folder, kind) in [("pause", "sandbox"), ("app", "container"), ("helper", "container")] {
         member(&host, folder, kind);
         succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
         wait_until("the start is settled", || {
-            let is_pause = folder == "pause" && heard(&told, "RunPodSandbox web");
-            is_pause || heard(&told, &format!("PostStartContainer {folder}"))
+            let is_pause = folder == "pause" && heard(&received, "RunPodSandbox web");
+            is_pause || heard(&received, &format!("PostStartContainer {folder}"))
         });
     }
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     for folder in ["app", "helper"] {
-        assert!(!heard(&told, "StopPodSandbox web"), "{:?}", told.lock().unwrap());
+        assert!(!heard(&received, "StopPodSandbox web"), "{:?}", received.lock().unwrap());
         dies(&host, folder);
-        wait_until("the stop is told", || heard(&told, &format!("StopContainer {folder}")));
+        wait_until("the stop is reported", || heard(&received, &format!("StopContainer {folder}")));
         succeeds(&host.verb(&["delete", folder]));
-        wait_until("the end is told", || heard(&told, &format!("RemoveContainer {folder}")));
+        wait_until("the end is reported", || {
+            heard(&received, &format!("RemoveContainer {folder}"))
+        });
     }
-    nobody_knows_of_it(&host);
-    let told = told.lock().unwrap();
+    wait_until_no_pod_is_known(&host);
+    let received = received.lock().unwrap();
     let mut wanted = vec!["RunPodSandbox web".to_owned()];
     let of = |folder: &str, events: std::ops::Range<usize>| life(folder)[events].to_vec();
     wanted.extend(
         [of("app", 1..5), of("helper", 1..5), of("app", 5..7), of("helper", 5..7)].concat(),
     );
     wanted.extend(of("web", 7..9));
-    assert_eq!(*told, wanted);
+    assert_eq!(*received, wanted);
 }
 
 #[test]
 fn a_pod_ends_with_its_pause_if_that_exits_last() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     member(&host, "pause", "sandbox");
     member(&host, "app", "container");
     for folder in ["pause", "app"] {
         succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
     }
-    wait_until("the start is told", || heard(&told, "PostStartContainer app"));
+    wait_until("the start is reported", || heard(&received, "PostStartContainer app"));
     // The order of kubelet's stop: the infrastructure process exits, the member is deleted, then
     // the infrastructure container.
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "app"]));
-    wait_until("the end is told", || heard(&told, "RemoveContainer app"));
-    wait_until("the pod's stop is told", || heard(&told, "StopPodSandbox web"));
-    assert!(!heard(&told, "RemovePodSandbox web"));
+    wait_until("the end is reported", || heard(&received, "RemoveContainer app"));
+    wait_until("the pod's stop is reported", || heard(&received, "StopPodSandbox web"));
+    assert!(!heard(&received, "RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "--force", "pause"]));
-    nobody_knows_of_it(&host);
-    let told = told.lock().unwrap();
-    let place = |event: &str| told.iter().position(|line| line == event).unwrap();
-    assert!(place("StopContainer app") < place("StopPodSandbox web"), "{told:?}");
-    assert_eq!(told.last().map(String::as_str), Some("RemovePodSandbox web"));
-    assert_eq!(told.len(), 9, "{told:?}");
+    wait_until_no_pod_is_known(&host);
+    let received = received.lock().unwrap();
+    let place = |event: &str| received.iter().position(|line| line == event).unwrap();
+    assert!(place("StopContainer app") < place("StopPodSandbox web"), "{received:?}");
+    assert_eq!(received.last().map(String::as_str), Some("RemovePodSandbox web"));
+    assert_eq!(received.len(), 9, "{received:?}");
 }
 
 #[test]
 fn a_reused_container_id_has_its_own_events() {
     let host = started("");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let patched = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
     for is_deleted in [true, false] {
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
-        wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
+        wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
         if is_deleted {
             succeeds(&host.verb(&["delete", "--force", "c1"]));
         } else {
@@ -107,14 +109,14 @@ fn a_reused_container_id_has_its_own_events() {
         }
         succeeds(&host.create("c1"));
         assert_eq!(host.read("fake/seen.json"), patched, "adjusted once");
-        wait_until("the second creation is told", || {
-            told.lock().unwrap().iter().filter(|e| *e == "PostCreateContainer c1").count() == 2
+        wait_until("the second creation is reported", || {
+            received.lock().unwrap().iter().filter(|e| *e == "PostCreateContainer c1").count() == 2
         });
         let wanted = [life("c1"), life("c1")[..3].to_vec()].concat();
-        assert_eq!(*told.lock().unwrap(), wanted, "deleted: {is_deleted}");
+        assert_eq!(*received.lock().unwrap(), wanted, "deleted: {is_deleted}");
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        nobody_knows_of_it(&host);
-        told.lock().unwrap().clear();
+        wait_until_no_pod_is_known(&host);
+        received.lock().unwrap().clear();
     }
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
@@ -122,39 +124,39 @@ fn a_reused_container_id_has_its_own_events() {
 #[test]
 fn a_delete_of_an_unknown_container_goes_to_the_runtime() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "c1"]));
     assert_eq!(host.admin(&["pods"]), json!([]));
-    assert!(told.lock().unwrap().is_empty());
+    assert!(received.lock().unwrap().is_empty());
     assert_eq!(host.read("fake/argv").matches("delete").count(), 2);
 }
 
 #[test]
 fn a_container_that_dies_before_its_start_is_stopped_once() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
-    wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
     dies(&host, "c1");
-    wait_until("the stop is told", || heard(&told, "StopContainer c1"));
+    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
     // The result of the runtime does not matter.
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    nobody_knows_of_it(&host);
+    wait_until_no_pod_is_known(&host);
     let mut wanted = life("c1");
     wanted.retain(|event| !event.starts_with("Start") && !event.starts_with("PostStart"));
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 #[test]
 fn probes_cost_the_daemon_nothing() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
-    wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
+    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
     let before = host.admin(&["status"])["requests"].clone();
     for _probe in 0..3 {
         for words in [&["exec", "c1", "true"][..], &["state", "c1"], &["ps", "c1"], &["list"]] {
@@ -163,7 +165,7 @@ fn probes_cost_the_daemon_nothing() {
         succeeds(&host.call(&["features"]));
     }
     assert_eq!(host.admin(&["status"])["requests"], before);
-    assert_eq!(*told.lock().unwrap(), life("c1")[..5]);
+    assert_eq!(*received.lock().unwrap(), life("c1")[..5]);
 }
 
 /// `/run` need not be a tmpfs: records of an earlier boot are ignored.
@@ -191,11 +193,11 @@ fn records_from_before_a_host_restart_are_ignored() {
     assert_eq!(changed, 2);
     host.start_daemon();
     assert_eq!(host.admin(&["pods"]), json!([]));
-    let told = host.plugin("20", "witness", Script::default());
-    assert!(told.lock().unwrap().is_empty());
+    let received = host.plugin("20", "witness", Script::default());
+    assert!(received.lock().unwrap().is_empty());
     succeeds(&host.create("c1"));
-    wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
-    assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
+    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 1);
 }
 
@@ -211,9 +213,9 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     host.configure(&host.path("fake/runc"), "autostart = false");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     host.start_daemon();
-    nobody_knows_of_it(&host);
-    let told = host.plugin("10", "witness", Script::default());
-    assert!(told.lock().unwrap().is_empty());
+    wait_until_no_pod_is_known(&host);
+    let received = host.plugin("10", "witness", Script::default());
+    assert!(received.lock().unwrap().is_empty());
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
@@ -234,13 +236,13 @@ fn an_unknown_runtimes_state_shows_what_it_has_created() {
     );
     host.configure(&host.path("fake/gvisor"), "");
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     let bundle = host.path("bundle").display().to_string();
     succeeds(&host.verb(&["create", "--bundle", &bundle, "yes"]));
-    wait_until("its creation is told", || heard(&told, "PostCreateContainer yes"));
+    wait_until("its creation is reported", || heard(&received, "PostCreateContainer yes"));
     succeeds(&host.verb(&["delete", "--force", "yes"]));
-    wait_until("its end is told", || heard(&told, "RemoveContainer yes"));
+    wait_until("its end is reported", || heard(&received, "RemoveContainer yes"));
     assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
-    wait_until("the creation is undone", || heard(&told, "RemoveContainer no"));
-    assert!(!heard(&told, "PostCreateContainer no"));
+    wait_until("the creation is undone", || heard(&received, "RemoveContainer no"));
+    assert!(!heard(&received, "PostCreateContainer no"));
 }

@@ -24,18 +24,18 @@ fn a_bypassed_container_is_synchronized_and_its_end_reported() {
     assert_eq!(notes(&host), 2);
     host.start_daemon();
     assert_eq!(notes(&host), 0, "each note is taken up once");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
-    assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
+    assert_eq!(*received.lock().unwrap(), ["Synchronize c1"]);
     let pods = host.admin(&["pods"]);
     let pid: u64 = host.read("pid").trim().parse().unwrap();
     assert_eq!(pods[0]["containers"][0]["state"], "running");
     assert_eq!(pods[0]["containers"][0]["pid"], pid);
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    wait_until("the stop is told", || told.lock().unwrap().len() >= 2);
+    wait_until("the stop is reported", || received.lock().unwrap().len() >= 2);
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("the end is told", || told.lock().unwrap().len() >= 5);
+    wait_until("the end is reported", || received.lock().unwrap().len() >= 5);
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[5..]].concat();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
@@ -72,12 +72,12 @@ fn a_delete_in_progress_at_the_daemons_start_is_followed() {
     wait_until("it goes on without the daemon", || notes(&host) == 1);
     host.start_daemon();
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
     assert!(delete.wait().unwrap().success());
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[5..]].concat();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn plugins_are_asked_before_an_adopted_container_starts() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "created");
     succeeds(&host.verb(&["start", "c1"]));
-    wait_until("the start is told", || told.lock().unwrap().len() >= 3);
+    wait_until("the start is reported", || received.lock().unwrap().len() >= 3);
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[3..5]].concat();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn a_create_without_its_daemon_is_taken_over_unadjusted() {
     host.configure(&host.path("fake/runc"), "");
     host.kill_daemon();
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
-    assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
+    assert_eq!(*received.lock().unwrap(), ["Synchronize c1"]);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["changes"], json!([]), "{explained}");
     assert!(explained["skipped"].to_string().contains("bypassed the daemon"), "{explained}");
@@ -146,9 +146,9 @@ fn a_failed_bypassed_creation_is_not_adopted() {
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     assert_eq!(host.admin(&["pods"]), json!([]));
-    assert!(told.lock().unwrap().is_empty());
+    assert!(received.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn a_container_removed_while_the_daemon_was_away_is_not_adopted() {
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     assert_eq!(host.admin(&["pods"]), json!([]));
-    assert!(told.lock().unwrap().is_empty());
+    assert!(received.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -169,13 +169,13 @@ fn an_ended_bypassed_container_is_shown_until_its_removal() {
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
     host.start_daemon();
-    let told = host.plugin("10", "env", Script::default());
-    assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
+    let received = host.plugin("10", "env", Script::default());
+    assert_eq!(*received.lock().unwrap(), ["Synchronize c1"]);
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "stopped");
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
-    wait_until("its removal is told", || told.lock().unwrap().len() >= 2);
-    assert_eq!(told.lock().unwrap()[1], "RemoveContainer c1");
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
+    wait_until("its removal is reported", || received.lock().unwrap().len() >= 2);
+    assert_eq!(received.lock().unwrap()[1], "RemoveContainer c1");
 }
 
 #[test]

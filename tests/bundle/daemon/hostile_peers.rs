@@ -97,7 +97,7 @@ fn unregistered_and_disconnected_plugins_are_shown() {
     let shown = host.admin(&["plugins"]);
     assert_eq!((&shown[0]["pid"], &shown[0]["name"]), (&std::process::id().into(), &"".into()));
     drop(silent);
-    wait_until("it is nobody", || host.admin(&["plugins"]) == Value::Array(vec![]));
+    wait_until("no plugin is connected", || host.admin(&["plugins"]) == Value::Array(vec![]));
     let _told = host.plugin("10", "short", Script { leaves: true, ..Script::default() });
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");
@@ -339,7 +339,7 @@ fn garbage_on_the_daemon_socket_is_harmless() {
     for count in [1, 10, 200] {
         let stream = dial(&host, "run/daemon.sock");
         ask_with(&stream, &question(PROTOCOL), count);
-        wait_until("descriptors nobody announced end it", || is_closed(&stream));
+        wait_until("unannounced descriptors close it", || is_closed(&stream));
     }
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));

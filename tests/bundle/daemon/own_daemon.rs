@@ -84,12 +84,12 @@ impl UserHost {
     }
 
     fn plugin(&self, script: Script) -> Arc<Mutex<Vec<String>>> {
-        let told = connect(self.node.path("user/run/nri-runc/nri.sock"), "10", "a", script);
+        let received = connect(self.node.path("user/run/nri-runc/nri.sock"), "10", "a", script);
         wait_until("the plugin is synchronized", || {
             let plugins = self.admin(&["plugins", "--json"]).stdout;
             is_synchronized(&serde_json::from_slice(&plugins).unwrap_or_default(), "10-a")
         });
-        told
+        received
     }
 
     /// Creates a container as `uid`, with an environment that names the user's folder.
@@ -151,12 +151,12 @@ fn has_namespaces(host: &UserHost) -> bool {
 #[test]
 fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
     let Some(host) = UserHost::new("") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     succeeds(&host.create(USER, &[], "c1"));
-    assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+    assert!(host.is_adjusted() && heard(&received, "CreateContainer c1"), "{received:?}");
     if has_namespaces(&host) {
         succeeds(&host.create(USER, NAMESPACE, "c2"));
-        assert!(host.is_adjusted() && heard(&told, "CreateContainer c2"), "{told:?}");
+        assert!(host.is_adjusted() && heard(&received, "CreateContainer c2"), "{received:?}");
     }
     let status = host.node.admin(&["status"]);
     assert_eq!(status["containers"], 0, "root's daemon has none of them: {status}");
@@ -202,12 +202,12 @@ fn each_field_that_needs_root_is_refused_by_its_name() {
 #[test]
 fn root_follows_no_variable_to_the_daemon_of_a_user() {
     let Some(host) = UserHost::new("") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     // Even a folder that is as private as the user's.
     for owner in [USER, 0] {
         give(&host.node.path("user/run"), owner);
         succeeds(&host.create(0, &[], "c1"));
-        assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
+        assert!(!host.is_adjusted() && !heard(&received, "CreateContainer c1"), "{received:?}");
         let by = words(&host.node, 0, &[]);
         let status = host.node.call_by(&by, &["nri", "status", "--json"], "");
         let status: Value = serde_json::from_slice(&status.stdout).unwrap();
@@ -223,16 +223,16 @@ fn root_follows_no_variable_to_the_daemon_of_a_user() {
 #[test]
 fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
     let Some(host) = UserHost::new("on_rootless = \"refuse\"\n") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     fails(&host.create(USER, &[], "c1"), &["cannot create c1", "on_rootless refuses"]);
     assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called");
-    assert!(!heard(&told, "CreateContainer c1"), "{told:?}");
+    assert!(!heard(&received, "CreateContainer c1"), "{received:?}");
 }
 
 #[test]
 fn a_user_runs_containers_unless_roots_runtime_is_unknown() {
     let Some(host) = UserHost::new("") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     let root = host.node.path("root").display().to_string();
     let lines = host.node.read("config.toml");
     let user_has = format!("runtime = [{:?}]\n", host.node.path("fake/runc"));
@@ -248,9 +248,9 @@ fn a_user_runs_containers_unless_roots_runtime_is_unknown() {
     for (text, readable_by) in [(&wrong, 0o644), (&wrong, 0o600), (&broken, 0o600)] {
         host.node.write("config.toml", text);
         mode(&host.node.path("config.toml"), readable_by);
-        told.lock().unwrap().clear();
+        received.lock().unwrap().clear();
         succeeds(&host.create(USER, &[], "c1"));
-        assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+        assert!(host.is_adjusted() && heard(&received, "CreateContainer c1"), "{received:?}");
         succeeds(&delete());
     }
     mode(&host.node.path("config.toml"), 0o644);
@@ -260,7 +260,7 @@ fn a_user_runs_containers_unless_roots_runtime_is_unknown() {
 #[test]
 fn a_users_daemon_survives_the_removal_of_its_file() {
     let Some(host) = UserHost::new("") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     std::fs::remove_file(host.node.path(USERS_FILE)).unwrap();
     let file = host.node.path(USERS_FILE).display().to_string();
     for verb in ["reload", "status", "reexec"] {
@@ -269,7 +269,7 @@ fn a_users_daemon_survives_the_removal_of_its_file() {
     let checked = String::from_utf8(host.admin(&["check"]).stdout).unwrap();
     assert!(checked.contains(&file) && checked.contains("it is missing"), "{checked}");
     succeeds(&host.create(USER, &[], "c1"));
-    assert!(host.is_adjusted() && heard(&told, "CreateContainer c1"), "{told:?}");
+    assert!(host.is_adjusted() && heard(&received, "CreateContainer c1"), "{received:?}");
 }
 
 /// Writes root's configuration beside the program.
@@ -319,28 +319,28 @@ fn a_users_hint_names_the_users_service_manager() {
 #[test]
 fn another_user_does_not_reach_the_daemon_of_a_user() {
     let Some(host) = UserHost::new("") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     for folder in ["root", "fake", "bundle"] {
         give(&host.node.path(folder), USER - 1);
     }
     mode(&host.node.path("user/run"), 0o755);
     mode(&host.node.path("user/run/nri-runc"), 0o755);
     succeeds(&host.create(USER - 1, &[], "c1"));
-    assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c1"), "{told:?}");
+    assert!(!host.is_adjusted() && !heard(&received, "CreateContainer c1"), "{received:?}");
     if has_namespaces(&host) {
         // No user is mapped there, so all files seem to belong to the process's user.
         for folder in ["root", "fake", "bundle"] {
             give(&host.node.path(folder), USER);
         }
         succeeds(&host.create(USER, &["unshare", "--user"], "c2"));
-        assert!(!host.is_adjusted() && !heard(&told, "CreateContainer c2"), "{told:?}");
+        assert!(!host.is_adjusted() && !heard(&received, "CreateContainer c2"), "{received:?}");
     }
 }
 
 #[test]
 fn a_folder_that_others_could_have_made_is_not_used() {
     let Some(host) = UserHost::new("") else { return };
-    let told = host.plugin(sets("OWN", "1"));
+    let received = host.plugin(sets("OWN", "1"));
     let run = host.node.path("user/run");
     mode(&run, 0o777);
     succeeds(&host.create(USER, &[], "c1"));
@@ -350,5 +350,5 @@ fn a_folder_that_others_could_have_made_is_not_used() {
     mode(&run, 0o755);
     succeeds(&host.create(USER, &[], "c2"));
     assert!(!host.is_adjusted());
-    assert!(!heard(&told, "CreateContainer c1") && !heard(&told, "CreateContainer c2"));
+    assert!(!heard(&received, "CreateContainer c1") && !heard(&received, "CreateContainer c2"));
 }

@@ -31,7 +31,10 @@ fn without_a_daemon_protected_creates_are_refused() {
             assert!(said.contains(&format!("cannot {verb} c1")) && said.contains(why), "{said}");
         }
         assert_eq!(host.read("fake/argv"), "", "the runtime was called");
-        assert!(!host.path("run/bypassed").exists(), "a refused container went past nobody");
+        assert!(
+            !host.path("run/bypassed").exists(),
+            "a refused container did not bypass the daemon"
+        );
         succeeds(&host.verb(&["delete", "--force", "c1"]));
     }
 }

@@ -122,17 +122,18 @@ fn messages() -> String {
         ("Docker", Play::life("docker-20.10-run", DOCKERS_ROOT)),
         ("Podman", Play::life("podman-4.3.1-run", "/run/runc")),
     ];
-    let told = engines.map(|(engine, play)| {
+    let received = engines.map(|(engine, play)| {
         let root = play.host.path("").display().to_string();
-        let (told, _) = play.play();
-        (engine, root.trim_end_matches('/').to_owned(), told)
+        let (received, _) = play.play();
+        (engine, root.trim_end_matches('/').to_owned(), received)
     });
     let mut page = String::new();
     let mut last = [const { Value::Null }; 4];
     for event in EVENTS {
         let _ = write!(page, "\n## {event}\n");
-        for ((engine, root, told), last) in told.iter().zip(&mut last) {
-            let mut of_event = told.iter().filter(|(key, _)| key.starts_with(&format!("{event} ")));
+        for ((engine, root, received), last) in received.iter().zip(&mut last) {
+            let mut of_event =
+                received.iter().filter(|(key, _)| key.starts_with(&format!("{event} ")));
             let Some((_, request)) = of_event.next() else {
                 let _ = write!(page, "\n{engine}: not in this life.\n");
                 continue;

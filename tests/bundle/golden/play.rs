@@ -112,7 +112,7 @@ fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) 
         plugin.script.adjust == Default::default() && plugin.script.update.is_empty()
     };
     if let Some(config) = config.filter(|_| case.plugins.iter().all(quiet)) {
-        assert!(config == case.config, "nobody adjusted anything, and the document changed");
+        assert!(config == case.config, "no plugin adjusted anything, but the document changed");
     }
 }
 

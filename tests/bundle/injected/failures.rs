@@ -243,7 +243,7 @@ fn policy_test_lists_matching_injections_with_reasons() {
 }
 
 #[test]
-fn adjust_has_injections_without_a_daemon_or_a_plugin() {
+fn adjust_applies_injections_without_a_daemon_or_plugins() {
     let host = TestHost::new("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
     let bundle = host.path("bundle").display().to_string();
     let document = host.call(&["nri", "adjust", "--bundle", &bundle, "-o", "json"]);
@@ -252,5 +252,5 @@ fn adjust_has_injections_without_a_daemon_or_a_plugin() {
     assert_eq!(document["owners"], json!({"Env[X]": "inject:i"}));
     let started = started("[[inject]]\nname = \"late\"\nimages = [\"x\"]\nenv = { X = \"1\" }\n");
     succeeds(&started.create("c1"));
-    assert_eq!(started.read("fake/seen.json"), BUNDLE, "an image that is not known is not meant");
+    assert_eq!(started.read("fake/seen.json"), BUNDLE, "an unknown image matches no pattern");
 }

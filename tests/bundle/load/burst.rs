@@ -105,9 +105,10 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
     let at_once = said.iter().filter(|said| said.contains("queued requests at"));
     assert!(at_once.count() >= 10, "{said:#?}");
     // A container that is being created does not wait for those in the queue.
-    let told = plugin.told();
+    let received = plugin.told();
     for came in &created {
-        let at = |event: &str| told.iter().position(|line| *line == format!("{event} {}", came.id));
+        let at =
+            |event: &str| received.iter().position(|line| *line == format!("{event} {}", came.id));
         let between = at("PostCreateContainer").unwrap() - at("CreateContainer").unwrap();
         assert!(between <= 25, "{} waited for {between} others", came.id);
     }
@@ -123,7 +124,7 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     }
     let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&host, &came.id)).collect();
     assert!((6..=57).contains(&without.len()), "{} went on without it", without.len());
-    let told = plugin.told();
+    let received = plugin.told();
     let mut sent_off = 0;
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
@@ -132,7 +133,7 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
             sent_off += 1;
             // The plugin receives no events of a container that it was not asked about.
             let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
-            assert!(!told.iter().any(heard), "{}", came.id);
+            assert!(!received.iter().any(heard), "{}", came.id);
         }
     }
     assert!(sent_off >= 6, "{sent_off} of {} were sent off", without.len());

@@ -379,6 +379,6 @@ fn the_next_daemon_finds_a_container_without_its_note() {
     assert!(status["failures"].to_string().contains("left no note"), "{status}");
     assert!(status["bypassed"].as_u64().unwrap() > 3, "{status}");
     assert!(!host.path("run/bypassed/dropped").exists());
-    let told = host.plugin("10", "witness", Script::default());
-    assert!(told.lock().unwrap().iter().any(|event| event == "Synchronize lives"));
+    let received = host.plugin("10", "witness", Script::default());
+    assert!(received.lock().unwrap().iter().any(|event| event == "Synchronize lives"));
 }

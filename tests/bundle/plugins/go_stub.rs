@@ -26,9 +26,9 @@ fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let _plugin = connect(&host, &program);
-    let told = host.admin(&["plugins"]);
+    let received = host.admin(&["plugins"]);
     assert_eq!(
-        (told[0]["index"].as_str(), told[0]["name"].as_str()),
+        (received[0]["index"].as_str(), received[0]["name"].as_str()),
         (Some("10"), Some("recorder"))
     );
     assert!(host.create("c1").status.success());
@@ -37,7 +37,7 @@ fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
     assert!(host.verb(&["start", "c1"]).status.success());
     assert!(host.verb(&["kill", "c1", "9"]).status.success());
     assert!(host.verb(&["delete", "c1"]).status.success());
-    wait_until("the end is told", || host.read("told").contains("RemovePodSandbox"));
+    wait_until("the end is reported", || host.read("told").contains("RemovePodSandbox"));
     assert_eq!(host.read("told").lines().collect::<Vec<_>>(), crate::life("c1"));
 }
 

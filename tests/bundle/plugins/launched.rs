@@ -65,7 +65,7 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
     assert!(seen.contains("\"source\":\"/etc\""), "its configuration reached it: {seen}");
     assert_eq!(row(&host, "greeter").unwrap()["launched"], true);
     assert_eq!(host.admin(&["explain", "c1"])["owners"]["Env[GREETING]"], "10-greeter");
-    wait_until("the create is told", || host.read("saw").contains("PostCreateContainer"));
+    wait_until("the create is reported", || host.read("saw").contains("PostCreateContainer"));
     let saw = host.read("saw");
     let events: Vec<&str> = saw.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let wanted =
@@ -307,8 +307,8 @@ fn a_failing_plugins_output_and_exit_are_logged() {
         host.logs_at_least(&[line], 1);
     }
     host.logs_at_least(&["21-short: its process has ended: exit status 3"], 1);
-    let told = ["21-short could not be started", "exit status 3", "no such device"];
-    host.logs_at_least(&told, 1);
+    let received = ["21-short could not be started", "exit status 3", "no such device"];
+    host.logs_at_least(&received, 1);
 }
 
 #[test]

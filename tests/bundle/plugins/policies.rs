@@ -37,12 +37,12 @@ pub(crate) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> Sh
     responder
 }
 
-fn hears(responder: &SharedPlugin, line: &str) {
-    wait_until("it is told", || responder.told().iter().any(|told| told == line));
+fn wait_for_event(responder: &SharedPlugin, line: &str) {
+    wait_until("it is reported", || responder.told().iter().any(|received| received == line));
 }
 
 #[test]
-fn a_silent_plugin_that_declares_fail_request_refuses() {
+fn a_time_out_refuses_if_the_plugin_declared_fail_request() {
     let host = started(SILENT);
     let odd = seat(
         &host,
@@ -56,7 +56,7 @@ fn a_silent_plugin_that_declares_fail_request_refuses() {
     assert_eq!(policy["on_failure_from"], "plugin", "{row}");
     assert_eq!(policy["strikes_from"], "plugin", "{row}");
     assert_eq!(row["timeouts"], 1, "{row}");
-    hears(&odd, "RemovePodSandbox c1");
+    wait_for_event(&odd, "RemovePodSandbox c1");
 }
 
 #[test]
@@ -94,14 +94,14 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
             // The other plugins had been asked, so they receive the end of the container.
             for event in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
             {
-                hears(&next, &format!("{event} c1"));
+                wait_for_event(&next, &format!("{event} c1"));
             }
         }
     }
 }
 
 #[test]
-fn a_pod_that_tolerates_a_missing_plugin_tolerates_its_silence() {
+fn a_pod_that_tolerates_a_missing_plugin_tolerates_time_outs() {
     let host = started(&format!(
         "{SILENT}[nri.default_validator]\n\
          tolerate_missing_plugins_annotation = \"tolerate.example\"\n\
@@ -159,7 +159,7 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        hears(&next, "RemovePodSandbox c1");
+        wait_for_event(&next, "RemovePodSandbox c1");
         let ends: Vec<String> = next.told().into_iter().skip(5).collect();
         let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
         assert_eq!(ends, wanted.map(|event| format!("{event} c1")));
@@ -174,11 +174,11 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    hears(&slow, "StopContainer c1");
+    wait_for_event(&slow, "StopContainer c1");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     assert!(!slow.told().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
-    hears(&slow, "RemovePodSandbox c1");
-    assert_eq!(slow.told().iter().filter(|told| *told == "RemoveContainer c1").count(), 1);
+    wait_for_event(&slow, "RemovePodSandbox c1");
+    assert_eq!(slow.told().iter().filter(|received| *received == "RemoveContainer c1").count(), 1);
 }
 
 #[test]

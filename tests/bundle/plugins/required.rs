@@ -66,9 +66,9 @@ fn fails(output: &std::process::Output, words: &[&str]) {
 #[test]
 fn a_pod_does_not_begin_without_a_required_plugin() {
     let host = started("[plugin.guard]\nrequired = true\n");
-    let told = host.plugin("20", "listener", Script::default());
+    let received = host.plugin("20", "listener", Script::default());
     fails(&pod(&host, "p1"), &["required plugin guard is not connected", "pod was not started"]);
-    assert_eq!(told.lock().unwrap().len(), 0, "nobody hears of a pod that never began");
+    assert_eq!(received.lock().unwrap().len(), 0, "no plugin receives a pod that never started");
     let said = host.admin(&["explain", "p1"])["refused"].to_string();
     assert!(said.contains("required plugin guard is not connected"), "{said}");
     // The engine removes the pod and retries with another one.
@@ -119,7 +119,7 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
         let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
         fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
-        wait_until("the others are told its end", || {
+        wait_until("the others receive its end", || {
             next.told() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
         });
         // Each container of an engine without pods is a separate pod.
@@ -216,12 +216,12 @@ fn a_pod_started_without_the_daemon_precedes_its_container() {
         host.start_daemon();
         let container = format!("c-{id}");
         fails(&member(&host, id, &container), &["required plugin guard is not connected"]);
-        let told = host.plugin("10", "guard", Script::default());
+        let received = host.plugin("10", "guard", Script::default());
         succeeds(&member(&host, id, &container));
-        let told = told.lock().unwrap().clone();
+        let received = received.lock().unwrap().clone();
         let wanted = [format!("RunPodSandbox {id}"), format!("CreateContainer {container}")];
-        let heard: Vec<&String> = told.iter().filter(|line| wanted.contains(line)).collect();
-        assert_eq!(heard, wanted.iter().collect::<Vec<_>>(), "{told:?}");
+        let heard: Vec<&String> = received.iter().filter(|line| wanted.contains(line)).collect();
+        assert_eq!(heard, wanted.iter().collect::<Vec<_>>(), "{received:?}");
     }
 }
 
@@ -235,12 +235,16 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
     succeeds(&pod_in(&host, "p2", "kube-system", &json!({})));
     succeeds(&host.verb(&["delete", "--force", "p2"]));
     assert!(start.try_wait().unwrap().is_none() && create.try_wait().unwrap().is_none());
-    let told = host.plugin("10", "guard", Script::default());
+    let received = host.plugin("10", "guard", Script::default());
     // Otherwise their callers would give up before the wait ends.
     assert!(start.wait().unwrap().success() && create.wait().unwrap().success());
-    let told = told.lock().unwrap().clone();
+    let received = received.lock().unwrap().clone();
     for line in ["RunPodSandbox p1", "RunPodSandbox c1", "CreateContainer c1"] {
-        assert_eq!(told.iter().filter(|told| *told == line).count(), 1, "{line} in {told:?}");
+        assert_eq!(
+            received.iter().filter(|received| *received == line).count(),
+            1,
+            "{line} in {received:?}"
+        );
     }
 }
 

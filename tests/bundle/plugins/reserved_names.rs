@@ -178,9 +178,9 @@ fn a_new_file_takes_over_despite_earlier_fights() {
     // Three takeovers within a minute make the place contested.
     let _fighting: Vec<_> = (0..4)
         .map(|round| {
-            let told = connect(host.path("nri.sock"), "10", "policy", Script::default());
+            let received = connect(host.path("nri.sock"), "10", "policy", Script::default());
             host.logs_at_least(&["10-policy is synchronized"], round + 1);
-            told
+            received
         })
         .collect();
     succeeds(&host.create("c1"));
@@ -218,7 +218,7 @@ fn a_reload_leaves_every_plugin_that_still_fits() {
     let host = host("", |_| {});
     let _outside = Started::plugin(&host, "10-policy");
     takes_part(&host, "10-policy", false);
-    let told = host.plugin("20", "other", Script::default());
+    let received = host.plugin("20", "other", Script::default());
     let own = example("event_logger").display().to_string();
     let more = format!("[nri]\nallowed_uids = [0, 1]\n[plugin.policy]\nfrom = [\"exe:{own}\"]\n");
     host.configure(&host.path("fake/runc"), &more);
@@ -228,5 +228,5 @@ fn a_reload_leaves_every_plugin_that_still_fits() {
         has(&host, "10-policy", false) && is_synchronized(&host.admin(&["plugins"]), "20-other")
     );
     assert_eq!(host.logged(&["disconnected"]), 0);
-    drop(told);
+    drop(received);
 }

@@ -98,8 +98,8 @@ impl Candidate {
         events.map(str::to_owned).collect()
     }
 
-    pub(super) fn hears(&self, line: &str) {
-        wait_until(&format!("{} hears {line}", self.name), || self.count(line) > 0);
+    pub(super) fn wait_for_event(&self, line: &str) {
+        wait_until(&format!("{} receives {line}", self.name), || self.count(line) > 0);
     }
 
     async fn act(
@@ -215,7 +215,7 @@ pub(super) fn creates(host: &TestHost, id: &str, by: &str) {
 /// `created` is shown before that event is sent.
 fn creates_settled(host: &TestHost, old: &Candidate, id: &str) {
     creates(host, id, "old");
-    old.hears(&format!("PostCreateContainer {id}"));
+    old.wait_for_event(&format!("PostCreateContainer {id}"));
 }
 
 fn takeovers(host: &TestHost, result: &str) -> usize {
@@ -231,7 +231,7 @@ fn a_synchronized_new_process_replaces_the_old_one() {
     let old = first(&host, works("old"));
     creates_settled(&host, &old, "c1");
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
-    new.hears("Synchronize");
+    new.wait_for_event("Synchronize");
     assert_eq!(states(&host), ["synchronized", "synchronizing"]);
     let row = host.admin(&["plugins"])[1].clone();
     assert_eq!(row["replaces"], row["pid"], "both are of this process: {row}");
@@ -239,10 +239,10 @@ fn a_synchronized_new_process_replaces_the_old_one() {
     creates(&host, "c2", "old");
     assert!(old.count("Shutdown") == 0 && new.count("CreateContainer c2") == 0);
     new.may_go_on.add_permits(1);
-    old.hears("Shutdown");
+    old.wait_for_event("Shutdown");
     wait_until("the old one is gone", || states(&host) == ["synchronized"]);
     creates(&host, "c3", "new");
-    new.hears("PostCreateContainer c2");
+    new.wait_for_event("PostCreateContainer c2");
     assert_eq!(new.told_of("c1"), ["Synchronized"], "told once");
     assert_eq!(new.told_of("c2"), ["CreateContainer", "PostCreateContainer"], "told once");
     assert_eq!(old.count("CreateContainer c3"), 0, "{:?}", old.told());
@@ -259,7 +259,7 @@ fn requests_in_progress_end_with_the_old_process() {
     let old = first(&host, Candidate::with("old", &[("CreateContainer", Does::Waits)]));
     std::thread::scope(|scope| {
         let under_way = scope.spawn(|| creates(&host, "c1", "old"));
-        old.hears("CreateContainer c1");
+        old.wait_for_event("CreateContainer c1");
         let new = works("new").connect(&host);
         wait_until("the newcomer has the place", || takeovers(&host, "completed") == 1);
         creates(&host, "c2", "new");
@@ -267,8 +267,8 @@ fn requests_in_progress_end_with_the_old_process() {
         assert_eq!(old.count("CreateContainer c2"), 0);
         old.may_go_on.add_permits(1);
         under_way.join().unwrap();
-        old.hears("Shutdown");
-        new.hears("PostCreateContainer c1");
+        old.wait_for_event("Shutdown");
+        new.wait_for_event("PostCreateContainer c1");
         assert_eq!(new.told_of("c1"), ["Synchronized", "PostCreateContainer"], "told once");
         assert_eq!(old.count("PostCreateContainer c1"), 0);
     });
@@ -306,7 +306,7 @@ fn a_newcomer_that_fails_changes_nothing() {
         let old = first(&host, works("old"));
         creates_settled(&host, &old, "c1");
         let new = Candidate::with("new", &[(at, does)]).connect(&host);
-        new.hears(at);
+        new.wait_for_event(at);
         nothing_has_changed(&host, &old, at);
     }
 }
@@ -316,7 +316,7 @@ fn a_newcomer_that_fails_changes_nothing() {
 fn nothing_has_changed(host: &TestHost, old: &Candidate, what: &str) {
     wait_until("the newcomer is gone", || states(host) == ["synchronized"]);
     creates(host, "c9", "old");
-    old.hears("PostCreateContainer c9");
+    old.wait_for_event("PostCreateContainer c9");
     assert_eq!(old.count("Shutdown"), 0, "{what}");
     assert_eq!(old.told_of("c9"), ["CreateContainer", "PostCreateContainer"], "{what}");
     assert_eq!(host.read("fake/update.json"), "", "{what}: its updates were carried out");
@@ -334,7 +334,7 @@ fn late(
 ) -> Arc<Candidate> {
     let does = [&[("Synchronize", Does::Waits)], does].concat();
     let late = Candidate { wants, ..Candidate::with("new", &does) }.connect(host);
-    late.hears("Synchronize");
+    late.wait_for_event("Synchronize");
     creates_settled(host, old, "c2");
     late.may_go_on.add_permits(1);
     late
@@ -348,7 +348,7 @@ fn a_new_process_that_fails_at_a_missed_event_changes_nothing() {
         creates_settled(&host, &old, "c1");
         let update = update_of("c1", &json!({"cpu": {"shares": 77}}));
         let new = late(&host, &old, &[("PostCreateContainer", does)], vec![update]);
-        new.hears("PostCreateContainer c2");
+        new.wait_for_event("PostCreateContainer c2");
         nothing_has_changed(&host, &old, "an event");
         assert_eq!(takeovers(&host, "failed"), 1);
         let why = ["10-foo could not be synchronized", "keeps its place"];
@@ -364,10 +364,10 @@ fn updates_of_the_new_process_are_made_after_the_takeover() {
     crate::updates::settled(&host);
     let update = update_of("c1", &json!({"cpu": {"shares": 77}}));
     let new = late(&host, &old, &[("PostCreateContainer", Does::Waits)], vec![update]);
-    new.hears("PostCreateContainer c2");
+    new.wait_for_event("PostCreateContainer c2");
     assert_eq!(host.read("fake/update.json"), "", "it has no say yet");
     new.may_go_on.add_permits(1);
-    old.hears("Shutdown");
+    old.wait_for_event("Shutdown");
     let owner = || host.admin(&["explain", "c1"])["owners"]["CPUShares"].clone();
     wait_until("its update is carried out", || owner() == "10-foo");
 }
@@ -378,7 +378,7 @@ fn a_create_waits_for_the_new_process_if_the_old_one_dies() {
         let host = started("");
         let old = first(&host, works("old"));
         let new = Candidate::with("new", &[(held, Does::Waits)]).connect(&host);
-        new.hears(held);
+        new.wait_for_event(held);
         old.leave();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| creates(&host, "c1", "new"));
@@ -395,7 +395,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
     let host = started("[nri]\nplugin_registration_timeout = \"10m\"\n");
     let old = first(&host, works("old"));
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
-    new.hears("Synchronize");
+    new.wait_for_event("Synchronize");
     old.leave();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| creates(&host, "c1", ""));
@@ -438,7 +438,7 @@ fn an_update_requested_before_the_takeover_is_refused_in_time() {
     creates_settled(&host, &old, "c2");
     *hold.0.lock().unwrap() = true;
     hold.1.notify_all();
-    old.hears("Shutdown");
+    old.wait_for_event("Shutdown");
     let said = new.lock().unwrap().iter().find(|line| line.starts_with("inside")).cloned();
     assert!(said.unwrap().contains("has not caught up yet"), "{:?}", new.lock().unwrap());
     assert_eq!(host.read("fake/update.json"), "");
@@ -459,7 +459,7 @@ fn an_unresponsive_process_stays_until_its_successor_is_ready() {
     // Such takeovers never count as contested, however many there are.
     for round in 0..5 {
         let new = Candidate::with("new", &hangs).connect(&host);
-        new.hears("Synchronize");
+        new.wait_for_event("Synchronize");
         wait_until("it has the place", || takeovers(&host, "completed") == round + 1);
         creates(&host, &format!("n{round}"), "");
         wait_until("it was silent twice", || has_struck(2));
@@ -475,17 +475,17 @@ fn a_required_plugin_stays_available_during_a_takeover() {
     let host = started("[plugin.foo]\nrequired = true\n");
     let old = first(&host, works("old"));
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
-    new.hears("Synchronize");
+    new.wait_for_event("Synchronize");
     let is_connected = || host.admin(&["status"])["required"][0]["connected"] == true;
     assert!(is_connected());
     creates_settled(&host, &old, "c1");
     new.may_go_on.add_permits(1);
-    old.hears("Shutdown");
+    old.wait_for_event("Shutdown");
     assert!(is_connected());
     creates(&host, "c2", "new");
     // The new process counts as having answered for the pod that the old one answered for.
     succeeds(&host.verb(&["start", "c1"]));
-    new.hears("StartContainer c1");
+    new.wait_for_event("StartContainer c1");
 }
 
 #[test]
@@ -527,14 +527,14 @@ fn a_stopping_daemon_shuts_down_both_processes() {
     let old = first(&host, Candidate::with("old", &[("CreateContainer", Does::Waits)]));
     std::thread::scope(|scope| {
         let under_way = scope.spawn(|| create(&host, "c1"));
-        old.hears("CreateContainer c1");
+        old.wait_for_event("CreateContainer c1");
         let new = works("new").connect(&host);
         wait_until("the newcomer has the place", || takeovers(&host, "completed") == 1);
         let pid = nix::unistd::Pid::from_raw(host.daemon_pid());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         old.may_go_on.add_permits(1);
         succeeds(&under_way.join().unwrap());
-        old.hears("Shutdown");
-        new.hears("Shutdown");
+        old.wait_for_event("Shutdown");
+        new.wait_for_event("Shutdown");
     });
 }

@@ -95,7 +95,7 @@ fn the_fourth_takeover_within_a_minute_is_refused() {
         let mut old = first(&host, works("v0"));
         for name in ["v1", "v2", "v3"] {
             let new = works(name).connect(&host);
-            old.hears("Shutdown");
+            old.wait_for_event("Shutdown");
             creates(&host, name, name);
             old = new;
         }
@@ -106,7 +106,7 @@ fn the_fourth_takeover_within_a_minute_is_refused() {
     let fourth = works("v4").connect(&host);
     wait_until("it is refused", || host.logged(&[ID, "was refused"]) == 1);
     wait_until("it is gone", || states(&host) == ["synchronized"]);
-    assert_eq!(fourth.count("Synchronize"), 0, "it was told of nothing");
+    assert_eq!(fourth.count("Synchronize"), 0, "it was received of nothing");
     assert_eq!(old.count("Shutdown"), 0);
     creates(&host, "after", "v3");
 }
@@ -117,7 +117,7 @@ fn filling_an_empty_place_is_never_a_takeover() {
     let mut old = first(&host, works("v0"));
     for name in ["v1", "v2", "v3"] {
         let new = works(name).connect(&host);
-        old.hears("Shutdown");
+        old.wait_for_event("Shutdown");
         old = new;
     }
     old.leave();

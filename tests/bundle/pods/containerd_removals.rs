@@ -55,12 +55,12 @@ fn remove(host: &TestHost, id: &str, pod: &str) {
 
 type Told = Arc<Mutex<Vec<String>>>;
 
-fn count(told: &Told, line: &str) -> usize {
-    told.lock().unwrap().iter().filter(|told| *told == line).count()
+fn count(received: &Told, line: &str) -> usize {
+    received.lock().unwrap().iter().filter(|received| *received == line).count()
 }
 
-fn hears(told: &Told, line: &str) {
-    wait_until(line, || count(told, line) == 1);
+fn wait_for_event(received: &Told, line: &str) {
+    wait_until(line, || count(received, line) == 1);
 }
 
 fn state(host: &TestHost, id: &str) -> String {
@@ -89,31 +89,31 @@ fn records(host: &TestHost) -> Vec<Value> {
 #[test]
 fn a_container_and_its_pod_are_removed_with_the_engines_files() {
     let host = started("");
-    let told = host.plugin("10", "early", Script::default());
+    let received = host.plugin("10", "early", Script::default());
     run(&host, "p1", "p1");
     run(&host, "c1", "p1");
     ends(&host, "c1");
-    hears(&told, "StopContainer c1");
+    wait_for_event(&received, "StopContainer c1");
     is_settled(&host, "c1");
     assert_eq!(state(&host, "c1"), "stopped");
     assert!(std::fs::read_dir(host.path("run/state/pristine")).unwrap().next().is_none());
     // A plugin that connects now receives the exited container, and its removal.
     let late = host.plugin("20", "late", Script::default());
     assert_eq!(count(&late, "Synchronize c1"), 1, "{:?}", late.lock().unwrap());
-    assert_eq!(count(&told, "RemoveContainer c1"), 0);
+    assert_eq!(count(&received, "RemoveContainer c1"), 0);
     remove(&host, "c1", "p1");
-    hears(&told, "RemoveContainer c1");
-    hears(&late, "RemoveContainer c1");
+    wait_for_event(&received, "RemoveContainer c1");
+    wait_for_event(&late, "RemoveContainer c1");
     ends(&host, "p1");
-    hears(&told, "StopPodSandbox p1");
+    wait_for_event(&received, "StopPodSandbox p1");
     is_settled(&host, "p1");
-    assert_eq!(count(&told, "RemovePodSandbox p1"), 0);
+    assert_eq!(count(&received, "RemovePodSandbox p1"), 0);
     assert_eq!(host.admin(&["pods"])[0]["state"], "stopped");
     remove(&host, "p1", "p1");
-    hears(&told, "RemovePodSandbox p1");
+    wait_for_event(&received, "RemovePodSandbox p1");
     wait_until("it is forgotten", || host.admin(&["pods"]) == json!([]));
     for event in ["StopContainer c1", "RemoveContainer c1", "StopPodSandbox p1"] {
-        assert_eq!(count(&told, event), 1, "{event}");
+        assert_eq!(count(&received, event), 1, "{event}");
     }
     assert_eq!(records(&host).len(), 0);
 }
@@ -121,7 +121,7 @@ fn a_container_and_its_pod_are_removed_with_the_engines_files() {
 #[test]
 fn a_pod_that_is_removed_with_its_containers_is_removed_last() {
     let host = started("");
-    let told = host.plugin("10", "listener", Script::default());
+    let received = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");
     for id in ["c1", "c2"] {
         run(&host, id, "p1");
@@ -132,11 +132,15 @@ fn a_pod_that_is_removed_with_its_containers_is_removed_last() {
     for id in ["c1", "c2", "p1"] {
         remove(&host, id, "p1");
     }
-    hears(&told, "RemovePodSandbox p1");
-    let told = told.lock().unwrap().clone();
+    wait_for_event(&received, "RemovePodSandbox p1");
+    let received = received.lock().unwrap().clone();
     let mut removals: Vec<&String> =
-        told.iter().filter(|line| line.starts_with("Remove")).collect();
-    assert_eq!(removals.last().map(|line| line.as_str()), Some("RemovePodSandbox p1"), "{told:?}");
+        received.iter().filter(|line| line.starts_with("Remove")).collect();
+    assert_eq!(
+        removals.last().map(|line| line.as_str()),
+        Some("RemovePodSandbox p1"),
+        "{received:?}"
+    );
     removals.sort(); // Containers that are removed at the same time have no order.
     assert_eq!(removals, ["RemoveContainer c1", "RemoveContainer c2", "RemovePodSandbox p1"]);
 }
@@ -160,22 +164,23 @@ fn removals_without_a_daemon_are_reported_oldest_first() {
         &host.read("config.toml").replace("[nri]", "[nri]\nwait_for = [\"10-a\"]"),
     );
     host.start_daemon();
-    let told = host.plugin("10", "a", Script::default());
-    hears(&told, "RemoveContainer c1");
+    let received = host.plugin("10", "a", Script::default());
+    wait_for_event(&received, "RemoveContainer c1");
     assert_eq!(state(&host, "c2"), "stopped", "its engine keeps it");
     // The next daemon watches too.
     remove(&host, "c2", "p1");
-    hears(&told, "RemovePodSandbox p1");
-    let told = told.lock().unwrap().clone();
-    let removals: Vec<&String> = told.iter().filter(|line| line.starts_with("Remove")).collect();
+    wait_for_event(&received, "RemovePodSandbox p1");
+    let received = received.lock().unwrap().clone();
+    let removals: Vec<&String> =
+        received.iter().filter(|line| line.starts_with("Remove")).collect();
     let wanted = ["RemoveContainer c3", "RemoveContainer c1", "RemoveContainer c2"];
-    assert_eq!(removals[..3], wanted, "{told:?}");
+    assert_eq!(removals[..3], wanted, "{received:?}");
 }
 
 #[test]
 fn a_container_its_engine_drops_is_removed_with_the_delete() {
     let host = started("");
-    let told = host.plugin("10", "listener", Script::default());
+    let received = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");
     for id in ["p1", "c1"] {
         if id == "c1" {
@@ -186,60 +191,61 @@ fn a_container_its_engine_drops_is_removed_with_the_delete() {
     for id in ["c1", "p1"] {
         ends(&host, id);
     }
-    hears(&told, "RemovePodSandbox p1");
-    assert_eq!(count(&told, "RemoveContainer c1"), 1);
+    wait_for_event(&received, "RemovePodSandbox p1");
+    assert_eq!(count(&received, "RemoveContainer c1"), 1);
 }
 
 #[test]
 fn removing_the_engines_whole_folder_removes_all_pods() {
     let host = started("");
-    let told = host.plugin("10", "listener", Script::default());
+    let received = host.plugin("10", "listener", Script::default());
     for pod in ["p1", "p2"] {
         run(&host, pod, pod);
         ends(&host, pod);
         is_settled(&host, pod);
     }
     std::fs::remove_dir_all(host.path(HOMES)).unwrap();
-    hears(&told, "RemovePodSandbox p1");
-    hears(&told, "RemovePodSandbox p2");
+    wait_for_event(&received, "RemovePodSandbox p1");
+    wait_for_event(&received, "RemovePodSandbox p2");
     // Later pods are watched again.
     run(&host, "p3", "p3");
     ends(&host, "p3");
     is_settled(&host, "p3");
-    assert_eq!(count(&told, "RemovePodSandbox p3"), 0);
+    assert_eq!(count(&received, "RemovePodSandbox p3"), 0);
     remove(&host, "p3", "p3");
-    hears(&told, "RemovePodSandbox p3");
+    wait_for_event(&received, "RemovePodSandbox p3");
 }
 
 #[test]
 fn a_reused_id_ends_the_earlier_container() {
     let host = started("");
-    let told = host.plugin("10", "listener", Script::default());
+    let received = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");
     run(&host, "c1", "p1");
     ends(&host, "c1");
     is_settled(&host, "c1");
     run(&host, "c1", "p1");
-    assert_eq!(count(&told, "RemoveContainer c1"), 1);
+    assert_eq!(count(&received, "RemoveContainer c1"), 1);
     assert_eq!(state(&host, "c1"), "running");
-    let told = told.lock().unwrap().clone();
-    let place = |line: &str, from: usize| told.iter().skip(from).position(|told| told == line);
+    let received = received.lock().unwrap().clone();
+    let place =
+        |line: &str, from: usize| received.iter().skip(from).position(|received| received == line);
     let removed = place("RemoveContainer c1", 0).unwrap();
-    assert!(place("CreateContainer c1", removed).is_some(), "{told:?}");
+    assert!(place("CreateContainer c1", removed).is_some(), "{received:?}");
 }
 
 #[test]
 fn a_forced_delete_of_a_running_container_stops_it_and_keeps_it() {
     let host = started("");
-    let told = host.plugin("10", "listener", Script::default());
+    let received = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");
     run(&host, "c1", "p1");
     for _twice in 0..2 {
         succeeds(&host.verb(&["delete", "--force", "c1"]));
     }
-    hears(&told, "StopContainer c1");
+    wait_for_event(&received, "StopContainer c1");
     is_settled(&host, "c1");
-    assert_eq!(count(&told, "RemoveContainer c1"), 0);
+    assert_eq!(count(&received, "RemoveContainer c1"), 0);
     remove(&host, "c1", "p1");
-    hears(&told, "RemoveContainer c1");
+    wait_for_event(&received, "RemoveContainer c1");
 }

@@ -85,15 +85,15 @@ struct Ear(Arc<Mutex<Vec<String>>>);
 
 impl Ear {
     fn count(&self, line: &str) -> usize {
-        self.0.lock().unwrap().iter().filter(|told| *told == line).count()
+        self.0.lock().unwrap().iter().filter(|received| *received == line).count()
     }
 
-    fn hears(&self, line: &str) {
+    fn wait_for_event(&self, line: &str) {
         wait_until(line, || self.count(line) > 0);
     }
 
     fn order(&self, line: &str) -> Option<usize> {
-        self.0.lock().unwrap().iter().position(|told| told == line)
+        self.0.lock().unwrap().iter().position(|received| received == line)
     }
 }
 
@@ -117,23 +117,23 @@ fn a_pod_without_containers_is_announced_stopped_and_removed() {
         std::fs::create_dir(host.path("host").join(folder)).unwrap();
     }
     let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.hears("RunPodSandbox web");
+    ear.wait_for_event("RunPodSandbox web");
     let pods = host.admin(&["pods"]);
     assert_eq!((&pods[0]["id"], &pods[0]["state"]), (&json!("5a0d"), &json!("ready")), "{pods}");
     assert_eq!((&pods[0]["engine"], &pods[0]["containers"]), (&json!("cri-o"), &json!([])));
     host.write(&format!("{folder}/stopped"), "");
-    ear.hears("StopPodSandbox web");
+    ear.wait_for_event("StopPodSandbox web");
     remove(&host, "5a0d");
-    ear.hears("RemovePodSandbox web");
+    ear.wait_for_event("RemovePodSandbox web");
     wait_until("it is forgotten", || known_pods(&host).is_empty());
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(ear.count(event), 1, "{event}");
     }
     // The same again, with one pod that disappears without having been stopped.
     put(&host, "5a0e", &document(&pod("5a0e", "shop")));
-    ear.hears("RunPodSandbox shop");
+    ear.wait_for_event("RunPodSandbox shop");
     remove(&host, "5a0e");
-    ear.hears("RemovePodSandbox shop");
+    ear.wait_for_event("RemovePodSandbox shop");
     assert!(ear.order("StopPodSandbox shop") < ear.order("RemovePodSandbox shop"));
 }
 
@@ -153,7 +153,7 @@ fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
 
 #[test]
 fn a_pod_is_announced_once_by_whichever_source_is_first() {
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for folder_first in [true, false] {
         let mut host = host();
         host.start_daemon();
@@ -162,7 +162,7 @@ fn a_pod_is_announced_once_by_whichever_source_is_first() {
         let text = document(&pod("5a0d", "web"));
         if folder_first {
             put(&host, "5a0d", &text);
-            wait_until("the pod is told", || count() == 1);
+            wait_until("the pod is reported", || count() == 1);
         } else {
             // The folder is in a place that is unknown until the container shows it.
             let home = "host/elsewhere/overlay-containers/5a0d/userdata";
@@ -181,13 +181,13 @@ fn a_pod_is_announced_once_by_whichever_source_is_first() {
             let home = "host/elsewhere/overlay-containers/5a0f/userdata";
             std::fs::create_dir_all(host.path(home)).unwrap();
             write(&host, &format!("{home}/config.json"), &document(&pod("5a0f", "later")));
-            wait_until("the other pod is told", || count() == 2);
+            wait_until("the other pod is reported", || count() == 2);
         }
-        told.push(seen.lock().unwrap()[0].clone());
+        received.push(seen.lock().unwrap()[0].clone());
     }
-    assert_eq!(told[0], told[1]);
-    assert_eq!(told[0]["pod"]["labels"]["app"], "web");
-    assert_eq!(told[0]["pod"]["ips"], json!(["10.1.2.3"]));
+    assert_eq!(received[0], received[1]);
+    assert_eq!(received[0]["pod"]["labels"]["app"], "web");
+    assert_eq!(received[0]["pod"]["ips"], json!(["10.1.2.3"]));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn other_files_are_skipped_and_a_slow_pod_document_is_awaited() {
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(known_pods(&host), Vec::<String>::new());
     write(&host, &format!("{folder}/config.json"), &text);
-    ear.hears("RunPodSandbox web");
+    ear.wait_for_event("RunPodSandbox web");
     assert_eq!(known_pods(&host), ["web"]);
     assert_eq!(ear.0.lock().unwrap().len(), 1, "{:?}", ear.0.lock().unwrap());
 }
@@ -232,8 +232,8 @@ fn pods_that_changed_while_no_daemon_ran_are_known_to_the_next() {
     let ear = listener(&host);
     put(&host, "5a02", &document(&pod("5a02", "stays")));
     put(&host, "5a03", &document(&pod("5a03", "goes")));
-    ear.hears("RunPodSandbox stays");
-    ear.hears("RunPodSandbox goes");
+    ear.wait_for_event("RunPodSandbox stays");
+    ear.wait_for_event("RunPodSandbox goes");
     host.kill_daemon();
     remove(&host, "5a03");
     put(&host, "5a04", &document(&pod("5a04", "meanwhile")));
@@ -248,7 +248,7 @@ fn pods_that_changed_while_no_daemon_ran_are_known_to_the_next() {
         remove(&host, id);
     }
     for name in ["stays", "meanwhile"] {
-        again.hears(&format!("RemovePodSandbox {name}"));
+        again.wait_for_event(&format!("RemovePodSandbox {name}"));
         assert_eq!(again.count(&format!("RunPodSandbox {name}")), 0, "{name}: by Synchronize");
     }
 }
@@ -260,7 +260,7 @@ fn a_pod_older_than_the_daemon_is_announced_with_its_container() {
     host.start_daemon();
     let ear = listener(&host);
     put(&host, "5a02", &document(&pod("5a02", "after")));
-    ear.hears("RunPodSandbox after");
+    ear.wait_for_event("RunPodSandbox after");
     assert_eq!(known_pods(&host), ["after"]);
     let bundle = format!("{HOME}/c1/userdata");
     std::fs::create_dir_all(host.path(&bundle)).unwrap();
@@ -275,11 +275,11 @@ fn the_folder_of_all_pods_may_be_recreated() {
     host.start_daemon();
     let ear = listener(&host);
     put(&host, "5a01", &document(&pod("5a01", "first")));
-    ear.hears("RunPodSandbox first");
+    ear.wait_for_event("RunPodSandbox first");
     std::fs::remove_dir_all(host.path("host/run")).unwrap();
-    ear.hears("RemovePodSandbox first");
+    ear.wait_for_event("RemovePodSandbox first");
     put(&host, "5a02", &document(&pod("5a02", "second")));
-    ear.hears("RunPodSandbox second");
+    ear.wait_for_event("RunPodSandbox second");
 }
 
 /// A plugin that refuses every pod until the flag is set.
@@ -318,7 +318,7 @@ fn a_refused_pod_refuses_each_create_until_plugins_accept() {
     let recovered = Arc::default();
     let ear = strict(&host, &recovered);
     put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.hears("RemovePodSandbox web");
+    ear.wait_for_event("RemovePodSandbox web");
     let is_created = || host.admin(&["pods"])[0]["state"] == "created";
     wait_until("the pod is on record as not announced", is_created);
     let failures = host.admin(&["status"])["failures"].to_string();
@@ -348,7 +348,7 @@ fn a_refused_pod_stays_refused_after_a_daemon_restart() {
     wait_until("the first daemon knows it", || known_pods(&host) == ["web"]);
     let ear = strict(&host, &Arc::default());
     put(&host, "5a0e", &document(&pod("5a0e", "shop")));
-    ear.hears("RemovePodSandbox shop");
+    ear.wait_for_event("RemovePodSandbox shop");
     wait_until("it is recorded", || {
         let pods = host.admin(&["pods"]);
         pods.as_array().unwrap().iter().any(|pod| pod["state"] == "created")
@@ -370,7 +370,7 @@ fn a_refused_pod_is_forgotten_with_its_folder() {
     host.start_daemon();
     let ear = strict(&host, &Arc::default());
     let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.hears("RemovePodSandbox web");
+    ear.wait_for_event("RemovePodSandbox web");
     let is_created = || host.admin(&["pods"])[0]["state"] == "created";
     wait_until("the pod is on record as not announced", is_created);
     let late = Ear(host.plugin("20", "late", Script::default()));
@@ -410,13 +410,13 @@ fn a_pod_with_forged_metadata_is_announced_once() {
     host.start_daemon();
     let ear = listener(&host);
     let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.hears("RunPodSandbox web");
+    ear.wait_for_event("RunPodSandbox web");
     succeeds(&host.create_from(&folder, "5a0d"));
     succeeds(&host.verb(&["start", "5a0d"]));
     succeeds(&host.verb(&["kill", "5a0d", "9"]));
     succeeds(&host.verb(&["delete", "5a0d"]));
     assert!(Path::new(&host.path(&folder)).exists());
-    ear.hears("RemovePodSandbox web");
+    ear.wait_for_event("RemovePodSandbox web");
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(ear.count(event), 1, "{event}: {:?}", ear.0.lock().unwrap());
     }
@@ -441,10 +441,10 @@ fn a_pod_of_another_handler_is_not_announced() {
     with("5a01", "kata", "kata");
     with("5a02", "default", "");
     with("5a03", "ours", "nri-runc");
-    ear.hears("RunPodSandbox ours");
+    ear.wait_for_event("RunPodSandbox ours");
     host.write(record, &registered(true));
     with("5a04", "default-now", "");
-    ear.hears("RunPodSandbox default-now");
+    ear.wait_for_event("RunPodSandbox default-now");
     // Unregistered: the engine calls the wrapper for none, so nothing shows the missed pod.
     std::fs::remove_file(host.path(record)).unwrap();
     with("5a05", "after", "nri-runc");
@@ -469,7 +469,7 @@ fn pods_that_a_crashed_engine_gave_up_end_once() {
     let members: Vec<String> = (0..5).map(|number| format!("c0{number}")).collect();
     for id in &pods {
         put(&host, id, &document(&pod(id, &format!("web-{id}"))));
-        ear.hears(&format!("RunPodSandbox web-{id}"));
+        ear.wait_for_event(&format!("RunPodSandbox web-{id}"));
     }
     for (pod, id) in pods.iter().zip(&members) {
         let folder = put(&host, id, &document(&member(pod, &format!("web-{pod}"))));
@@ -485,16 +485,16 @@ fn pods_that_a_crashed_engine_gave_up_end_once() {
         std::fs::remove_dir_all(host.path(&format!("root/{id}"))).unwrap();
     }
     pods.iter().chain(&members).for_each(|id| remove(&host, id));
-    wait_until("nobody knows of them", || known_pods(&host).is_empty());
+    wait_until("no pod is known", || known_pods(&host).is_empty());
     for id in &pods {
         for event in ["StopPodSandbox", "RemovePodSandbox"] {
             assert_eq!(ear.count(&format!("{event} web-{id}")), 1, "{event} {id}");
         }
     }
-    let told = ear.0.lock().unwrap().clone();
+    let received = ear.0.lock().unwrap().clone();
     for event in ["StopContainer", "RemoveContainer"] {
-        let count = told.iter().filter(|line| line.starts_with(event)).count();
-        assert_eq!(count, members.len(), "{event}: {told:?}");
+        let count = received.iter().filter(|line| line.starts_with(event)).count();
+        assert_eq!(count, members.len(), "{event}: {received:?}");
     }
     assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 0);
     let late = host.plugin("20", "late", Script::default());

@@ -26,7 +26,7 @@ fn annotated(host: &TestHost, id: &str, annotations: &Value, cgroups_path: Optio
 fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let told = host.plugin("10", "listener", Script::default());
+    let received = host.plugin("10", "listener", Script::default());
     let metadata = json!({"name": "web", "uid": "u", "namespace": "shop"}).to_string();
     let pod = json!({
         "io.kubernetes.cri-o.Metadata": metadata,
@@ -45,15 +45,16 @@ fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
     // CRI-O marks the pod after its containers, but the daemon may see it in the other order.
     host.write(&format!("{pod}/stopped"), "");
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    let heard = |event: &str| told.lock().unwrap().iter().any(|line| line == event);
+    let heard = |event: &str| received.lock().unwrap().iter().any(|line| line == event);
     wait_until("the pod is stopped", || heard("StopPodSandbox web"));
-    let order = |event: &str| told.lock().unwrap().iter().position(|line| line == event);
+    let order = |event: &str| received.lock().unwrap().iter().position(|line| line == event);
     assert!(order("StopContainer app") < order("StopPodSandbox web"));
     assert!(!heard("RemoveContainer app") && !heard("RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "c1"]));
     std::fs::remove_dir_all(host.path("overlay-containers/5a0d")).unwrap();
     wait_until("the pod is removed", || heard("RemovePodSandbox web"));
-    let stops = told.lock().unwrap().iter().filter(|line| *line == "StopPodSandbox web").count();
+    let stops =
+        received.lock().unwrap().iter().filter(|line| *line == "StopPodSandbox web").count();
     assert_eq!(stops, 1);
 }
 

@@ -43,9 +43,9 @@ fn create(host: &TestHost, id: &str) -> std::process::Output {
     host.create_from(&bundle, id)
 }
 
-fn ends(host: &TestHost, told: &std::sync::Mutex<Vec<String>>, id: &str, so_far: usize) {
+fn ends(host: &TestHost, received: &std::sync::Mutex<Vec<String>>, id: &str, so_far: usize) {
     succeeds(&host.verb(&["delete", "--force", id]));
-    wait_until("the end is told", || told.lock().unwrap().len() >= so_far);
+    wait_until("the end is reported", || received.lock().unwrap().len() >= so_far);
 }
 
 fn pod_goes(host: &TestHost) {
@@ -59,31 +59,31 @@ const POD_ENDS: [&str; 2] = ["StopPodSandbox web", "RemovePodSandbox web"];
 #[test]
 fn a_pod_without_infrastructure_ends_with_its_folder() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     pod(&host);
     succeeds(&create(&host, "app1"));
-    ends(&host, &told, "app1", 5);
+    ends(&host, &received, "app1", 5);
     // kubelet restarts the container: another ID, the same pod.
     succeeds(&create(&host, "app2"));
-    ends(&host, &told, "app2", 9);
+    ends(&host, &received, "app2", 9);
     assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
     let lived = [&BEGINS[..], &ENDS, &BEGINS[1..], &ENDS].concat();
-    assert_eq!(*told.lock().unwrap(), lived);
+    assert_eq!(*received.lock().unwrap(), lived);
     pod_goes(&host);
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
-    assert_eq!(*told.lock().unwrap(), [&lived[..], &POD_ENDS].concat());
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
+    assert_eq!(*received.lock().unwrap(), [&lived[..], &POD_ENDS].concat());
 }
 
 #[test]
 fn a_pod_without_its_folder_ends_with_its_last_container() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     pod(&host);
     succeeds(&create(&host, "app1"));
-    wait_until("the creation is told", || told.lock().unwrap().len() >= 3);
+    wait_until("the creation is reported", || received.lock().unwrap().len() >= 3);
     pod_goes(&host);
-    ends(&host, &told, "app1", 7);
-    assert_eq!(*told.lock().unwrap(), [&BEGINS[..], &ENDS, &POD_ENDS].concat());
+    ends(&host, &received, "app1", 7);
+    assert_eq!(*received.lock().unwrap(), [&BEGINS[..], &ENDS, &POD_ENDS].concat());
     assert_eq!(host.admin(&["pods"]), json!([]));
 }
 
@@ -92,14 +92,14 @@ fn a_refused_pod_fails_the_create_and_is_announced_again() {
     let host = started("");
     let at = Some("RunPodSandbox".to_owned());
     let guard = Script { refuses: Some("not here"), at, ..Script::default() };
-    let told = host.plugin("90", "guard", guard);
+    let received = host.plugin("90", "guard", guard);
     pod(&host);
     for _attempt in 0..2 {
         let output = create(&host, "app1");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && line.contains("not here"), "{line}");
         let wanted = [&BEGINS[..1], &POD_ENDS].concat();
-        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), wanted);
+        assert_eq!(std::mem::take(&mut *received.lock().unwrap()), wanted);
         // CRI-O keeps the pod until kubelet removes it.
         assert_eq!(host.admin(&["pods"])[0]["containers"], json!([]));
     }
@@ -122,12 +122,12 @@ fn a_pod_removed_while_the_daemon_was_away_is_forgotten() {
         }
         host.start_daemon();
         if !is_gone {
-            let told = host.plugin("10", "witness", Script::default());
+            let received = host.plugin("10", "witness", Script::default());
             assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
             pod_goes(&host);
-            wait_until("its end is told", || told.lock().unwrap().len() >= 2);
-            assert_eq!(*told.lock().unwrap(), POD_ENDS);
+            wait_until("its end is reported", || received.lock().unwrap().len() >= 2);
+            assert_eq!(*received.lock().unwrap(), POD_ENDS);
         }
-        wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+        wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     }
 }

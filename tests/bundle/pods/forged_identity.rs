@@ -69,17 +69,17 @@ fn a_forged_crio_sandbox_is_its_own_pod_and_exempts_nothing() {
     for is_podmans in [false, true] {
         let mut host = TestHost::new("");
         host.start_daemon();
-        let told = host.plugin("10", "listener", Script::default());
+        let received = host.plugin("10", "listener", Script::default());
         succeeds(&host.create_from(&forged_sandbox(&host, is_podmans), "bad1"));
         succeeds(&host.verb(&["start", "bad1"]));
         let pods = host.admin(&["pods"]);
         assert_eq!(pods[0]["id"], "bad1", "{pods}");
         assert_eq!((&pods[0]["namespace"], &pods[0]["name"]), (&json!("tenant"), &json!("evil")));
-        let asked = told.lock().unwrap().clone();
+        let asked = received.lock().unwrap().clone();
         assert!(!asked.iter().any(|line| line.contains("CreateContainer")), "{asked:?}");
         let status = host.admin(&["status"]);
-        let told = status["contradictions"].to_string();
-        assert!(told.contains("bad1") && told.contains("cri-o"), "{status}");
+        let received = status["contradictions"].to_string();
+        assert!(received.contains("bad1") && received.contains("cri-o"), "{status}");
         host.logs_at_least(&["identity", "bad1"], 1);
         // From now on a plugin is required, and neither this pod nor the next is exempt.
         host.kill_daemon();
@@ -111,7 +111,7 @@ fn without_a_daemon_a_forged_sandbox_of_crio_is_not_exempt() {
 fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let annotations = json!({
         "io.kubernetes.cri.container-type": "sandbox",
         "io.kubernetes.cri.sandbox-name": "web",
@@ -119,7 +119,7 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
     });
     succeeds(&host.create_from(&bundle(&host, "unknown", &annotations, "/kubepods/c1"), "c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
-    let asked = told.lock().unwrap().clone();
+    let asked = received.lock().unwrap().clone();
     assert!(asked.iter().any(|line| line.starts_with("CreateContainer")), "{asked:?}");
     assert!(
         host.admin(&["explain", "c1"])["skipped"].to_string().contains("only annotations name it")
@@ -131,7 +131,7 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
 }
 
 #[test]
-fn an_nri_runc_key_joins_no_pod_of_another_engine() {
+fn an_nri_runc_key_cannot_join_a_pod_of_another_engine() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let tasks = "io.containerd.runtime.v2.task";

@@ -62,9 +62,9 @@ fn listener(host: &TestHost) -> Arc<Mutex<Vec<String>>> {
     host.plugin("10", "a", Script { events: Some(WITH_RESIZES), ..Script::default() })
 }
 
-fn count(told: &Arc<Mutex<Vec<String>>>, event: &str) -> usize {
-    let told = told.lock().unwrap();
-    told.iter().filter(|line| line.starts_with(event)).count()
+fn count(received: &Arc<Mutex<Vec<String>>>, event: &str) -> usize {
+    let received = received.lock().unwrap();
+    received.iter().filter(|line| line.starts_with(event)).count()
 }
 
 /// The number of times that the daemon's threads slept and were woken.
@@ -81,7 +81,7 @@ fn wake_ups(host: &TestHost) -> u64 {
 #[test]
 fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
     let host = host();
-    let told = listener(&host);
+    let received = listener(&host);
     let parent = |n: usize| format!("/kubepods/burstable/pod{n}");
     for n in 0..PODS {
         limit(&cgroup(&host, &parent(n)), "67108864");
@@ -96,11 +96,11 @@ fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
     });
     let (before, begun) = (wake_ups(&host), Instant::now());
     limit(&cgroup(&host, &parent(7)), "134217728");
-    wait_until("it is told", || count(&told, "PostUpdatePodSandbox p7") == 1);
+    wait_until("it is reported", || count(&received, "PostUpdatePodSandbox p7") == 1);
     let woken = wake_ups(&host) - before;
     let own = 13 * begun.elapsed().as_secs();
     assert!(woken < 60 + own, "{woken} wake-ups for one resize, {own} of the daemon's own");
-    assert_eq!(count(&told, "UpdatePodSandbox"), 1);
+    assert_eq!(count(&received, "UpdatePodSandbox"), 1);
     let output = host.call(&["nri", "events", "-o", "json", "--kind", "pod_updated"]);
     let event: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(event["pod_id"], "p7", "{event}");
@@ -109,7 +109,7 @@ fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
 #[test]
 fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
     let host = host();
-    let told = listener(&host);
+    let received = listener(&host);
     limit(&cgroup(&host, "/k8s.io"), "67108864");
     pod(&host, "p1", "/k8s.io");
     limit(&cgroup(&host, "/kubepods/pod2"), "67108864");
@@ -121,12 +121,12 @@ fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
     // A cgroup that did not exist before its pod is watched from its creation.
     pod(&host, "p3", "/kubepods/pod3");
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(count(&told, "UpdatePodSandbox"), 0);
+    assert_eq!(count(&received, "UpdatePodSandbox"), 0);
     for id in ["p1", "p2", "p3"] {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
     wait_until("the pods are gone", || host.admin(&["pods"]) == json!([]));
-    assert_eq!(count(&told, "RemovePodSandbox"), 3);
+    assert_eq!(count(&received, "RemovePodSandbox"), 3);
 }
 
 /// A process that writes the limit and keeps running, like an agent of the node.
@@ -152,16 +152,16 @@ fn rows(host: &TestHost, word: &str) -> Vec<Value> {
 #[test]
 fn only_kubelets_writes_are_resizes() {
     let host = host();
-    let told = listener(&host);
+    let received = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");
     limit(&folder, "67108864");
     pod(&host, "p1", "/kubepods/pod1");
     let other = agent(&folder, "1000000");
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(count(&told, "UpdatePodSandbox"), 0, "an agent's write is none");
+    assert_eq!(count(&received, "UpdatePodSandbox"), 0, "an agent's write is none");
     limit(&folder, "134217728");
-    wait_until("kubelet's write is told", || count(&told, "PostUpdatePodSandbox p1") == 1);
-    assert_eq!(count(&told, "UpdatePodSandbox"), 1);
+    wait_until("kubelet's write is reported", || count(&received, "PostUpdatePodSandbox p1") == 1);
+    assert_eq!(count(&received, "UpdatePodSandbox"), 1);
     assert!(rows(&host, "an unidentified process").is_empty());
     ends(other);
 }
@@ -169,7 +169,7 @@ fn only_kubelets_writes_are_resizes() {
 #[test]
 fn an_unidentified_write_is_counted_but_is_no_resize() {
     let host = host();
-    let told = listener(&host);
+    let received = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");
     limit(&folder, "67108864");
     pod(&host, "p1", "/kubepods/pod1");
@@ -184,5 +184,5 @@ fn an_unidentified_write_is_counted_but_is_no_resize() {
     wait_until("check names it", || !rows(&host, "an unidentified process").is_empty());
     let row = rows(&host, "an unidentified process").remove(0);
     assert_eq!((&row["ok"], &row["warning"]), (&json!(true), &json!(true)), "{row}");
-    assert_eq!(count(&told, "UpdatePodSandbox"), 0);
+    assert_eq!(count(&received, "UpdatePodSandbox"), 0);
 }

@@ -183,7 +183,7 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
 }
 
 #[test]
-fn an_unknown_cri_engines_pod_has_its_containers_addresses() {
+fn a_pod_of_an_unknown_cri_engine_has_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
     let (script, heard) = listening(Adjustment::new().hooks(hooks));

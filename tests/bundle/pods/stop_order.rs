@@ -88,7 +88,7 @@ fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
         succeeds(&host.verb(&["kill", "--all", "pause", "9"]));
         succeeds(&host.verb(&["delete", "pause"]));
         succeeds(&host.verb(&["delete", "--force", "pause"]));
-        wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+        wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
         let wanted = [
             "StopContainer app",
             "RemoveContainer app",
@@ -119,7 +119,7 @@ fn a_kill_of_a_member_sends_no_request() {
     let host = started("");
     let told = running(&host, &["app"], Script::default());
     succeeds(&host.verb(&["kill", "app", "9"]));
-    wait_until("the exit is told", || heard(&told, "StopContainer app"));
+    wait_until("the exit is reported", || heard(&told, "StopContainer app"));
     assert_eq!(host.admin(&["status"])["requests"].get("kill"), None);
     assert!(!heard(&told, "StopPodSandbox web"));
 }
@@ -129,11 +129,11 @@ fn a_pod_that_dies_by_itself_is_stopped_at_its_exit_and_once() {
     let host = started("");
     let told = running(&host, &[], Script::default());
     nix::sys::signal::kill(pid_of(&host, "pause"), nix::sys::signal::Signal::SIGKILL).unwrap();
-    wait_until("the stop is told", || heard(&told, "StopPodSandbox web"));
+    wait_until("the stop is reported", || heard(&told, "StopPodSandbox web"));
     assert!(!heard(&told, "RemovePodSandbox web"));
     succeeds(&host.verb(&["kill", "pause", "9"]));
     succeeds(&host.verb(&["delete", "pause"]));
-    wait_until("the end is told", || heard(&told, "RemovePodSandbox web"));
+    wait_until("the end is reported", || heard(&told, "RemovePodSandbox web"));
     assert_eq!(ends(&told), ["StopPodSandbox web", "RemovePodSandbox web"]);
 }
 
@@ -143,7 +143,7 @@ fn a_running_pod_is_stopped_before_its_deletion() {
     let (script, found) = looking(&host);
     let told = running(&host, &[], script);
     succeeds(&host.verb(&["delete", "--force", "pause"]));
-    wait_until("the end is told", || heard(&told, "RemovePodSandbox web"));
+    wait_until("the end is reported", || heard(&told, "RemovePodSandbox web"));
     assert_eq!(*found.lock().unwrap(), [true]);
     assert_eq!(ends(&told), ["StopPodSandbox web", "RemovePodSandbox web"]);
 }
@@ -154,10 +154,10 @@ fn a_running_member_is_stopped_before_its_pod() {
     let told = running(&host, &["app", "helper"], Script::default());
     succeeds(&host.verb(&["kill", "pause", "9"]));
     succeeds(&host.verb(&["kill", "app", "9"]));
-    wait_until("the exit is told", || heard(&told, "StopContainer app"));
+    wait_until("the exit is reported", || heard(&told, "StopContainer app"));
     assert!(!heard(&told, "StopPodSandbox web"), "a member runs");
     succeeds(&host.verb(&["kill", "helper", "9"]));
-    wait_until("the pod's stop is told", || heard(&told, "StopPodSandbox web"));
+    wait_until("the pod's stop is reported", || heard(&told, "StopPodSandbox web"));
     let told = ends(&told);
     assert_eq!(told.last().map(String::as_str), Some("StopPodSandbox web"), "{told:?}");
 }
@@ -185,9 +185,9 @@ fn a_kill_continues_without_a_daemon_or_if_it_hangs() {
     succeeds(&host.verb(&["kill", "pause", "9"]));
     wait_until("it has ended", || !is_alive(pid_of(&host, "pause")));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
-    wait_until("the stop is told", || heard(&told, "StopPodSandbox web"));
+    wait_until("the stop is reported", || heard(&told, "StopPodSandbox web"));
     succeeds(&host.verb(&["delete", "pause"]));
-    wait_until("the end is told", || heard(&told, "RemovePodSandbox web"));
+    wait_until("the end is reported", || heard(&told, "RemovePodSandbox web"));
     assert_eq!(ends(&told), ["StopPodSandbox web", "RemovePodSandbox web"]);
 
     succeeds(&host.create_from(&task("pause"), "pause"));
@@ -204,11 +204,11 @@ fn a_restarted_daemon_stops_the_pod_that_ended_meanwhile() {
     succeeds(&host.verb(&["kill", "pause", "9"]));
     host.start_daemon();
     let told = host.plugin("10", "witness", Script::default());
-    wait_until("the stop is told or was before it came", || {
+    wait_until("the stop is reported or was before it came", || {
         heard(&told, "StopPodSandbox web") || host.admin(&["pods"])[0]["state"] == "stopped"
     });
     succeeds(&host.verb(&["delete", "pause"]));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     let stops = ends(&told).iter().filter(|line| *line == "StopPodSandbox web").count();
     assert!(stops <= 1, "{:?}", ends(&told));
 }

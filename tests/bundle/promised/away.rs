@@ -70,12 +70,12 @@ fn promise_refusals_without_a_daemon_are_reported_later() {
 #[test]
 fn a_promise_survives_the_daemon_and_the_plugin() {
     let mut host = started(&promise(DEVICES));
-    let told = host.plugin("10", "gpu", Script::default());
+    let received = host.plugin("10", "gpu", Script::default());
     let bundle = gpu(&host);
     succeeds(&host.create_from(&bundle, "c1"));
     host.kill_daemon();
     host.start_daemon();
-    drop(told);
+    drop(received);
     fails(&host.create_from(&bundle, "c2"), &["needs the plugin gpu, which is not connected"]);
     assert_eq!(host.admin(&["explain", "c1"])["promises"][0]["result"], "met");
     let _told = host.plugin("10", "gpu", Script::default());

@@ -153,7 +153,7 @@ fn a_pod_with_the_claim_is_refused_as_a_whole() {
 fn a_container_needs_the_plugin_for_its_own_claims_only() {
     let host = host(CLAIMS);
     let _kubelet = Kubelet::answering(socket(&host), pod("p1", "dra.net", ""));
-    let told = host.plugin("10", "gpu", Script::default());
+    let received = host.plugin("10", "gpu", Script::default());
     succeeds(&run_pod(&host, "p1"));
     succeeds(&member(&host, "p1", "app"));
     let promises = &host.admin(&["explain", "p1-app"])["promises"];
@@ -161,7 +161,7 @@ fn a_container_needs_the_plugin_for_its_own_claims_only() {
         (&promises[0]["why"], &promises[0]["result"]),
         (&json!("claims: \"dra.net\""), &json!("met"))
     );
-    assert!(test_support::scripted_plugin::heard(&told, "RunPodSandbox p1"));
+    assert!(test_support::scripted_plugin::heard(&received, "RunPodSandbox p1"));
     assert_eq!(host.admin(&["explain", "p1"])["promises"][0]["plugin"], "gpu");
 }
 

@@ -99,7 +99,7 @@ fn values_never_in_force_have_no_applied_line() {
 }
 
 #[test]
-fn an_update_without_a_cgroup_is_a_skipped_line() {
+fn an_update_without_a_cgroup_is_audited_as_skipped() {
     let host = host("");
     let script = Script {
         updates: vec![

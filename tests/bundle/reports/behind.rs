@@ -111,7 +111,7 @@ fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
 fn what_an_earlier_wrapper_adds_counts_as_the_engines() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let shim = format!(
         "#!/bin/sh\nf={}\n{}\nexec \"$@\"\n",
         host.path("bundle/config.json").display(),
@@ -124,7 +124,7 @@ fn what_an_earlier_wrapper_adds_counts_as_the_engines() {
     succeeds(&host.call_by(&by, &["--root", &root, "create", "--bundle", &bundle, "c1"], ""));
     let (explained, seen) = (explained(&host), host.read("fake/seen.json"));
     assert!(seen.contains("DD_TRACE=1") && seen.contains("HELLO=there"), "{seen}");
-    assert!(told.lock().unwrap().iter().any(|line| line.contains("c1")), "{told:?}");
+    assert!(received.lock().unwrap().iter().any(|line| line.contains("c1")), "{received:?}");
     assert_eq!(explained["changes"].as_array().unwrap().len(), 1, "{explained}");
     assert_eq!(explained["changed_behind"], json!([]), "{explained}");
     succeeds(&host.verb(&["delete", "--force", "c1"]));

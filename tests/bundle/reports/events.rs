@@ -198,9 +198,9 @@ fn a_follower_continues_after_a_restart_and_notes_the_gap() {
     wait_until("the next life is printed", || {
         told(&Following::read(&host)).contains(&"pod_removed c2".into())
     });
-    let told = told(&Following::read(&host));
-    let at = told.iter().position(|event| event == "lost").unwrap();
-    assert_eq!((at, &*told[at + 1]), (7, "pod_running c2"), "{told:?}");
+    let received = told(&Following::read(&host));
+    let at = received.iter().position(|event| event == "lost").unwrap();
+    assert_eq!((at, &*received[at + 1]), (7, "pod_running c2"), "{received:?}");
     assert_eq!(Following::read(&host)[at]["lost"], Value::Null);
     assert_eq!(host.read("follower.err").lines().count(), 1, "{}", host.read("follower.err"));
 }

@@ -283,9 +283,9 @@ fn a_watch_in_json_prints_a_document_per_line() {
         let rows = page.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         rows.map(|row| format!("{} {}", row["name"], row["state"]).replace('"', "")).collect()
     };
-    let told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
+    let received = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     wait_until("it is there", || states().contains(&"a synchronized".to_owned()));
-    drop(told);
+    drop(received);
     succeeds(&host.create("c1"));
     wait_until("it is gone", || states().contains(&"a gone".to_owned()));
     signal(&watch, nix::sys::signal::Signal::SIGTERM);

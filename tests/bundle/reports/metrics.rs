@@ -76,7 +76,7 @@ fn each_request_is_counted_once_under_containerds_names() {
     ));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     let removed = invocations("RemovePodSandbox", "success", "");
-    wait_until("the pod's end was told", || value(&metrics(&host), &removed) > 0.5);
+    wait_until("the pod's end was reported", || value(&metrics(&host), &removed) > 0.5);
     let page = metrics(&host);
     for event in [
         "Synchronize",
@@ -107,7 +107,7 @@ fn each_request_is_counted_once_under_containerds_names() {
 }
 
 #[test]
-fn silence_is_counted_as_deadline_exceeded_and_as_a_skip() {
+fn a_time_out_counts_as_deadline_exceeded_and_as_a_skip() {
     let host = started("[plugin.a]\nrequest_timeout = \"3s\"\n");
     let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));

@@ -86,7 +86,8 @@ fn a_recorded_life_is_replayed_to_another_plugin() {
     file.insert_str(at, &format!("{wait}\n"));
     host.write("script.jsonl", &file);
     let socket = host.path("dry.sock");
-    let told = test_support::scripted_plugin::connect(socket.clone(), "10", "new", sets("B", "2"));
+    let received =
+        test_support::scripted_plugin::connect(socket.clone(), "10", "new", sets("B", "2"));
     let script = host.path("script.jsonl").display().to_string();
     let socket = socket.display().to_string();
     let output = host.call(&["nri", "replay", "--socket", &socket, &script]);
@@ -94,10 +95,10 @@ fn a_recorded_life_is_replayed_to_another_plugin() {
     let answers = String::from_utf8(output.stdout).unwrap();
     assert!(answers.contains("\"Env[B]\":\"10-new\""), "{answers}");
     assert!(!answers.contains("\"error\""), "{answers}");
-    let told = told.lock().unwrap();
+    let received = received.lock().unwrap();
     assert!(
-        told[0].starts_with("Synchronize")
-            && told.iter().any(|event| event == "CreateContainer c1")
+        received[0].starts_with("Synchronize")
+            && received.iter().any(|event| event == "CreateContainer c1")
     );
 }
 
@@ -144,7 +145,7 @@ fn values_of_variables_are_recorded_only_on_request() {
 #[test]
 fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
     let host = started("");
-    let told = host.plugin("10", "a", sets("B", "2"));
+    let received = host.plugin("10", "a", sets("B", "2"));
     let first = begin(&host, &[]);
     let other = host.path("other.jsonl").display().to_string();
     let second = Started(host.spawn_plain(&["nri", "replay", "--record", &other]));
@@ -152,7 +153,7 @@ fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
     drop(second);
     live(&host, "c1");
     let script = end(first, &host, "RemovePodSandbox");
-    let heard = told.lock().unwrap().clone();
+    let heard = received.lock().unwrap().clone();
     let heard: Vec<&str> = heard.iter().filter_map(|event| event.split(' ').next()).collect();
     assert_eq!(calls(&script), heard);
     let created = script.iter().find(|line| line["call"] == "CreateContainer").unwrap();
@@ -212,11 +213,11 @@ fn a_slow_recorder_writes_everything_before_the_signal() {
     let mut recording = begin(&host, &[]);
     recording.signal(Signal::SIGSTOP);
     live(&host, "c1");
-    let told = life("").len() + 2;
+    let received = life("").len() + 2;
     recording.signal(Signal::SIGTERM);
     recording.signal(Signal::SIGCONT);
     assert_eq!(recording.wait().unwrap().code(), Some(0));
-    assert_eq!(calls(&script(&host)).len(), told, "{:?}", calls(&script(&host)));
+    assert_eq!(calls(&script(&host)).len(), received, "{:?}", calls(&script(&host)));
     assert!(host.read("recorder.err").contains(&summary(&host)));
 }
 
@@ -254,13 +255,13 @@ fn a_recording_is_replayed_to_plugins_that_connect_later() {
     let out = std::fs::OpenOptions::new().append(true).create(true).open(out).unwrap();
     let mut replay = Started(host.spawn_kept(&words, Some(Stdio::from(out)), "replay.err"));
     wait_until("it waits", || host.read("replay.err").contains("waits up to 30s for 10-a"));
-    let told = test_support::scripted_plugin::connect(socket, "10", "a", sets("B", "2"));
+    let received = test_support::scripted_plugin::connect(socket, "10", "a", sets("B", "2"));
     assert_eq!(replay.wait().unwrap().code(), Some(0));
     assert!(host.read("answers").contains("\"Env[B]\":\"10-a\""), "{}", host.read("answers"));
-    let told = told.lock().unwrap().clone();
-    let told = told.iter().filter_map(|event| event.split(' ').next());
-    let told: Vec<&str> = told.filter(|event| *event != "Synchronize").collect();
-    assert_eq!(calls(&recorded), told);
+    let received = received.lock().unwrap().clone();
+    let received = received.iter().filter_map(|event| event.split(' ').next());
+    let received: Vec<&str> = received.filter(|event| *event != "Synchronize").collect();
+    assert_eq!(calls(&recorded), received);
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn a_silent_daemon_later_reports_the_wrappers_refusals() {
     kill(&host, nix::sys::signal::Signal::SIGSTOP);
     assert!(!host.create("c1").status.success());
     kill(&host, nix::sys::signal::Signal::SIGCONT);
-    wait_until("it is told", || {
+    wait_until("it is reported", || {
         host.logged(&["create c1: refused by the wrapper", "the daemon stopped responding"]) == 1
     });
     assert!(refusals(&host, "c1").contains("the daemon stopped responding"));

@@ -391,10 +391,10 @@ fn index_decides_and_arrival_breaks_ties() {
 #[test]
 fn status_names_the_command_that_shows_the_log() {
     let host = started("[log]\ntarget = \"file\"\n");
-    let told = host.admin(&["status"])["log"].as_str().unwrap_or_default().to_owned();
+    let received = host.admin(&["status"])["log"].as_str().unwrap_or_default().to_owned();
     let file = host.path("run/daemon.log").display().to_string();
-    assert_eq!(told, format!("tail -n 50 {file}"));
-    assert!(page(&host, &["status"]).contains(&told));
+    assert_eq!(received, format!("tail -n 50 {file}"));
+    assert!(page(&host, &["status"]).contains(&received));
 }
 
 #[test]

@@ -18,8 +18,8 @@ const SECRET: &str =
 /// Every event up to RemoveContainer, and validation.
 const WITH_VALIDATION: i32 = 0x7ff | 1 << 13;
 
-fn told_of(told: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
-    told.lock().unwrap().iter().filter(|line| line.ends_with(id)).cloned().collect()
+fn told_of(received: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
+    received.lock().unwrap().iter().filter(|line| line.ends_with(id)).cloned().collect()
 }
 
 fn whole_life(host: &TestHost, namespace: &str, id: &str) {
@@ -38,10 +38,10 @@ fn a_plugin_receives_no_event_of_a_hidden_pod() {
     whole_life(&host, "vault", "hidden");
     whole_life(&host, "dev", "open");
     for id in ["hidden", "open"] {
-        wait_until("all is told", || heard(&other, &format!("RemovePodSandbox pod-of-{id}")));
+        wait_until("all is reported", || heard(&other, &format!("RemovePodSandbox pod-of-{id}")));
         assert_eq!(told_of(&other, id).len(), 9, "{:?}", other.lock().unwrap());
     }
-    wait_until("all is told", || heard(&nosy, "RemovePodSandbox pod-of-open"));
+    wait_until("all is reported", || heard(&nosy, "RemovePodSandbox pod-of-open"));
     assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
     assert!(heard(&nosy, "ValidateContainerAdjustment open"));
 }
@@ -66,7 +66,7 @@ fn a_new_plugin_receives_no_hidden_pods_and_no_ends_of_them() {
     for id in ["hidden", "open"] {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
-    wait_until("the end is told", || heard(&nosy, "RemovePodSandbox pod-of-open"));
+    wait_until("the end is reported", || heard(&nosy, "RemovePodSandbox pod-of-open"));
     assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
     assert!(heard(&nosy, "Synchronize open"));
 }
@@ -167,7 +167,7 @@ fn a_reload_hides_later_pods_and_shows_others_at_the_next_sync() {
     reload(SECRET);
     create("hidden");
     succeeds(&host.verb(&["delete", "--force", "known"]));
-    wait_until("the end is told", || heard(&nosy, "RemovePodSandbox pod-of-known"));
+    wait_until("the end is reported", || heard(&nosy, "RemovePodSandbox pod-of-known"));
     assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
     reload("");
     wait_until("it is to come again", || {

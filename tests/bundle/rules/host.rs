@@ -70,7 +70,7 @@ const NO_ENV: &str = "[[rule]]\nname = \"no env\"\nnamespaces = [\"prod-*\"]\nde
 #[test]
 fn a_denied_field_refuses_the_create_and_names_the_rule() {
     let host = started(NO_ENV);
-    let told = host.plugin("10", "a", sets("HELLO", "there"));
+    let received = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "prod-eu", "c1");
     let before = host.read(&format!("{bundle}/config.json"));
     let wanted = "plugin \"10-a\" may not set Env of container c1 (rule \"no env\")";
@@ -81,7 +81,7 @@ fn a_denied_field_refuses_the_create_and_names_the_rule() {
     assert!(explained["refused"][0].as_str().unwrap().contains(wanted), "{explained}");
     assert!(metric(&host, "nri_runc_rule_hits_total{rule=\"no env\",result=\"refused\"} 1"));
     // The plugin receives the end of a container about which it was asked.
-    wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox pod-of-c1"));
+    wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox pod-of-c1"));
     // In another namespace it may.
     let bundle = pod_container(&host, "dev", "c2");
     succeeds(&host.create_from(&bundle, "c2"));
@@ -206,7 +206,7 @@ fn an_engines_update_is_refused_by_a_rule_and_changes_nothing() {
 #[test]
 fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
     let host = started("[[rule]]\nnamespace = [\"vault\"]\nhide = true\n");
-    let told = host.plugin("10", "a", sets("HELLO", "there"));
+    let received = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "dev", "c1");
     let wanted = "unknown key rule.namespace (did you mean namespaces?)";
     fails(&host.create_from(&bundle, "c1"), &["configuration has an error", wanted]);
@@ -214,7 +214,7 @@ fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
     let bundle = pod_container(&host, "kube-system", "c2");
     succeeds(&host.create_from(&bundle, "c2"));
     assert!(!seen(&host).contains("HELLO"));
-    assert_eq!(*told.lock().unwrap(), [""; 0]);
+    assert_eq!(*received.lock().unwrap(), [""; 0]);
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn an_invalid_hook_file_ends_the_plugin_and_is_named() {
         let mut host = TestHost::new("");
         write_hooks(&host, &[("hooks/a/1.json", text)]);
         host.start_daemon();
-        wait_until(&format!("{wanted} is told"), || host.read("daemon.err").contains(wanted));
+        wait_until(&format!("{wanted} is reported"), || host.read("daemon.err").contains(wanted));
         assert_eq!(host.admin(&["status"])["plugins"], 0, "{text}");
     }
 }
@@ -161,7 +161,7 @@ fn the_differ_prints_changes_without_environment_values() {
     }
     annotated(&host, &[(super::RESOURCES, r#"{"cpu": {"shares": 77}}"#)]);
     lives_and_dies(&host);
-    wait_until("the end is told", || host.read("changes.log").contains("RemovePodSandbox"));
+    wait_until("the end is reported", || host.read("changes.log").contains("RemovePodSandbox"));
     let said = host.read("changes.log");
 
     for wanted in [
@@ -183,6 +183,6 @@ fn a_differ_without_a_file_in_its_configuration_is_refused() {
         let mut host = TestHost::new("");
         install(&host, "differ", "99-differ", config);
         host.start_daemon();
-        wait_until("the refusal is told", || host.read("daemon.err").contains("`file = PATH`"));
+        wait_until("the refusal is reported", || host.read("daemon.err").contains("`file = PATH`"));
     }
 }

@@ -147,7 +147,7 @@ fn a_plugin_with_invalid_configuration_does_not_register() {
     install(&host, "event_logger", "99-event-logger", "");
     host.start_daemon();
     for wanted in ["20-resource-defaults could not be configured: its config", "`file = PATH`"] {
-        wait_until("the refusal is told", || host.read("daemon.err").contains(wanted));
+        wait_until("the refusal is reported", || host.read("daemon.err").contains(wanted));
     }
     assert_eq!(host.admin(&["status"])["plugins"], 0);
     host.write("defaults.json", "cpu = 5");
@@ -372,7 +372,7 @@ fn a_launched_logger_writes_all_events_and_changes_nothing() {
     host.start_daemon();
     wait_until("the plugin is synchronized", || is_synchronized(&host, "99-event-logger"));
     lives_and_dies(&host);
-    wait_until("the end is told", || host.read("events.json").contains("RemovePodSandbox"));
+    wait_until("the end is reported", || host.read("events.json").contains("RemovePodSandbox"));
     let lines = lines(&host, "events.json");
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
     assert_eq!(events[..2], ["Configure", "Synchronize"]);
@@ -395,7 +395,7 @@ fn a_manual_logger_prints_what_other_plugins_changed() {
     wait_until("the other is synchronized", || is_synchronized(&host, "05-early"));
     annotated(&host, &[(RESOURCES, r#"{"cpu": {"shares": 77}}"#)]);
     lives_and_dies(&host);
-    wait_until("the end is told", || host.read("plugin.out").contains("RemovePodSandbox"));
+    wait_until("the end is reported", || host.read("plugin.out").contains("RemovePodSandbox"));
     let lines = lines(&host, "plugin.out");
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
     assert_eq!(events[..2], ["Configure", "Synchronize"]);
@@ -409,9 +409,9 @@ fn a_manual_plugin_without_a_runtime_exits_with_one_line() {
     let host = TestHost::new("");
     let status = by_hand(&host, "device_injector", &[]).status().unwrap();
     assert_eq!(status.code(), Some(1));
-    let told = host.read("plugin.err");
-    assert_eq!(told.lines().count(), 1, "{told}");
-    assert!(told.contains("nri.sock: No such file or directory"), "{told}");
+    let received = host.read("plugin.err");
+    assert_eq!(received.lines().count(), 1, "{received}");
+    assert!(received.contains("nri.sock: No such file or directory"), "{received}");
 }
 
 #[test]

@@ -40,20 +40,20 @@ pub(crate) fn runtime_got(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/update.json")).unwrap()
 }
 
-pub(crate) fn count(told: &std::sync::Mutex<Vec<String>>, event: &str) -> usize {
-    told.lock().unwrap().iter().filter(|line| line.starts_with(event)).count()
+pub(crate) fn count(received: &std::sync::Mutex<Vec<String>>, event: &str) -> usize {
+    received.lock().unwrap().iter().filter(|line| line.starts_with(event)).count()
 }
 
 #[test]
 fn plugins_receive_an_engines_update_and_change_it() {
     let host = started("");
-    let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    let received = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
     settled(&host);
     succeeds(&update(&host, &json!({"memory": {"limit": 2_000_000}, "cpu": {"shares": 1024}})));
     let got = runtime_got(&host);
     assert_eq!((&got["cpu"]["shares"], &got["memory"]["limit"]), (&json!(77), &json!(2_000_000)));
-    wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
+    wait_until("the success is reported", || count(&received, "PostUpdateContainer c1") == 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"]["CPUShares"], "10-half", "{explained}");
     let change = &explained["changes"][0];
@@ -64,26 +64,26 @@ fn plugins_receive_an_engines_update_and_change_it() {
 #[test]
 fn an_engines_repeated_values_undo_nothing() {
     let host = started("");
-    let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    let received = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
     settled(&host);
     let request = json!({"memory": {"limit": 2_000_000}, "cpu": {"shares": 1024}});
     succeeds(&update(&host, &request));
-    wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
+    wait_until("the success is reported", || count(&received, "PostUpdateContainer c1") == 1);
     succeeds(&update(&host, &request));
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 77);
-    assert_eq!(count(&told, "UpdateContainer"), 2, "{:?}", told.lock().unwrap());
+    assert_eq!(count(&received, "UpdateContainer"), 2, "{:?}", received.lock().unwrap());
 }
 
 #[test]
 fn an_engines_new_value_wins_unless_a_plugin_responds() {
     let host = started("");
-    let told = host.plugin("10", "pin", pins("0"));
+    let received = host.plugin("10", "pin", pins("0"));
     succeeds(&host.create("c1"));
     settled(&host);
     succeeds(&update(&host, &json!({"cpu": {"cpus": "1"}})));
     assert_eq!(runtime_got(&host)["cpu"]["cpus"], "1");
-    wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
+    wait_until("the success is reported", || count(&received, "PostUpdateContainer c1") == 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({}), "{explained}");
     assert_eq!(explained["changes"][1]["event"], "update by the engine");
@@ -100,7 +100,7 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
         at: Some("UpdateContainer".into()),
         ..Script::default()
     };
-    let told = host.plugin("10", "guard", refuses);
+    let received = host.plugin("10", "guard", refuses);
     succeeds(&host.create("c1"));
     settled(&host);
     let output = update(&host, &json!({"cpu": {"shares": 5}}));
@@ -109,7 +109,7 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
     assert!(line.contains("cannot update c1: 10-guard refused: not now"), "{line}");
     assert_eq!(line.lines().count(), 1, "{line}");
     assert!(!host.path("fake/update.json").exists());
-    assert_eq!(count(&told, "PostUpdateContainer"), 0);
+    assert_eq!(count(&received, "PostUpdateContainer"), 0);
     // Repeated identical requests of an engine are recorded once, and the container still exists.
     update(&host, &json!({"cpu": {"shares": 5}}));
     let refused = host.admin(&["explain", "c1"])["refused"].clone();
@@ -159,7 +159,7 @@ fn resources_in_a_file_are_bounded() {
 #[test]
 fn a_failed_update_does_not_count_as_applied() {
     let host = started("");
-    let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    let received = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
     settled(&host);
     host.write("fake/fail-update", "");
@@ -167,8 +167,8 @@ fn a_failed_update_does_not_count_as_applied() {
     std::fs::remove_file(host.path("fake/fail-update")).unwrap();
     succeeds(&update(&host, &json!({"pids": {"limit": 5}})));
     // Also of the failed one (D39), at the latest before the second.
-    wait_until("both are told", || count(&told, "PostUpdateContainer") == 2);
-    assert_eq!(count(&told, "UpdateContainer"), 2, "the first was not taken for done");
+    wait_until("both are reported", || count(&received, "PostUpdateContainer") == 2);
+    assert_eq!(count(&received, "UpdateContainer"), 2, "the first was not taken for done");
     let conflict = host.plugin("20", "too", answers("c1", &json!({"cpu": {"shares": 78}})));
     let output = update(&host, &json!({"pids": {"limit": 6}}));
     let line = String::from_utf8_lossy(&output.stderr).into_owned();

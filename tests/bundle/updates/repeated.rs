@@ -46,11 +46,11 @@ fn memory() -> Value {
 fn plugins_receive_a_repeated_value_and_the_owners_stays() {
     let host = started("");
     let (asked, script) = noting(owns(&json!({"memory": {"limit": 67_108_864}})));
-    let told = host.plugin("10", "half", script);
+    let received = host.plugin("10", "half", script);
     create(&host);
     succeeds(&update(&host, &memory()));
     assert_eq!(runtime_got(&host)["memory"]["limit"], 67_108_864);
-    wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
+    wait_until("the success is reported", || count(&received, "PostUpdateContainer c1") == 1);
     let asked = asked.lock().unwrap().clone();
     let [resources] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!(resources.memory.limit.value, 134_217_728, "the engine's own value");
@@ -69,7 +69,7 @@ fn plugins_receive_a_repeated_value_and_the_owners_stays() {
 #[test]
 fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     let host = started("[log]\nlevel = \"info\"\n");
-    let told = host.plugin("10", "pin", owns(&json!({"cpu": {"shares": 77}})));
+    let received = host.plugin("10", "pin", owns(&json!({"cpu": {"shares": 77}})));
     create(&host);
     let record = || {
         let entries = std::fs::read_dir(host.path("run/state/containers")).unwrap().flatten();
@@ -80,7 +80,9 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     let request = json!({"cpu": {"shares": 1024, "cpus": ""}});
     let repeat = |times| {
         succeeds(&update(&host, &request));
-        wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == times);
+        wait_until("the success is reported", || {
+            count(&received, "PostUpdateContainer c1") == times
+        });
         assert_eq!(runtime_got(&host)["cpu"]["shares"], 77);
     };
     repeat(1);
@@ -92,7 +94,7 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     assert_eq!(explained["repeated"].as_array().map(Vec::len), Some(1), "{explained}");
     // The engine's final change is its own, and nothing of it counts as repeated.
     succeeds(&update(&host, &json!({"cpu": {"shares": 512}})));
-    wait_until("it is settled", || count(&told, "PostUpdateContainer c1") == 5);
+    wait_until("it is settled", || count(&received, "PostUpdateContainer c1") == 5);
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 512);
     assert_eq!(host.admin(&["explain", "c1"])["repeated"], json!([]));
 }
@@ -103,12 +105,12 @@ fn a_response_to_a_repeated_update_keeps_derived_swap() {
     let answer = json!({"memory": {"limit": 100_663_296}, "unified": {"a.b": "1"}});
     let updates = vec![update_of("c1", &answer)];
     let script = Script { updates, ..owns(&json!({"memory": {"limit": 67_108_864}})) };
-    let told = host.plugin("10", "half", script);
+    let received = host.plugin("10", "half", script);
     create(&host);
     succeeds(&update(&host, &json!({"memory": {"limit": 134_217_728, "swap": 134_217_728}})));
     let limits = json!({"limit": 100_663_296, "swap": 100_663_296});
     assert_eq!(runtime_got(&host)["memory"], limits);
-    wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
+    wait_until("the success is reported", || count(&received, "PostUpdateContainer c1") == 1);
     let explained = host.admin(&["explain", "c1"]);
     let owners = json!({"MemLimit": "10-half", "CgroupsUnified[a.b]": "10-half"});
     assert_eq!((&explained["owners"], &explained["repeated"]), (&owners, &json!([])));
@@ -139,24 +141,24 @@ fn a_repetition_that_failed_is_not_noted() {
 #[test]
 fn a_repeated_value_without_an_owner_sends_no_request() {
     let host = started("");
-    let told = host.plugin("10", "quiet", Script::default());
+    let received = host.plugin("10", "quiet", Script::default());
     create(&host);
     let request = memory();
     succeeds(&update(&host, &request));
     assert_eq!(runtime_got(&host), request, "it is passed on as it came");
-    assert_eq!(count(&told, "UpdateContainer"), 0);
+    assert_eq!(count(&received, "UpdateContainer"), 0);
 }
 
 #[test]
-fn a_new_quota_leaves_the_period_that_a_plugin_owns() {
+fn a_new_quota_keeps_the_period_that_a_plugin_owns() {
     let host = started("");
-    let told = host.plugin("10", "slow", owns(&json!({"cpu": {"period": 60_000}})));
+    let received = host.plugin("10", "slow", owns(&json!({"cpu": {"period": 60_000}})));
     create(&host);
     // containerd always sends its period too.
     succeeds(&update(&host, &json!({"cpu": {"quota": 40_000, "period": 100_000}})));
     let got = runtime_got(&host);
     assert_eq!((&got["cpu"]["quota"], &got["cpu"]["period"]), (&json!(40_000), &json!(60_000)));
-    wait_until("the success is told", || count(&told, "PostUpdateContainer c1") == 1);
+    wait_until("the success is reported", || count(&received, "PostUpdateContainer c1") == 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({"CPUPeriod": "10-slow"}), "{explained}");
     assert_eq!(explained["repeated"][0]["field"], "linux.resources.cpu.period", "{explained}");
@@ -168,7 +170,7 @@ fn a_new_quota_leaves_the_period_that_a_plugin_owns() {
 #[test]
 fn a_request_is_read_as_runc_reads_it() {
     let host = started("");
-    let told = host.plugin("10", "half", owns(&json!({"cpu": {"shares": 77}})));
+    let received = host.plugin("10", "half", owns(&json!({"cpu": {"shares": 77}})));
     create(&host);
     let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", "c1"];
@@ -178,5 +180,5 @@ fn a_request_is_read_as_runc_reads_it() {
     let got = runtime_got(&host);
     let values = (&got["memory"]["limit"], &got["cpu"]["shares"], got.get("Memory"));
     assert_eq!(values, (&json!(4096), &json!(9), None), "{got}");
-    assert_eq!(count(&told, "UpdateContainer c1"), 1);
+    assert_eq!(count(&received, "UpdateContainer c1"), 1);
 }

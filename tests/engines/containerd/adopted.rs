@@ -22,7 +22,7 @@ async fn a_pod_created_without_the_daemon_is_adopted() {
     start(&mut cri, &app).await.unwrap();
 
     let mut daemon = engine.start_daemon();
-    let told = test_support::scripted_plugin::connect(
+    let received = test_support::scripted_plugin::connect(
         engine.path("nri.sock"),
         "10",
         "late",
@@ -31,7 +31,7 @@ async fn a_pod_created_without_the_daemon_is_adopted() {
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    assert_eq!(*told.lock().unwrap(), ["Synchronize app"], "{}", engine.log_tail());
+    assert_eq!(*received.lock().unwrap(), ["Synchronize app"], "{}", engine.log_tail());
     let pods = engine.admin(&["pods"]);
     assert_eq!(
         (pods[0]["name"].as_str(), pods[0]["namespace"].as_str()),
@@ -39,7 +39,9 @@ async fn a_pod_created_without_the_daemon_is_adopted() {
     );
     assert_eq!(pods[0]["containers"][0]["state"], "running");
     end_pod(&mut cri, &pod).await;
-    engine.wait_until("the pod's end is told", || super::heard(&told, "RemovePodSandbox web"));
+    engine.wait_until("the pod's end is reported", || {
+        super::heard(&received, "RemovePodSandbox web")
+    });
     let wanted = [
         "Synchronize app",
         "StopContainer app",
@@ -47,7 +49,7 @@ async fn a_pod_created_without_the_daemon_is_adopted() {
         "RemoveContainer app",
         "RemovePodSandbox web",
     ];
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }
@@ -76,7 +78,7 @@ async fn a_pod_of_another_handler_is_shown_updated_and_ends() {
     let _daemon = engine.start_daemon();
     let shares = serde_json::json!({"cpu": {"shares": 321}});
     let wants = vec![test_support::adjustments::update_of(&app, &shares)];
-    let told = test_support::scripted_plugin::connect(
+    let received = test_support::scripted_plugin::connect(
         engine.path("nri.sock"),
         "10",
         "node",
@@ -85,7 +87,7 @@ async fn a_pod_of_another_handler_is_shown_updated_and_ends() {
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    assert_eq!(*told.lock().unwrap(), ["Synchronize app"], "{}", engine.log_tail());
+    assert_eq!(*received.lock().unwrap(), ["Synchronize app"], "{}", engine.log_tail());
     let pods = engine.admin(&["pods"]);
     let names = (pods[0]["name"].as_str(), pods[0]["namespace"].as_str());
     assert_eq!(names, (Some("before"), Some("shop")), "by containerd's records");
@@ -100,14 +102,15 @@ async fn a_pod_of_another_handler_is_shown_updated_and_ends() {
     let after = test_support::cri::run_pod_with(&mut cri, pod(&engine, "after"), "plain").await;
     let new = create(&engine, &mut cri, &after, "after", container("new", &sleep)).await;
     start(&mut cri, &new).await.unwrap();
-    engine.wait_until("it is announced", || super::heard(&told, "PostStartContainer new"));
+    engine.wait_until("it is announced", || super::heard(&received, "PostStartContainer new"));
     end_pod(&mut cri, &before).await;
     end_pod(&mut cri, &after).await;
-    engine.wait_until("the ends are told", || super::heard(&told, "RemovePodSandbox after"));
-    let told = told.lock().unwrap().clone();
+    engine
+        .wait_until("the ends are reported", || super::heard(&received, "RemovePodSandbox after"));
+    let received = received.lock().unwrap().clone();
     let of = |names: [&str; 2]| -> Vec<String> {
         let is_of = |line: &&String| names.iter().any(|name| line.ends_with(&format!(" {name}")));
-        told.iter().filter(is_of).cloned().collect()
+        received.iter().filter(is_of).cloned().collect()
     };
     let ends = |pod: &str, app: &str| {
         let lines = ["StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"];

@@ -49,7 +49,7 @@ async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
     });
     end_pod(&mut cri, &pod).await;
     let told = || std::fs::read_to_string(engine.path("told")).unwrap_or_default();
-    engine.wait_until("the pod's end is told", || told().contains("RemovePodSandbox"));
+    engine.wait_until("the pod's end is reported", || told().contains("RemovePodSandbox"));
     let wanted = [
         "RunPodSandbox web",
         "CreateContainer app",
@@ -128,7 +128,8 @@ async fn a_second_go_process_takes_over_under_load_without_a_gap() {
     });
     assert!(by_old > 0 && by_new >= 2, "{by_old} containers by the old one, {by_new} by the new");
     end_pod(&mut cri, &pod).await;
-    engine.wait_until("the pod's end is told", || told("told-new").contains("RemovePodSandbox"));
+    engine
+        .wait_until("the pod's end is reported", || told("told-new").contains("RemovePodSandbox"));
     each_event_came_once(&told("told-old"));
     each_event_came_once(&told("told-new"));
     let new = told("told-new");

@@ -35,14 +35,14 @@ impl Told {
 /// A containerd with its configuration, and the root of its host for `install`.
 struct Registered {
     engine: Engine,
-    told: Told,
+    received: Told,
     root: PathBuf,
     before: String,
 }
 
 impl Registered {
     /// Starts it with a file of its owner.
-    fn new(parts: &Parts<'_>, told: Told) -> Self {
+    fn new(parts: &Parts<'_>, received: Told) -> Self {
         let engine = Engine::of(parts);
         let root = engine.path("host");
         // The undo record of nri-runc is below this root; every other file is at its real path.
@@ -56,7 +56,7 @@ impl Registered {
         let config = format!("{config}[debug]\nhost_root = \"{}\"\n", root.display());
         nri_runc::testing::files::replace(&engine.path("host.toml"), config.as_bytes()).unwrap();
         let before = std::fs::read_to_string(engine.path("containerd.toml")).unwrap();
-        Self { engine, told, root, before }
+        Self { engine, received, root, before }
     }
 
     /// Runs an admin verb on that host.
@@ -73,7 +73,7 @@ impl Registered {
         let main = self.engine.path("containerd.toml").display().to_string();
         let mut words = vec!["install", "containerd", "--engine-config", main.as_str()];
         words.extend(["--binary", env!("CARGO_BIN_EXE_nri-runc")]);
-        words.extend(self.told.is_default.then_some("--default"));
+        words.extend(self.received.is_default.then_some("--default"));
         self.nri(&words).unwrap()
     }
 
@@ -98,8 +98,8 @@ impl Registered {
     fn registers(&mut self) {
         assert_eq!(self.install()["changed"], true);
         assert_eq!(self.install()["changed"], false, "a second time it changed something");
-        assert_eq!(self.main_file() == self.before, self.told.drops_in);
-        assert_eq!(self.engine.path("conf.d/50-nri-runc.toml").exists(), self.told.drops_in);
+        assert_eq!(self.main_file() == self.before, self.received.drops_in);
+        assert_eq!(self.engine.path("conf.d/50-nri-runc.toml").exists(), self.received.drops_in);
         let (is_well, detail) = self.checked();
         assert!(!is_well && detail.contains("has not loaded it yet"), "{detail}");
         self.engine.containerd.stop();
@@ -205,7 +205,7 @@ async fn a_killed_shim_is_told_once(
     engine: &Engine,
     cri: &mut Cri,
     (pod, app): (&str, &str),
-    told: &Arc<Mutex<Vec<String>>>,
+    received: &Arc<Mutex<Vec<String>>>,
 ) {
     let shim = shim_of(pod);
     let sockets = leftovers::shim_sockets(shim.as_raw());
@@ -213,17 +213,17 @@ async fn a_killed_shim_is_told_once(
         cri::end_container(cri, app).await;
     } else {
         kill(shim, Signal::SIGKILL).unwrap();
-        engine.wait_until("the pod's end is told", || heard(told, "StopPodSandbox web"));
+        engine.wait_until("the pod's end is reported", || heard(received, "StopPodSandbox web"));
         pods::ends(cri, app).await;
     }
     cri::end_pod(cri, pod).await;
-    engine.wait_until("the pod's removal is told", || heard(told, "RemovePodSandbox web"));
+    engine.wait_until("the pod's removal is reported", || heard(received, "RemovePodSandbox web"));
     for socket in sockets {
         let _what_a_killed_shim_leaves = std::fs::remove_file(socket);
     }
-    let told = told.lock().unwrap().clone();
+    let received = received.lock().unwrap().clone();
     let of = |name: &str| -> Vec<String> {
-        let events = told.iter().filter_map(|event| event.strip_suffix(name));
+        let events = received.iter().filter_map(|event| event.strip_suffix(name));
         events.map(|event| event.trim_end().to_owned()).collect()
     };
     let updated = ["UpdateContainer", "PostUpdateContainer"];
@@ -244,12 +244,12 @@ fn shim_of(pod: &str) -> Pid {
     Pid::from_raw(shims.next().unwrap())
 }
 
-async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
-    let mut registered = Registered::new(parts, told);
+async fn is_told_and_forgets(parts: &Parts<'_>, received: Told) {
+    let mut registered = Registered::new(parts, received);
     registered.registers();
     let engine = &registered.engine;
     let mut daemon = engine.start_daemon();
-    let told = test_support::scripted_plugin::connect(
+    let received = test_support::scripted_plugin::connect(
         engine.path("nri.sock"),
         "10",
         "adjust",
@@ -260,7 +260,7 @@ async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
     });
     let mut cri = engine.client().await;
     let config = cri::pod(engine.cgroup(), "web");
-    let pod = cri::run_pod_with(&mut cri, config.clone(), registered.told.handler()).await;
+    let pod = cri::run_pod_with(&mut cri, config.clone(), registered.received.handler()).await;
     let app = cri::create(&mut cri, &pod, config, container("app", &["/bin/sleep", "1000"])).await;
     cri::start(&mut cri, &app).await.unwrap();
     let pid = pid_of(&mut cri, &app).await;
@@ -272,7 +272,7 @@ async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
     assert_eq!(has_scope, registered.before.contains("SystemdCgroup = true"));
     updates_of_both_hold(engine, &mut cri, &app).await;
     registered.keeps_those_who_need_us(&[&app, &pod]);
-    a_killed_shim_is_told_once(engine, &mut cri, (&pod, &app), &told).await;
+    a_killed_shim_is_told_once(engine, &mut cri, (&pod, &app), &received).await;
     registered.forgets().await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -340,7 +340,7 @@ async fn containerds_default_is_registered_and_restored_exactly() {
     is_told_and_forgets(&parts, Told { is_default: true, drops_in: false }).await;
 }
 
-async fn newer_is_told_and_forgets(version: u8, runc: &str, told: Told) {
+async fn newer_is_told_and_forgets(version: u8, runc: &str, received: Told) {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let Some(runc) = tools::newer(runc).map(|dir| dir.join("runc")) else { return };
@@ -351,17 +351,17 @@ async fn newer_is_told_and_forgets(version: u8, runc: &str, told: Told) {
     };
     let parts =
         Parts { tools: &tools, containerd: &containerd, runc: &runc, configuration: Some(&text) };
-    is_told_and_forgets(&parts, told).await;
+    is_told_and_forgets(&parts, received).await;
 }
 
 #[tokio::test]
 async fn live_containerd_2_4_is_registered_by_a_drop_in_and_restored() {
-    let told = Told { is_default: true, drops_in: true };
-    newer_is_told_and_forgets(4, "runc-1.5.2", told).await;
+    let received = Told { is_default: true, drops_in: true };
+    newer_is_told_and_forgets(4, "runc-1.5.2", received).await;
 }
 
 #[tokio::test]
 async fn live_containerd_2_4_is_registered_in_version_3_and_restored() {
-    let told = Told { is_default: false, drops_in: false };
-    newer_is_told_and_forgets(3, "runc-1.6.0-rc.1", told).await;
+    let received = Told { is_default: false, drops_in: false };
+    newer_is_told_and_forgets(3, "runc-1.6.0-rc.1", received).await;
 }

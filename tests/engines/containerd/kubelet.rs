@@ -205,7 +205,7 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     let _daemon = engine.start_daemon();
     let (socket, script) = (engine.path("nri.sock"), super::adjusting(&engine));
     let script = test_support::Script { only: Some("web"), ..script };
-    let told = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
+    let received = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
@@ -228,13 +228,13 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     // A failing probe restarts only its container.
     node.put("doomed", &memory("32Mi"), ("livenessProbe", "false"));
     node.pod("doomed", |pod| pod.restarts > 0);
-    node.wait_until("its stop is told", || heard(&told, "StopContainer doomed"));
+    node.wait_until("its stop is reported", || heard(&received, "StopContainer doomed"));
     std::fs::remove_file(node.engine.path("pods/doomed.json")).unwrap();
-    node.wait_until("it is gone", || heard(&told, "RemovePodSandbox doomed-node"));
+    node.wait_until("it is gone", || heard(&received, "RemovePodSandbox doomed-node"));
 
     // For a restarted kubelet the running pods are unchanged, and plugins receive nothing: kubelet has checked both
     // pods when it reports them ready again, and only a pod that it creates afterwards is sent.
-    let before = told.lock().unwrap().clone();
+    let before = received.lock().unwrap().clone();
     node.restart();
     let again = node.pod("web", |pod| pod.is_ready);
     assert_eq!((&again.id, &again.slice, again.restarts), (&web.id, &web.slice, 0));
@@ -243,17 +243,19 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     assert_eq!((&again.id, again.restarts), (&pinned.id, 0));
     node.put("later", &memory("32Mi"), ("readinessProbe", "true"));
     node.pod("later", |pod| pod.is_ready);
-    node.wait_until("the later pod is told", || heard(&told, "PostStartContainer later"));
+    node.wait_until("the later pod is reported", || heard(&received, "PostStartContainer later"));
     let lives = |events: &[String]| {
-        let told = events.iter().filter(|event| !event.contains("Update"));
-        told.filter(|event| !event.contains(" later")).cloned().collect::<Vec<_>>()
+        let received = events.iter().filter(|event| !event.contains("Update"));
+        received.filter(|event| !event.contains(" later")).cloned().collect::<Vec<_>>()
     };
-    assert_eq!(lives(&told.lock().unwrap()), lives(&before));
+    assert_eq!(lives(&received.lock().unwrap()), lives(&before));
 
     // A static pod whose file changes is another pod: kubelet resizes none of them in place.
     node.put("web", &memory("96Mi"), NEEDS);
     let resized = node.pod("web", |pod| pod.is_ready && pod.id != web.id);
     assert_ne!(resized.slice, web.slice);
     has_the_plugins_values(&resized);
-    node.wait_until("the end of the first is told", || heard(&told, "RemovePodSandbox web-node"));
+    node.wait_until("the end of the first is reported", || {
+        heard(&received, "RemovePodSandbox web-node")
+    });
 }

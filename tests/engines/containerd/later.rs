@@ -17,16 +17,16 @@ use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::{create, run_pod};
 
-/// Prints every value that a plugin can set, one a line.
+/// Prints every value that a plugin can set, one per line.
 const LOOK: &str = "echo hello=$HELLO from=$FROM gone=$GONE; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 
 fn connected(engine: &Engine, script: Script) -> Arc<Mutex<Vec<String>>> {
-    let told = scripted_plugin::connect(engine.path("nri.sock"), "10", "later", script);
+    let received = scripted_plugin::connect(engine.path("nri.sock"), "10", "later", script);
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
-    told
+    received
 }
 
 /// Sets a variable, changes one, removes one; sets limits and the score.
@@ -155,12 +155,12 @@ async fn a_plugin_enters_the_network_namespace_of_a_stopping_pod() {
         }
     };
     let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };
-    let told = connected(&engine, script);
+    let received = connected(&engine, script);
     let mut cri = engine.client().await;
     let dir = engine.path("").display().to_string();
     let pod = pods::rich(engine.cgroup(), Path::new(dir.trim_end_matches('/')));
     for is_stopped_twice in [false, true] {
-        told.lock().unwrap().clear();
+        received.lock().unwrap().clear();
         let id = cri::run_pod_with(&mut cri, pod.config.clone(), pod.handler).await;
         let app = cri::create(&mut cri, &id, pod.config.clone(), pod.app.clone()).await;
         start(&mut cri, &app).await.unwrap();
@@ -171,16 +171,16 @@ async fn a_plugin_enters_the_network_namespace_of_a_stopping_pod() {
         }
         end_pod(&mut cri, &id).await;
         // An event may be recorded before the plugin has entered the namespace.
-        engine.wait_until("the pod's end is told", || {
+        engine.wait_until("the pod's end is reported", || {
             entered.lock().unwrap().iter().any(|(event, _)| event == "RemovePodSandbox")
         });
         let found = std::mem::take(&mut *entered.lock().unwrap());
         let events: Vec<&str> = found.iter().map(|(event, _)| event.as_str()).collect();
         assert_eq!(events, ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
         assert!(found[0].1 && found[1].1, "{found:?}\n{}", engine.log_tail());
-        let told = told.lock().unwrap();
-        let place = |event: &str| told.iter().position(|line| line.starts_with(event)).unwrap();
-        assert!(place("StopContainer") < place("StopPodSandbox"), "{told:?}");
+        let received = received.lock().unwrap();
+        let place = |event: &str| received.iter().position(|line| line.starts_with(event)).unwrap();
+        assert!(place("StopContainer") < place("StopPodSandbox"), "{received:?}");
     }
     daemon.kill().unwrap();
     daemon.wait().unwrap();

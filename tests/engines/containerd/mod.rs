@@ -95,7 +95,7 @@ async fn a_pod_on_containerd_is_adjusted_and_has_all_events() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();
-    let told = test_support::scripted_plugin::connect(
+    let received = test_support::scripted_plugin::connect(
         engine.path("nri.sock"),
         "10",
         "adjust",
@@ -106,7 +106,7 @@ async fn a_pod_on_containerd_is_adjusted_and_has_all_events() {
     });
     let mut cri = engine.client().await;
     let pod_id = run_pod(&engine, &mut cri, "web").await;
-    assert_eq!(*told.lock().unwrap(), ["RunPodSandbox web"], "{}", engine.log_tail());
+    assert_eq!(*received.lock().unwrap(), ["RunPodSandbox web"], "{}", engine.log_tail());
 
     let app =
         create(&engine, &mut cri, &pod_id, "web", container("app", &["/bin/sleep", "1000"])).await;
@@ -118,29 +118,29 @@ async fn a_pod_on_containerd_is_adjusted_and_has_all_events() {
     let short =
         create(&engine, &mut cri, &pod_id, "web", container("short", &["/bin/sleep", "0.3"])).await;
     start(&mut cri, &short).await.unwrap();
-    an_exit_is_told_once_and_soon(&engine, &told);
+    an_exit_is_told_once_and_soon(&engine, &received);
 
     end_container(&mut cri, &app).await;
     end_pod(&mut cri, &pod_id).await;
-    engine.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
-    let told = told.lock().unwrap().clone();
+    engine.wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox web"));
+    let received = received.lock().unwrap().clone();
     let updated = ["UpdateContainer", "PostUpdateContainer"];
     for (name, between) in [("app", &updated[..]), ("short", &[])] {
         let events: Vec<&str> =
-            told.iter().filter_map(|e| e.strip_suffix(&format!(" {name}"))).collect();
+            received.iter().filter_map(|e| e.strip_suffix(&format!(" {name}"))).collect();
         let begin =
             ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
         let end = ["StopContainer", "RemoveContainer"];
         assert_eq!(events, [&begin[..], between, &end[..]].concat(), "{name}");
     }
     // The engine removes containers with their pod, in no particular order.
-    let place = |line: &str| told.iter().position(|told| told == line).unwrap();
+    let place = |line: &str| received.iter().position(|received| received == line).unwrap();
     for removed in ["RemoveContainer app", "RemoveContainer short"] {
-        assert!(place("StopContainer app") < place(removed), "{told:?}");
-        assert!(place(removed) < place("RemovePodSandbox web"), "{told:?}");
+        assert!(place("StopContainer app") < place(removed), "{received:?}");
+        assert!(place(removed) < place("RemovePodSandbox web"), "{received:?}");
     }
-    assert!(place("RemoveContainer app") < place("StopPodSandbox web"), "{told:?}");
-    assert!(place("StopPodSandbox web") < place("RemoveContainer short"), "{told:?}");
+    assert!(place("RemoveContainer app") < place("StopPodSandbox web"), "{received:?}");
+    assert!(place("StopPodSandbox web") < place("RemoveContainer short"), "{received:?}");
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }
@@ -169,7 +169,7 @@ async fn the_engines_update_keeps_what_the_plugin_owns(engine: &Engine, cri: &mu
     assert_eq!(pods[0]["engine"], "containerd-cri");
 }
 
-fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>) {
+fn an_exit_is_told_once_and_soon(engine: &Engine, received: &Arc<Mutex<Vec<String>>>) {
     let pid = engine.admin(&["pods"])[0]["containers"]
         .as_array()
         .and_then(|list| list.iter().find(|c| c["name"] == "short")?["pid"].as_u64())
@@ -179,7 +179,7 @@ fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>
         || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
     engine.wait_until("the process ends", || !alive());
     let ended = Instant::now();
-    engine.wait_until("the stop is told", || heard(told, "StopContainer short"));
+    engine.wait_until("the stop is reported", || heard(received, "StopContainer short"));
     // The plugin receives it within 100 ms on an idle machine; a polling daemon would need its
     // minute.
     assert!(ended.elapsed() < Duration::from_secs(50), "{:?}", ended.elapsed());
@@ -191,7 +191,7 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();
     let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let told =
+    let received =
         test_support::scripted_plugin::connect(engine.path("nri.sock"), "90", "guard", guard);
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
@@ -205,7 +205,7 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
     for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
         assert!(error.contains(word), "{word} is not in: {error}");
     }
-    engine.wait_until("the undoing is told", || heard(&told, "RemoveContainer app"));
+    engine.wait_until("the undoing is reported", || heard(&received, "RemoveContainer app"));
     assert_eq!(engine.admin(&["pods"])[0]["containers"], serde_json::json!([]));
     end_pod(&mut cri, &pod_id).await;
     daemon.kill().unwrap();

@@ -90,11 +90,11 @@ impl Nerdctl {
     fn plugin(&self, script: Script) -> (Arc<Mutex<Vec<String>>>, Heard) {
         let (script, requests) = listening(script);
         let socket = self.engine.path("nri.sock");
-        let told = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
+        let received = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
         self.engine.wait_until("the plugin is synchronized", || {
             self.engine.admin(&["plugins"])[0]["state"] == "synchronized"
         });
-        (told, requests)
+        (received, requests)
     }
 
     /// A value in the container's cgroup, by its files of v1 and v2.
@@ -130,14 +130,14 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     let Some(nerdctl) = Nerdctl::new() else { return };
     let engine = &nerdctl.engine;
     let _daemon = engine.start_daemon();
-    let (told, requests) = nerdctl.plugin(adjusting());
+    let (received, requests) = nerdctl.plugin(adjusting());
     let pin = ["--annotation", "nri-runc.dev/annotation/cpu.example/pin=yes"];
     let labels = ["--label", "app=web", "--label", "nri-runc.dev/pod-name=ignored"];
     let limits = ["--memory", "64m", "--pids-limit", "50"];
     let output = nerdctl.run("web", &[&pin[..], &labels, &limits].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{}", engine.log_tail());
-    engine.wait_until("its start is told", || heard(&told, "PostStartContainer web"));
+    engine.wait_until("its start is reported", || heard(&received, "PostStartContainer web"));
     let inspect = nerdctl.inspect(&["inspect", "web"]);
     is_told_as_nerdctl_says(&nerdctl, &inspect, &requests);
 
@@ -153,11 +153,11 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     assert_eq!(limits(), (Some(48 * MIB), Some(77)), "what the plugin owns stays");
     assert_eq!(engine.admin(&["status"])["missing"], json!([]));
     nerdctl.good(&["rm", "--force", "web"]);
-    engine.wait_until("nobody knows of it", || engine.admin(&["pods"]) == json!([]));
+    engine.wait_until("no pod is known", || engine.admin(&["pods"]) == json!([]));
     let updated = ["UpdateContainer", "PostUpdateContainer"];
     let wanted = [&LIFE[..5], &updated, &LIFE[5..]].concat();
     let wanted: Vec<String> = wanted.iter().map(|event| format!("{event} web")).collect();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Heard) {
@@ -189,14 +189,14 @@ fn nerdctl_prints_a_plugins_refusal_and_makes_no_container() {
     let engine = &nerdctl.engine;
     let _daemon = engine.start_daemon();
     let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let (told, _) = nerdctl.plugin(guard);
+    let (received, _) = nerdctl.plugin(guard);
     let output = nerdctl.run("web", &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
     for word in ["nri-runc: cannot create", "10-adjust", "image is not signed"] {
         assert!(said.contains(word), "{word} is not in: {said}");
     }
-    engine.wait_until("nobody knows of it", || engine.admin(&["pods"]) == json!([]));
-    assert!(heard(&told, "RemoveContainer web") && !heard(&told, "StartContainer web"));
+    engine.wait_until("no pod is known", || engine.admin(&["pods"]) == json!([]));
+    assert!(heard(&received, "RemoveContainer web") && !heard(&received, "StartContainer web"));
     nerdctl.good(&["rm", "--force", "web"]);
 }

@@ -165,7 +165,7 @@ async fn reload(engine: &Arc<Engine>, rule: &str, first: &str) -> (Instant, Inst
 async fn a_policy_changes_while_pods_come_and_go() {
     let Some(tools) = host::tools() else { return };
     let (engine, _daemon) = begin(&tools);
-    let told = plugin(&engine, "1");
+    let received = plugin(&engine, "1");
     synchronized(&engine);
     let first = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
     let rule =
@@ -194,7 +194,8 @@ async fn a_policy_changes_while_pods_come_and_go() {
         }
     }
     assert!(refused > 0 && refused < made.len(), "{refused} of {}", made.len());
-    let synchronized = told.lock().unwrap().iter().filter(|l| l.starts_with("Synchronize")).count();
+    let synchronized =
+        received.lock().unwrap().iter().filter(|l| l.starts_with("Synchronize")).count();
     assert_eq!(synchronized, 0, "the plugin was connected anew");
 }
 
@@ -238,7 +239,7 @@ async fn a_plugin_is_rolled_out_while_pods_come_and_go() {
 async fn the_program_is_upgraded_while_pods_come_and_go() {
     let Some(tools) = host::tools() else { return };
     let (engine, daemon) = begin(&tools);
-    let told = plugin(&engine, "1");
+    let received = plugin(&engine, "1");
     synchronized(&engine);
     let load = Load::start(&engine).await;
     for _upgrade in 0..3 {
@@ -256,10 +257,10 @@ async fn the_program_is_upgraded_while_pods_come_and_go() {
             Err(why) => panic!("{why}\n{}", engine.log_tail()),
         }
     }
-    let told = told.lock().unwrap();
+    let received = received.lock().unwrap();
     for event in ["CreateContainer app", "StartContainer app", "RemoveContainer app"] {
-        let count = told.iter().filter(|line| *line == event).count();
+        let count = received.iter().filter(|line| *line == event).count();
         assert_eq!(count, made.len(), "{event}");
     }
-    assert!(!told.iter().any(|line| line.starts_with("Synchronize")), "it was connected anew");
+    assert!(!received.iter().any(|line| line.starts_with("Synchronize")), "it was connected anew");
 }

@@ -130,7 +130,7 @@ async fn every_kubectl_command_on_a_container_works_through_us() {
     let engine = &node.engine;
     let _daemon = engine.start_daemon();
     let script = adjusting(engine);
-    let told =
+    let received =
         test_support::scripted_plugin::connect(engine.path("nri.sock"), "10", "adjust", script);
     engine.wait_until("the plugin is synchronized", || {
         test_support::is_synchronized(&engine.admin(&["plugins"]), "10-adjust")
@@ -151,12 +151,16 @@ async fn every_kubectl_command_on_a_container_works_through_us() {
     for _again in 0..3 {
         node.ask(&["stop", &pod], "");
     }
-    engine.wait_until("the stop is told", || heard(&told, "StopPodSandbox web"));
+    engine.wait_until("the stop is reported", || heard(&received, "StopPodSandbox web"));
     cri::end_pod(&mut cri, &pod).await;
-    engine.wait_until("the end is told", || heard(&told, "RemovePodSandbox web"));
-    let told = told.lock().unwrap().clone();
+    engine.wait_until("the end is reported", || heard(&received, "RemovePodSandbox web"));
+    let received = received.lock().unwrap().clone();
     for event in ["StopContainer app", "StopPodSandbox web", "RemovePodSandbox web"] {
-        assert_eq!(told.iter().filter(|line| *line == event).count(), 1, "{event}: {told:?}");
+        assert_eq!(
+            received.iter().filter(|line| *line == event).count(),
+            1,
+            "{event}: {received:?}"
+        );
     }
     // Stopping a removed pod is not an error for an engine either.
     node.ask(&["stop", &pod], "");

@@ -290,9 +290,9 @@ impl CrioHost {
         script: impl Into<Script>,
     ) -> Arc<Mutex<Vec<String>>> {
         let socket = self.seen("/run/nri/nri.sock");
-        let told = scripted_plugin::connect(socket, index, name, script);
+        let received = scripted_plugin::connect(socket, index, name, script);
         self.wait_for(&format!("{index}-{name}"));
-        told
+        received
     }
 
     /// Waits until nri-runc has synchronized this plugin.

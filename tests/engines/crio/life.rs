@@ -31,9 +31,9 @@ fn look_inside(host: &CrioHost, id: &str, pid: u64) {
     assert_eq!(limit, (32_u64 << 20).to_string());
 }
 
-fn events_of(told: &[String], name: &str) -> Vec<String> {
+fn events_of(received: &[String], name: &str) -> Vec<String> {
     let ends = format!(" {name}");
-    told.iter().filter_map(|line| line.strip_suffix(&ends)).map(str::to_owned).collect()
+    received.iter().filter_map(|line| line.strip_suffix(&ends)).map(str::to_owned).collect()
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_pod_on_crio_and_crun_is_adjusted_and_has_all_events() {
 
 async fn is_adjusted_and_has_all_events(host: CrioHost, mut cri: Cri) {
     host.start_daemon();
-    let told = host.plugin("10", "adjust", adjusting(&host));
+    let received = host.plugin("10", "adjust", adjusting(&host));
     let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;
     let pid = cri::info(&mut cri, &app).await["pid"].as_u64().unwrap();
     look_inside(&host, &app, pid);
@@ -68,19 +68,19 @@ async fn is_adjusted_and_has_all_events(host: CrioHost, mut cri: Cri) {
     let short = container("short", &["/bin/sleep", "0.3"]);
     let short = cri::create(&mut cri, &pod_id, pod(&host, "web"), short).await;
     cri::start(&mut cri, &short).await.unwrap();
-    host.wait_until("the exit is told", || heard(&told, "StopContainer short"));
+    host.wait_until("the exit is reported", || heard(&received, "StopContainer short"));
 
     cri::end_container(&mut cri, &app).await;
     cri::end_pod(&mut cri, &pod_id).await;
-    host.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
-    let told = told.lock().unwrap().clone();
+    host.wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox web"));
+    let received = received.lock().unwrap().clone();
     let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
     let updated = ["UpdateContainer", "PostUpdateContainer"];
     let end = ["StopContainer", "RemoveContainer"];
-    assert_eq!(events_of(&told, "app"), [&begin[..], &updated, &end].concat(), "{told:?}");
-    assert_eq!(events_of(&told, "short"), [&begin[..], &end].concat(), "{told:?}");
+    assert_eq!(events_of(&received, "app"), [&begin[..], &updated, &end].concat(), "{received:?}");
+    assert_eq!(events_of(&received, "short"), [&begin[..], &end].concat(), "{received:?}");
     let of_pod = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
-    assert_eq!(events_of(&told, "web"), of_pod, "{told:?}");
+    assert_eq!(events_of(&received, "web"), of_pod, "{received:?}");
     host.wait_until("it is forgotten", || host.nri(&["pods"]) == Ok(serde_json::json!([])));
 }
 
@@ -89,7 +89,7 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
     let Some((host, mut cri)) = registered().await else { return };
     host.start_daemon();
     let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let told = host.plugin("90", "guard", guard);
+    let received = host.plugin("90", "guard", guard);
     let id = cri::run_pod_with(&mut cri, pod(&host, "guarded"), HANDLER).await;
     let request = super::messages::CreateContainerRequest {
         pod_sandbox_id: id.clone(),
@@ -100,18 +100,18 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
     for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
         assert!(error.contains(word), "{word} is not in: {error}");
     }
-    host.wait_until("the undoing is told", || heard(&told, "RemoveContainer app"));
+    host.wait_until("the undoing is reported", || heard(&received, "RemoveContainer app"));
     let containers = || host.nri(&["pods"]).unwrap()[0]["containers"].clone();
     host.wait_until("it is forgotten", || containers() == serde_json::json!([]));
     cri::end_pod(&mut cri, &id).await;
-    host.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox guarded"));
+    host.wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox guarded"));
 }
 
 #[tokio::test]
 async fn restarts_of_crio_and_the_daemon_lose_no_event() {
     let Some((mut host, mut cri)) = registered().await else { return };
     host.start_daemon();
-    let told = host.plugin("10", "adjust", adjusting(&host));
+    let received = host.plugin("10", "adjust", adjusting(&host));
     let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;
     let mut cri = host.restart().await;
     let before = host.nri(&["status"]).unwrap()["pid"].as_i64().unwrap();
@@ -125,10 +125,10 @@ async fn restarts_of_crio_and_the_daemon_lose_no_event() {
     assert_eq!(host.cgroup_file("cpu", &app, "cpu.shares"), "512");
     cri::end_container(&mut cri, &app).await;
     cri::end_pod(&mut cri, &pod_id).await;
-    host.wait_until("the pod's end is told", || heard(&again, "RemovePodSandbox web"));
-    let (told, again) = (told.lock().unwrap().clone(), again.lock().unwrap().clone());
+    host.wait_until("the pod's end is reported", || heard(&again, "RemovePodSandbox web"));
+    let (received, again) = (received.lock().unwrap().clone(), again.lock().unwrap().clone());
     let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
-    assert_eq!(events_of(&told, "app"), begin, "{told:?}");
+    assert_eq!(events_of(&received, "app"), begin, "{received:?}");
     let after = ["Synchronize", "StopContainer", "RemoveContainer"];
     assert_eq!(events_of(&again, "app"), after, "{again:?}");
 }

@@ -101,15 +101,15 @@ async fn beside_crios_own_nri_each_has_its_plugins() {
     script.adjust.env.push(test_support::adjustments::env("BESIDE", "yes"));
     host.start_daemon();
     let socket = "/run/nri/nri-runc.sock";
-    let told = test_support::scripted_plugin::connect(host.seen(socket), "30", "ours", script);
+    let received = test_support::scripted_plugin::connect(host.seen(socket), "30", "ours", script);
     host.wait_for("30-ours");
     let (id, app) = adjusted(&host, &mut cri, "both", HANDLER).await;
     let pid = cri::info(&mut cri, &app).await["pid"].as_u64().unwrap();
     let environ = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     assert!(environ.contains("BESIDE=yes"), "{environ:?}");
     end(&mut cri, &id, &app).await;
-    host.wait_until("the end is told", || {
-        told.lock().unwrap().iter().any(|line| line.starts_with("RemovePodSandbox both"))
+    host.wait_until("the end is reported", || {
+        received.lock().unwrap().iter().any(|line| line.starts_with("RemovePodSandbox both"))
     });
     assert_eq!(host.nri(&["uninstall", "crio"]).unwrap()["changed"], true);
     assert!(!host.path(OF_NRI_RUNC).exists());

@@ -22,7 +22,7 @@ const LOOK: &str = "env; cat /plugged/hello; echo soft $(ulimit -Sn) hard $(ulim
 #[test]
 fn a_docker_container_is_adjusted_and_docker_works_as_before() {
     let Some(docker) = Docker::new() else { return };
-    let told = docker.host.plugin("10", "adjust", adjusts(&docker));
+    let received = docker.host.plugin("10", "adjust", adjusts(&docker));
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
     let limits = ["--memory=64m", "--cpu-shares=512", "--ulimit=nofile=1000:1000"];
     let id = docker.says(&[&run[..], &limits, &[IMAGE, "/bin/sh", "-c", LOOK]].concat());
@@ -62,8 +62,8 @@ fn a_docker_container_is_adjusted_and_docker_works_as_before() {
     assert_eq!((&pods[0]["engine"], &pods[0]["name"]), (&json!("docker"), &json!("web")));
 
     docker.says(&["stop", "--time=0", "web"]);
-    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));
-    assert_eq!(events(&told, "web"), LIFE);
+    wait_until("its end is reported", || heard_of(&received, "RemovePodSandbox web"));
+    assert_eq!(events(&received, "web"), LIFE);
     docker.says(&["rm", "web"]);
     docker.nothing_is_left();
 }

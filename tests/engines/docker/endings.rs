@@ -26,7 +26,7 @@ fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words
         let watching = scope.spawn(|| {
             wait_until("its process ends", || !alive());
             let ended = Instant::now();
-            wait_until("its end is told", || heard_of(told, &format!("StopContainer {name}")));
+            wait_until("its end is reported", || heard_of(told, &format!("StopContainer {name}")));
             ended.elapsed()
         });
         docker.says(words);
@@ -47,13 +47,15 @@ fn every_end_of_a_container_is_one_prompt_event() {
     ] {
         docker.runs(name, &[]);
         ends(&docker, &told, name, words);
-        wait_until("its removal is told", || heard_of(&told, &format!("RemovePodSandbox {name}")));
+        wait_until("its removal is reported", || {
+            heard_of(&told, &format!("RemovePodSandbox {name}"))
+        });
         assert_eq!(events(&told, name), LIFE, "{name}");
     }
     // A container that exits by itself, whose code Docker shows.
     let run = ["run", "--runtime=nri-runc", "--name=alone", IMAGE, "/bin/sh", "-c", "exit 3"];
     assert_eq!(docker.call(&run).status.code(), Some(3));
-    wait_until("its removal is told", || heard_of(&told, "RemovePodSandbox alone"));
+    wait_until("its removal is reported", || heard_of(&told, "RemovePodSandbox alone"));
     assert_eq!(events(&told, "alone"), LIFE);
     for stop in requests(&heard, "StopContainer") {
         let container = &stop["container"];
@@ -84,7 +86,7 @@ fn each_restart_by_docker_is_a_separate_lifecycle() {
         inspect["RestartCount"] == 2 && inspect["State"]["Status"] == "exited"
     });
     let ends = || events(&told, "web").iter().filter(|event| *event == "RemovePodSandbox").count();
-    wait_until("the last end is told", || ends() == 3);
+    wait_until("the last end is reported", || ends() == 3);
     assert_eq!(events(&told, "web"), LIFE.repeat(3));
     let ids = requests(&heard, "CreateContainer");
     assert!(ids.iter().all(|create| create["container"]["id"] == id.as_str()), "{ids:?}");
@@ -108,10 +110,10 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     // Not Docker's code for a program that is missing in the image.
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert_eq!(docker.inspect("web")["State"]["Status"], "created");
-    wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("the undoing is reported", || heard_of(&told, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
-    wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
 
     // The same container may be tried again, in vain; another runtime accepts it.
     let again = docker.call(&["start", "web"]);
@@ -134,7 +136,7 @@ fn a_missing_program_is_undone_and_reported_by_docker() {
     let line = reason(&output);
     assert!(line.contains("no-such"), "{}", text(&output));
     assert_eq!(line, reason(&plain), "as without us");
-    wait_until("the undoing is told", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("the undoing is reported", || heard_of(&told, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
     assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
     docker.says(&["rm", "web", "plain"]);
@@ -158,7 +160,7 @@ fn a_daemon_started_by_a_docker_container_outlives_it() {
     docker.stop();
     docker.start();
     docker.says(&["run", "--rm", "--runtime=nri-runc", "--name=next", IMAGE, "/bin/true"]);
-    wait_until("its life is told", || heard_of(&told, "RemovePodSandbox next"));
+    wait_until("its life is reported", || heard_of(&told, "RemovePodSandbox next"));
     assert_eq!(events(&told, "next"), LIFE);
     assert_eq!(events(&told, "web"), [&["Synchronize"], &LIFE[5..]].concat());
     assert_eq!(docker.host.admin(&["status"])["pid"], pid);
@@ -197,7 +199,7 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     // containerd takes five seconds to clean up. If the machine is too busy for that, no process
     // ends the container, and there is no event.
     let gave_up = || docker.host.read("dockerd.log").contains("failed to clean up after shim");
-    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web") || gave_up());
+    wait_until("its end is reported", || heard_of(&told, "RemovePodSandbox web") || gave_up());
     if !gave_up() {
         wait_until("Docker has seen it", || !running(&docker));
         docker.says(&["rm", "--force", "web"]);
@@ -213,7 +215,7 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     // The other container was not affected, and ends after the restart as usual.
     assert_eq!(events(&told, "other"), LIFE[..5]);
     docker.says(&["rm", "--force", "other"]);
-    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox other"));
+    wait_until("its end is reported", || heard_of(&told, "RemovePodSandbox other"));
     assert_eq!(events(&told, "other"), LIFE);
     if !gave_up() {
         docker.nothing_is_left();
@@ -252,7 +254,7 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     let forgotten = forget(&["--force"]);
     assert!(forgotten.status.success(), "{}", text(&forgotten));
     assert_eq!(docker.host.admin(&["pods"]), json!([]));
-    wait_until("its removal is told", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("its removal is reported", || heard_of(&told, "RemovePodSandbox web"));
     assert_eq!(events(&told, "web"), LIFE);
     // Files that Docker and its containerd have left.
     let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
@@ -277,7 +279,9 @@ fn without_the_kernel_twenty_codes_come_from_containerd() {
             let ended = docker.call(&[&run[..], &command].concat());
             assert_eq!(ended.status.code(), i32::try_from(exit.code()).ok(), "{exit:?}");
         }
-        wait_until("its removal is told", || heard_of(&told, &format!("RemoveContainer {name}")));
+        wait_until("its removal is reported", || {
+            heard_of(&told, &format!("RemoveContainer {name}"))
+        });
     }
     received.compare(&exits);
     for number in 0..exits.len() {

@@ -349,7 +349,7 @@ impl Docker {
     /// Checks that no part knows of any container, and that no file of one is left.
     #[track_caller]
     pub(super) fn nothing_is_left(&self) {
-        wait_until("nobody knows of it", || self.host.admin(&["pods"]) == json!([]));
+        wait_until("no pod is known", || self.host.admin(&["pods"]) == json!([]));
         assert_eq!(self.host.admin(&["status"])["failures"], json!([]));
         self.no_container_is_left();
     }

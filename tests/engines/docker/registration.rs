@@ -40,14 +40,14 @@ fn stays(docker: &Docker, id: &str) {
 }
 
 #[test]
-fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
+fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
     std::fs::create_dir(docker.host.path("plugins")).unwrap();
     docker.host.start_daemon();
     docker.start();
     docker.import_image();
-    let told = docker.host.plugin("10", "witness", Script::default());
+    let received = docker.host.plugin("10", "witness", Script::default());
     let run = ["run", "--rm", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/true"];
     is_unknown(&docker.call(&run));
     let next = |docker: &Docker| docker.checked("next step")[0]["detail"].to_string();
@@ -64,7 +64,7 @@ fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
     assert!(text(&again).contains("nothing to change"), "{}", text(&again));
     assert_eq!(settings(&docker).0, installed);
     docker.reload();
-    wait_until("Docker knows of us", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
+    wait_until("Docker has loaded nri-runc", || !info(&docker)["Runtimes"]["nri-runc"].is_null());
     assert_eq!(registered(&docker)["detail"], "as nri-runc; docker has loaded it");
     // Meanwhile a daemon that responds late is the more urgent next step.
     wait_until("the next step is a container", || {
@@ -82,15 +82,15 @@ fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
     );
     assert!(!info["Runtimes"]["other"].is_null());
     docker.says(&run);
-    wait_until("its life is told", || heard_of(&told, "RemovePodSandbox web"));
-    assert_eq!(events(&told, "web"), LIFE);
+    wait_until("its life is reported", || heard_of(&received, "RemovePodSandbox web"));
+    assert_eq!(events(&received, "web"), LIFE);
     docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
-    assert_eq!(events(&told, "plain"), Vec::<String>::new());
+    assert_eq!(events(&received, "plain"), Vec::<String>::new());
 
     let id = docker.runs("web", &[]);
     stays(&docker, &id);
     docker.says(&["stop", "--time=0", "web"]);
-    wait_until("nobody knows of it", || docker.host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
     stays(&docker, &id);
     docker.says(&["rm", "web"]);
     let output = docker.registers("uninstall", &[]);
@@ -114,12 +114,12 @@ fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
     docker.installs(&["--default"]);
     docker.reload();
     wait_until("we are its default", || info(&docker)["DefaultRuntime"] == "nri-runc");
-    let told = docker.host.plugin("10", "witness", Script::default());
+    let received = docker.host.plugin("10", "witness", Script::default());
     docker.says(&["run", "--rm", "--name=web", IMAGE, "/bin/true"]);
-    wait_until("its life is told", || heard_of(&told, "RemovePodSandbox web"));
-    assert_eq!(events(&told, "web"), LIFE);
+    wait_until("its life is reported", || heard_of(&received, "RemovePodSandbox web"));
+    assert_eq!(events(&received, "web"), LIFE);
     docker.says(&["run", "--rm", "--name=plain", "--runtime=runc", IMAGE, "/bin/true"]);
-    assert_eq!(events(&told, "plain"), Vec::<String>::new());
+    assert_eq!(events(&received, "plain"), Vec::<String>::new());
 
     // A container that was created and never started also names nri-runc.
     let id = docker.says(&["create", IMAGE, "/bin/true"]);
@@ -135,7 +135,7 @@ fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
     assert_eq!(info(&docker)["DefaultRuntime"], "runc");
     docker.says(&["rm", &id]);
     docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
-    assert_eq!(events(&told, "plain"), Vec::<String>::new());
+    assert_eq!(events(&received, "plain"), Vec::<String>::new());
     docker.nothing_is_left();
 }
 

@@ -46,7 +46,7 @@ fn plugins_receive_the_values_of_docker_inspect() {
     let words = everything(&docker);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let id = docker.runs("web", &words);
-    wait_until("its start is told", || heard_of(&told, "PostStartContainer web"));
+    wait_until("its start is reported", || heard_of(&told, "PostStartContainer web"));
     let inspect = docker.inspect("web");
     let create = requests(&heard, "CreateContainer").remove(0);
     assert_eq!(differences(&create["pod"], &pod(&docker, &id, &inspect)), Vec::<String>::new());
@@ -348,7 +348,7 @@ fn a_docker_pod_has_namespace_process_and_addresses() {
         let found = all.into_iter().find(|request| request["container"]["name"] == name);
         found.map(|request| request["pod"].clone()).unwrap_or_default()
     };
-    wait_until("both starts are told", || requests(&heard, "PostStartContainer").len() == 2);
+    wait_until("both starts are reported", || requests(&heard, "PostStartContainer").len() == 2);
     for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
         let pod = of(event, "web");
         let told = [&pod["namespace"], &pod["pid"], &pod["ips"]];
@@ -356,7 +356,7 @@ fn a_docker_pod_has_namespace_process_and_addresses() {
         assert_eq!(of(event, "open")["ips"], json!(null), "{event}: the host's are not the pod's");
     }
     docker.says(&["rm", "--force", "web", "open"]);
-    wait_until("both ends are told", || requests(&heard, "StopContainer").len() == 2);
+    wait_until("both ends are reported", || requests(&heard, "StopContainer").len() == 2);
     assert_eq!(of("StopContainer", "web")["pid"], json!(null));
     docker.nothing_is_left();
 }

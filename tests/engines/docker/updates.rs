@@ -84,12 +84,16 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     docker.says(&["update", "--cpu-shares=700", "web"]);
     says(&docker, &id, 700, 50_000, 48, 77);
     assert_eq!(asked(&heard), json!({"cpu": {"shares": value(700)}}));
-    wait_until("the last is told", || requests(&heard, "PostUpdateContainer").len() == 4);
+    wait_until("the last is reported", || requests(&heard, "PostUpdateContainer").len() == 4);
     let last = &requests(&heard, "PostUpdateContainer")[3]["container"]["linux"]["resources"];
     assert_eq!(last["cpu"]["shares"], value(700));
     assert_eq!(last["memory"]["limit"], value(48 * MIB));
     assert_eq!(last["pids"]["limit"], "77");
-    assert_eq!(docker.inspect("web")["HostConfig"]["PidsLimit"], 50, "Docker knows of no plugin");
+    assert_eq!(
+        docker.inspect("web")["HostConfig"]["PidsLimit"],
+        50,
+        "Docker does not record plugins' values"
+    );
 
     docker.says(&["rm", "--force", "web"]);
     docker.nothing_is_left();
@@ -173,6 +177,6 @@ fn a_docker_update_refused_by_a_plugin_changes_nothing() {
     // It keeps running, and ends as usual.
     assert_eq!(docker.says(&["exec", "web", "/bin/sh", "-c", "echo yes"]), "yes");
     docker.says(&["rm", "--force", "web"]);
-    wait_until("its end is told", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("its end is reported", || heard_of(&told, "RemovePodSandbox web"));
     docker.no_container_is_left();
 }

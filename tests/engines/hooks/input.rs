@@ -175,13 +175,13 @@ fn runtime(host: &TestHost, verb: &str) -> Output {
 #[test]
 fn a_runtime_that_is_a_script_is_understood() {
     let host = scripted("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     succeeds(&runtime(&host, "create"));
-    wait_until("the creation is told", || told.lock().unwrap().len() >= 3);
-    assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
+    wait_until("the creation is reported", || received.lock().unwrap().len() >= 3);
+    assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     succeeds(&runtime(&host, "delete"));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
-    assert_eq!(*told.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
+    assert_eq!(*received.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
@@ -192,10 +192,10 @@ fn a_hanging_plugin_is_skipped_and_a_refusal_fails_the_script() {
     let _hanging = host.plugin("10", "slow", hangs);
     succeeds(&runtime(&host, "create"));
     succeeds(&runtime(&host, "delete"));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
     let guard = Script { refuses: Some("not signed"), ..Script::default() };
-    let told = host.plugin("90", "guard", guard);
+    let received = host.plugin("90", "guard", guard);
     fails(&runtime(&host, "create"), &["cannot create c1", "90-guard", "not signed"]);
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
-    assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
+    assert_eq!(*received.lock().unwrap(), life_without(&["Start", "Post"]));
 }

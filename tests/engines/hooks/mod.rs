@@ -101,7 +101,7 @@ impl Hooked {
 
     /// Checks that the runtime, the bundle and the daemon have no trace of the container.
     fn nothing_is_left(&self) {
-        wait_until("nobody knows of it", || self.host.admin(&["pods"]) == json!([]));
+        wait_until("no pod is known", || self.host.admin(&["pods"]) == json!([]));
         assert_eq!(self.host.read("bundle/config.json"), self.document);
         assert_eq!(std::fs::read_dir(self.host.path("bundle")).unwrap().count(), 2);
         assert!(!self.host.path("root/c1").exists());

@@ -42,24 +42,24 @@ impl Podman {
     }
 }
 
-fn events(told: &Told) -> Vec<String> {
-    told.lock().unwrap().iter().map(|event| event.replace(" web", "")).collect()
+fn events(received: &Told) -> Vec<String> {
+    received.lock().unwrap().iter().map(|event| event.replace(" web", "")).collect()
 }
 
 #[test]
 fn podman_with_our_hooks_sends_events_once_and_in_order() {
     let Some(podman) = Podman::new() else { return };
-    let told = podman.host.plugin("10", "witness", Script::default());
+    let received = podman.host.plugin("10", "witness", Script::default());
     podman.run("web", |words| drop(podman.host.good(words)));
-    wait_until("the start is told", || heard(&told, "PostStartContainer web"));
+    wait_until("the start is reported", || heard(&received, "PostStartContainer web"));
     let pods = podman.host.admin(&["pods"]);
     assert_eq!(
         (&pods[0]["engine"], &pods[0]["containers"][0]["state"]),
         (&json!("podman"), &json!("running"))
     );
     podman.host.good(&["rm", "--force", "--time", "0", "web"]);
-    podman.host.nobody_knows_of_anything();
-    assert_eq!(events(&told), LIFE);
+    podman.host.wait_until_no_pods();
+    assert_eq!(events(&received), LIFE);
     assert_eq!(podman.host.admin(&["status"])["failures"], json!([]));
 }
 
@@ -70,5 +70,5 @@ fn podman_shows_why_our_hook_refused_and_keeps_nothing() {
     podman.run("web", |words| {
         podman.host.bad(words, &["nri-runc: cannot create", "10-env sets Env[HELLO]"]);
     });
-    podman.host.nobody_knows_of_anything();
+    podman.host.wait_until_no_pods();
 }

@@ -10,67 +10,67 @@ use super::{Hooked, fails, heard, life, life_without, succeeds};
 #[test]
 fn events_are_sent_once_and_in_order() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
-    wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
-    assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
+    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     let container = &hooked.host.admin(&["pods"])[0]["containers"][0];
     assert_eq!(
         (&container["state"], &container["pid"]),
         (&json!("created"), &json!(hooked.init()))
     );
     succeeds(&hooked.runc(&["start", "c1"]));
-    wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
-    assert_eq!(*told.lock().unwrap(), life("c1")[..5]);
+    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1")[..5]);
     succeeds(&hooked.runc(&["kill", "c1", "KILL"]));
-    wait_until("the stop is told", || heard(&told, "StopContainer c1"));
-    assert_eq!(*told.lock().unwrap(), life("c1")[..6]);
+    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1")[..6]);
     succeeds(&hooked.runc(&["delete", "c1"]));
     hooked.nothing_is_left();
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1"));
     assert_eq!(hooked.host.admin(&["status"])["failures"], json!([]));
 }
 
 #[test]
 fn even_a_short_run_has_all_events() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
         let output = hooked.runc(&["run", "--bundle", "BUNDLE", "c1"]);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         hooked.nothing_is_left();
-        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("c1"));
+        assert_eq!(std::mem::take(&mut *received.lock().unwrap()), life("c1"));
     }
 }
 
 #[test]
 fn a_container_that_ends_at_once_has_all_events() {
     let Some(hooked) = Hooked::new(&["true"], "") else { return };
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
         succeeds(&hooked.create());
         succeeds(&hooked.runc(&["start", "c1"]));
         while !hooked.runc(&["delete", "c1"]).status.success() {}
         hooked.nothing_is_left();
-        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("c1"));
+        assert_eq!(std::mem::take(&mut *received.lock().unwrap()), life("c1"));
     }
 }
 
 #[test]
 fn a_container_without_a_start_has_no_start_event() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
-    assert_eq!(*told.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
+    assert_eq!(*received.lock().unwrap(), life_without(&["StartContainer", "PostStart"]));
 }
 
 /// The daemon's first check of the container's folder comes after `runc delete` has removed it.
 #[test]
 fn a_container_deleted_while_the_daemon_is_busy_is_not_started() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
     let daemon = nix::unistd::Pid::from_raw(hooked.host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
@@ -78,21 +78,21 @@ fn a_container_deleted_while_the_daemon_is_busy_is_not_started() {
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGCONT).unwrap();
     succeeds(&deleted);
     hooked.nothing_is_left();
-    let told = told.lock().unwrap();
-    let is = |event: &str| told.iter().filter(|line| line.starts_with(event)).count();
+    let received = received.lock().unwrap();
+    let is = |event: &str| received.iter().filter(|line| line.starts_with(event)).count();
     // PostCreateContainer depends on whether the daemon saw the runtime succeed.
     assert_eq!((is("CreateContainer"), is("StopContainer"), is("RemoveContainer")), (1, 1, 1));
-    assert_eq!((is("StartContainer"), is("PostStartContainer")), (0, 0), "{told:?}");
+    assert_eq!((is("StartContainer"), is("PostStartContainer")), (0, 0), "{received:?}");
 }
 
 #[test]
 fn a_refusal_fails_the_runtimes_create_without_leftovers() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let guard = Script { refuses: Some("not signed"), ..Script::default() };
-    let told = hooked.host.plugin("90", "guard", guard);
+    let received = hooked.host.plugin("90", "guard", guard);
     fails(&hooked.create(), &["nri-runc: cannot create c1: 90-guard", "not signed"]);
     hooked.nothing_is_left();
-    assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
+    assert_eq!(*received.lock().unwrap(), life_without(&["Start", "Post"]));
 }
 
 #[test]
@@ -119,21 +119,21 @@ fn cgroup_resources_are_set_and_explained() {
 #[test]
 fn a_change_that_a_hook_cannot_make_refuses_in_one_line() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
+    let received = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     let line = "10-env sets Env[HELLO], which cannot be changed from an OCI hook: config.json was already read";
     fails(&hooked.create(), &["cannot create c1", line, "make nri-runc the engine's runtime"]);
     hooked.nothing_is_left();
-    assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
+    assert_eq!(*received.lock().unwrap(), life_without(&["Start", "Post"]));
     assert_eq!(hooked.host.admin(&["status"])["failures"][0]["plugin"], "10-env");
 }
 
 #[test]
 fn a_create_that_fails_after_its_hooks_is_undone() {
     let Some(hooked) = Hooked::new(&["no-such-program"], "") else { return };
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     fails(&hooked.create(), &["no-such-program"]);
     hooked.nothing_is_left();
-    assert_eq!(*told.lock().unwrap(), life_without(&["Start", "Post"]));
+    assert_eq!(*received.lock().unwrap(), life_without(&["Start", "Post"]));
 }
 
 #[test]
@@ -145,13 +145,13 @@ fn a_daemon_killed_in_between_sees_the_start_and_the_end() {
     });
     hooked.host.kill_daemon();
     hooked.host.start_daemon();
-    let told = hooked.host.plugin("10", "witness", Script::default());
+    let received = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.runc(&["start", "c1"]));
-    wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
+    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[3..]].concat();
-    assert_eq!(*told.lock().unwrap(), wanted);
+    assert_eq!(*received.lock().unwrap(), wanted);
 }
 
 #[test]
@@ -161,10 +161,10 @@ fn without_a_daemon_a_hook_passes_and_is_adopted_or_fails() {
     };
     succeeds(&hooked.create());
     hooked.host.start_daemon();
-    let told = hooked.host.plugin("10", "witness", Script::default());
-    assert_eq!(*told.lock().unwrap(), ["Synchronize c1"]);
+    let received = hooked.host.plugin("10", "witness", Script::default());
+    assert_eq!(*received.lock().unwrap(), ["Synchronize c1"]);
     succeeds(&hooked.runc(&["start", "c1"]));
-    wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
+    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     drop(hooked);

@@ -20,9 +20,9 @@ use super::{Started, by_hand, lines, of_each_version, wait_for};
 
 /// The plugin of a version, connected to this process.
 async fn connected(program: &Path, dir: &Path) -> (Plugin, Started, PathBuf) {
-    let (socket, told) = (dir.join("nri.sock"), dir.join("told"));
+    let (socket, received) = (dir.join("nri.sock"), dir.join("told"));
     let listener = UnixListener::bind(&socket).unwrap();
-    let process = by_hand(program, &socket, &told, "all");
+    let process = by_hand(program, &socket, &received, "all");
     let (stream, _) = listener.accept().await.unwrap();
     let settings = Settings {
         registration_timeout: Duration::from_secs(20),
@@ -32,7 +32,7 @@ async fn connected(program: &Path, dir: &Path) -> (Plugin, Started, PathBuf) {
         nri_version: "v0.12.5".to_owned(),
     };
     let plugin = handshake(stream, None, &settings, Arc::new(NoUpdates)).await.unwrap();
-    (plugin, process, told)
+    (plugin, process, received)
 }
 
 fn block_on(future: impl Future<Output = ()>) {
@@ -104,13 +104,13 @@ async fn ask_everything(plugin: &Plugin, minor: u32) {
 fn everything(minor: u32) -> Vec<Value> {
     let asked = if minor >= 4 { 900 } else { 0 };
     let running = "CONTAINER_RUNNING";
-    let mut told = vec![
+    let mut received = vec![
         json!({"event": "Synchronize", "pods": ["p"], "containers": ["c"]}),
         json!({"event": "UpdateContainer", "pod": "p", "container": "c", "state": running, "shares": asked}),
         json!({"event": "PostUpdateContainer", "pod": "p", "container": "c", "state": running}),
     ];
     if minor >= 10 {
-        told.extend([
+        received.extend([
             json!({"event": "UpdatePodSandbox", "pod": "p", "overhead": 11, "resources": 22}),
             json!({"event": "PostUpdatePodSandbox", "pod": "p"}),
             json!({
@@ -119,24 +119,24 @@ fn everything(minor: u32) -> Vec<Value> {
             }),
         ]);
     }
-    told.extend([json!({"event": "Shutdown"}), json!({"event": "Closed"})]);
-    told
+    received.extend([json!({"event": "Shutdown"}), json!({"event": "Closed"})]);
+    received
 }
 
 fn takes_every_request_that_its_version_has(version: &str, minor: u32) {
     let Some(program) = golang::program(&format!("stub-{version}")) else { return };
     block_on(async {
         let temp = tempfile::tempdir().unwrap();
-        let (plugin, _process, told) = connected(&program, temp.path()).await;
+        let (plugin, _process, received) = connected(&program, temp.path()).await;
         let says_version = if minor >= 12 { version } else { "" };
         assert_eq!((plugin.id().as_str(), plugin.nri_version()), ("10-stub", says_version));
         let subscribed = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
         assert_eq!(subscribed.count(), if minor >= 10 { 14 } else { 11 });
         ask_everything(&plugin, minor).await;
         // In a separate thread, because this one must disconnect meanwhile.
-        let at = told.clone();
+        let at = received.clone();
         tokio::task::spawn_blocking(move || wait_for(&at, &["Closed"])).await.unwrap();
-        assert_eq!(lines(&told)[1..], everything(minor));
+        assert_eq!(lines(&received)[1..], everything(minor));
     });
 }
 of_each_version!(takes_every_request_that_its_version_has);
@@ -154,7 +154,7 @@ fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
     let Some(program) = golang::program(&format!("stub-{version}")) else { return };
     block_on(async {
         let temp = tempfile::tempdir().unwrap();
-        let (plugin, _process, told) = connected(&program, temp.path()).await;
+        let (plugin, _process, received) = connected(&program, temp.path()).await;
         let outcome = plugin.synchronize(&[pod()], &many()).await;
         if minor < 7 {
             let said = "Refused(\"it does not take a snapshot in parts\")";
@@ -164,7 +164,7 @@ fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
         answered(outcome);
         let all = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
         let whole = json!({"event": "Synchronize", "pods": ["p"], "containers": all});
-        assert_eq!(lines(&told)[1..], [whole]);
+        assert_eq!(lines(&received)[1..], [whole]);
     });
 }
 of_each_version!(takes_a_large_snapshot_whole_or_is_refused);

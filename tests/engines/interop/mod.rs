@@ -19,26 +19,26 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 /// Starts the plugin of a version, which connects to `socket`, writes to `told` and sets `fields`.
-fn by_hand(program: &Path, socket: &Path, told: &Path, fields: &str) -> Started {
+fn by_hand(program: &Path, socket: &Path, received: &Path, fields: &str) -> Started {
     let mut command = Command::new(program);
-    command.arg("-socket").arg(socket).arg("-out").arg(told).args(["-set", fields]);
+    command.arg("-socket").arg(socket).arg("-out").arg(received).args(["-set", fields]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Started(command.spawn().unwrap())
 }
 
 /// The lines that the plugin wrote.
-fn lines(told: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(told).unwrap_or_default();
+fn lines(received: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(received).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Waits until the plugin wrote a line with these words.
-fn wait_for(told: &Path, words: &[&str]) {
+fn wait_for(received: &Path, words: &[&str]) {
     let there = || {
-        let text = std::fs::read_to_string(told).unwrap_or_default();
+        let text = std::fs::read_to_string(received).unwrap_or_default();
         text.lines().any(|line| words.iter().all(|word| line.contains(word)))
     };
-    test_support::wait_until(&format!("{words:?} was told"), there);
+    test_support::wait_until(&format!("{words:?} was recorded"), there);
 }
 
 /// One test for each version; a function of the minor number for each.

@@ -59,9 +59,9 @@ fn a_member_name_matches_gos_field() {
         }
     }
     let lines = names.iter().map(|name| format!("{}\n", serde_json::json!({name: "set"})));
-    let told = go(&program, &[], &lines.collect::<String>());
-    assert_eq!(told.lines().count(), names.len());
-    for (name, line) in names.iter().zip(told.lines()) {
+    let received = go(&program, &[], &lines.collect::<String>());
+    assert_eq!(received.lines().count(), names.len());
+    for (name, line) in names.iter().zip(received.lines()) {
         let record: BTreeMap<String, Value> = serde_json::from_str(line).unwrap();
         for field in fields {
             let is_set = record[field] == "set";

@@ -9,7 +9,7 @@ use super::{installed, run};
 #[test]
 fn plugins_are_asked_about_the_steps_of_a_build() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let file = format!("FROM {IMAGE}\nRUN echo \"$HELLO\" >/said\n");
     host.write("build/Containerfile", &file);
     let folder = host.path("build").display().to_string();
@@ -17,8 +17,8 @@ fn plugins_are_asked_about_the_steps_of_a_build() {
     let words = ["--runtime", &program, "build", "--network", "none", "--isolation", "oci"];
     let more = ["--cgroup-parent", &cgroup, "--tag", "localhost/built:1", &folder];
     host.good(&[&words[..], &more].concat());
-    host.nobody_knows_of_anything();
-    let said = told.lock().unwrap().join("\n");
+    host.wait_until_no_pods();
+    let said = received.lock().unwrap().join("\n");
     assert!(said.contains("CreateContainer buildah"), "{said}");
     run(&host, "built", &[], &["/bin/sleep", "1000"]);
     host.good(&["rm", "--force", "--time", "0", "built"]);

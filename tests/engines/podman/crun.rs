@@ -47,7 +47,7 @@ fn a_container_on_crun_1_28_is_adjusted_updated_and_removed() {
 fn has_all_of_its_life(crun: PathBuf) {
     let Some(host) = on(crun.clone()) else { return };
     let adjustment = Adjustment::new().env("HELLO", "there").resources(resources(32, 300, 77));
-    let told = host.plugin("10", "changes", adjustment);
+    let received = host.plugin("10", "changes", adjustment);
     let id = run(&host, "web", &["--memory", "64m"], &["/bin/sleep", "1000"]);
     let environ = host.good(&["exec", "web", "/bin/cat", "/proc/1/environ"]);
     assert!(environ.split('\0').any(|pair| pair == "HELLO=there"), "{environ}");
@@ -56,11 +56,11 @@ fn has_all_of_its_life(crun: PathBuf) {
     // crun keeps the state of this container: no other runtime was called.
     assert!(host.call(&crun, &["state", &id]).status.success());
     host.good(&["update", "--cpu-shares", "600", "web"]);
-    assert!(events_of(&told, "web").contains(&"UpdateContainer".to_owned()), "{told:?}");
+    assert!(events_of(&received, "web").contains(&"UpdateContainer".to_owned()), "{received:?}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
-    let told: Vec<String> = told.lock().unwrap().clone();
-    let without_updates = told.into_iter().filter(|event| !event.contains("UpdateContainer"));
+    host.wait_until_no_pods();
+    let received: Vec<String> = received.lock().unwrap().clone();
+    let without_updates = received.into_iter().filter(|event| !event.contains("UpdateContainer"));
     assert_eq!(without_updates.collect::<Vec<_>>(), life("web"));
     assert_eq!(host.admin(&["status"])["failures"], json!([]));
 }

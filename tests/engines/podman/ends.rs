@@ -29,7 +29,7 @@ fn stop_kill_and_rm_each_send_one_end() {
     for words in ends {
         run(&host, "web", &[], &[]);
         words.iter().for_each(|words| drop(host.good(words)));
-        host.nobody_knows_of_anything();
+        host.wait_until_no_pods();
         assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("web"), "{words:?}");
         assert_eq!(host.good(&["ps", "--all", "--quiet"]), "", "{words:?}");
     }
@@ -43,7 +43,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
     let told = host.plugin("10", "witness", script);
     run(&host, "web", &[], &["sh", "-c", "sleep 0.2; exit 3"]);
     assert_eq!(host.good(&["wait", "web"]), "3");
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), life("web"));
     // The stop waits only a moment for the code; on a busy machine the removal has it.
     let removed = &request_of(&heard, "RemoveContainer", "web")["container"];
@@ -67,7 +67,7 @@ fn without_the_kernel_twenty_codes_come_from_conmon() {
         assert_eq!(host.good(&["wait", &name]), exit.code().to_string(), "{exit:?}");
         host.good(&["rm", &name]);
     }
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     host.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
     received.compare(&exits);
 }
@@ -80,7 +80,7 @@ fn events_of_a_container_and_an_exec_need_no_plugin() {
     host.good(&["exec", "web", "true"]);
     host.bad(&["exec", "web", "sh"], &["no shells"]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let output = host.nri(&["events", "-o", "json"]);
     let lines = String::from_utf8(output.stdout).unwrap();
     let events = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -112,12 +112,12 @@ fn a_foreground_run_returns_its_exit_code_and_leaves_nothing() {
     let output = host.podman(&[&words[..], &["sh", "-c", "echo said; exit 3"]].concat());
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "said\n");
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("web"));
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
     let missing = host.podman(&[&words[..], &["/no/such/program"]].concat());
     assert_eq!(missing.status.code(), Some(127), "Podman still reads what runc says");
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), [&life("web")[..2], &life("web")[5..]].concat());
 }
 
@@ -131,7 +131,7 @@ fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     let environ = host.good(&["exec", "web", "cat", "/proc/1/environ"]);
     assert_eq!(environ.matches("HELLO=there").count(), 1, "{environ}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), [life("web"), life("web")].concat());
 }
 
@@ -141,12 +141,12 @@ fn forgotten_by_podman(host: &PodmanHost, told: &super::Told, id: &str) {
     let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
     let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
-    host.wait_until("its end is told", || {
+    host.wait_until("its end is reported", || {
         told.lock().unwrap().contains(&"StopContainer web".to_owned())
     });
     let deleted = host.call(&host.program(), &["delete", "--force", id]);
     assert!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), life("web"));
 }
 
@@ -168,7 +168,7 @@ fn a_container_that_is_killed_with_its_monitor_ends_once() {
     let state = inspect(&host, "web")["State"].clone();
     killed(state["ConmonPid"].as_i64().unwrap());
     killed(state["Pid"].as_i64().unwrap());
-    host.wait_until("its end is told", || {
+    host.wait_until("its end is reported", || {
         told.lock().unwrap().contains(&"StopContainer web".to_owned())
     });
     forgotten_by_podman(&host, &told, &id);
@@ -189,7 +189,7 @@ fn the_next_daemon_sees_the_end_of_an_earlier_container() {
     let told = host.plugin("10", "witness", Script::default());
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.good(&["rm", "--force", "--time", "0", "gone"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let told = super::events_of(&told, "web");
     assert_eq!(told, [&["Synchronize"], &LIFE[5..]].concat());
 }
@@ -210,7 +210,7 @@ fn the_next_daemon_knows_a_create_of_a_killed_daemon() {
     host.start_daemon();
     let told = host.plugin("10", "witness", Script::default());
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let told = super::events_of(&told, "web");
     assert_eq!(told, [&["Synchronize"], &LIFE[5..]].concat());
 }

@@ -22,5 +22,5 @@ fn a_podman_container_has_injections_and_exec_rules() {
     host.bad(&["exec", "web", "/bin/sh", "-c", "true"], &["cat alone"]);
     host.bad(&["exec", "--tty", "web", "/bin/../bin/cat", "/corp.pem"], &["cat alone"]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
 }

@@ -66,8 +66,11 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "early", &["--detach"]);
     host.bad(&words, &["nri-runc"]);
-    let told = good(&host.nri(&["install", "podman"]));
-    assert!(told.contains("wrote /etc/containers/containers.conf.d/50-nri-runc.conf"), "{told}");
+    let received = good(&host.nri(&["install", "podman"]));
+    assert!(
+        received.contains("wrote /etc/containers/containers.conf.d/50-nri-runc.conf"),
+        "{received}"
+    );
     assert!(good(&host.nri(&["install", "podman"])).contains("nothing to change"));
     let new = settings(&host);
     let kept = before.iter().all(|(path, text)| new.get(path) == Some(text));
@@ -75,17 +78,17 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
     let id = run(&host, "web", &[], &[]);
     refuses(&host, &id);
     host.good(&["stop", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     refuses(&host, &id);
     host.good(&["start", "web"]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     // conmon exits a moment later.
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
     });
-    let told = good(&host.nri(&["uninstall", "podman"]));
-    assert!(told.contains("removed"), "{told}");
+    let received = good(&host.nri(&["uninstall", "podman"]));
+    assert!(received.contains("removed"), "{received}");
     assert!(settings(&host) == before, "{:?}", settings(&host).keys());
     assert_eq!(by_default(&host), "runc");
     host.bad(&words, &["nri-runc"]);
@@ -94,7 +97,7 @@ fn uninstall_refuses_while_containers_exist_then_restores_all() {
 #[test]
 fn a_forced_uninstall_lists_containers_that_can_still_end() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     let said = good(&host.nri(&["uninstall", "podman", "--force"]));
     assert!(said.contains("1 container still uses"), "{said}");
@@ -102,8 +105,8 @@ fn a_forced_uninstall_lists_containers_that_can_still_end() {
     host.bad(&["exec", "web", "true"], &["nri-runc"]);
     good(&host.nri(&["install", "podman"]));
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
-    assert_eq!(*told.lock().unwrap(), life("web"));
+    host.wait_until_no_pods();
+    assert_eq!(*received.lock().unwrap(), life("web"));
 }
 
 #[test]
@@ -112,10 +115,10 @@ fn as_podmans_default_we_run_every_container_until_uninstalled() {
     let before = settings(&host);
     good(&host.nri(&["install", "podman", "--default"]));
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     assert_eq!(by_default(&host), "nri-runc");
-    host.nobody_knows_of_anything();
-    assert_eq!(*told.lock().unwrap(), life("plain"));
+    host.wait_until_no_pods();
+    assert_eq!(*received.lock().unwrap(), life("plain"));
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
     });
@@ -124,7 +127,7 @@ fn as_podmans_default_we_run_every_container_until_uninstalled() {
     assert!(settings(&host) == before);
     good(&host.nri(&["reload"]));
     assert_eq!(by_default(&host), "runc");
-    assert_eq!(told.lock().unwrap().len(), life("plain").len());
+    assert_eq!(received.lock().unwrap().len(), life("plain").len());
 }
 
 #[test]

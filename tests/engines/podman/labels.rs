@@ -13,7 +13,7 @@ const VALUE: &str = "{\"cpu\": {\"shares\": 512},\n \"memory\": {\"limit\": 6710
 const LABEL: &str = "nri-runc.dev/annotation/resources.nri-runc.dev/container.web";
 const KEY: &str = "resources.nri-runc.dev/container.web";
 
-fn hears(host: &PodmanHost) -> (super::Told, Heard) {
+fn subscriber(host: &PodmanHost) -> (super::Told, Heard) {
     let (script, heard) = hearing(Script::default());
     (host.plugin("10", "witness", script), heard)
 }
@@ -25,7 +25,7 @@ fn pod_of(heard: &Heard, name: &str) -> Value {
 #[test]
 fn labels_annotations_and_a_label_file_carry_a_value() {
     let Some(host) = installed("") else { return };
-    let (_told, heard) = hears(&host);
+    let (_told, heard) = subscriber(&host);
     run(&host, "label", &["--label", &format!("{LABEL}={VALUE}")], &[]);
     let plain = format!("{LABEL}={VALUE}");
     // Podman 4 parses the whole of --annotation as a line of CSV.
@@ -52,7 +52,7 @@ fn labels_annotations_and_a_label_file_carry_a_value() {
 #[test]
 fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
     let Some(host) = installed("") else { return };
-    let (told, heard) = hears(&host);
+    let (received, heard) = subscriber(&host);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     let (value, other) = (format!("{LABEL}={VALUE}"), "nri-runc.dev/pod-id=other");
@@ -67,13 +67,13 @@ fn labels_of_a_pod_are_annotations_for_each_of_its_members() {
     assert_eq!([&pod["id"], &pod["annotations"][KEY]], [&json!(id), &json!(VALUE)]);
     for name in ["web", "helper"] {
         let pod = pod_of(&heard, name);
-        let told = [&pod["id"], &pod["name"], &pod["annotations"][KEY]];
-        assert_eq!(told, [&json!(id), &json!("shop"), &json!(VALUE)], "{name}");
+        let received = [&pod["id"], &pod["name"], &pod["annotations"][KEY]];
+        assert_eq!(received, [&json!(id), &json!("shop"), &json!(VALUE)], "{name}");
         assert_eq!(pod["annotations"][format!("example.org/of.{name}")], "yes");
     }
     let said = host.admin(&["status"])["contradictions"].to_string();
     assert!(said.contains("the pod's label nri-runc.dev/pod-id does not count"), "{said}");
-    assert_eq!(events_of(&told, "shop").len(), 1, "one pod");
+    assert_eq!(events_of(&received, "shop").len(), 1, "one pod");
 }
 
 /// Creates an image with labels from the test's image.
@@ -89,7 +89,7 @@ fn import(host: &PodmanHost, labels: &[&str], name: &str) {
 #[test]
 fn labels_count_only_if_they_differ_from_the_images() {
     let Some(host) = installed("") else { return };
-    let (_told, heard) = hears(&host);
+    let (_told, heard) = subscriber(&host);
     let labels = [
         "LABEL nri-runc.dev/pod-namespace=kube-system",
         "LABEL nri-runc.dev/pod-name=etcd",
@@ -115,7 +115,7 @@ fn labels_count_only_if_they_differ_from_the_images() {
 #[test]
 fn labels_do_not_count_without_the_images_configuration() {
     let Some(host) = installed("") else { return };
-    let (_told, heard) = hears(&host);
+    let (_told, heard) = subscriber(&host);
     let cgroup = host.cgroup();
     let label = "nri-runc.dev/pod-name=mine";
     let mut words = super::run_words(&cgroup, "web", &["--label", label]);
@@ -152,7 +152,7 @@ spec:
 #[test]
 fn a_container_of_kube_play_is_named_after_its_pod_and_itself() {
     let Some(host) = installed("") else { return };
-    let (_told, heard) = hears(&host);
+    let (_told, heard) = subscriber(&host);
     host.write("kubed.yaml", YAML);
     let file = host.path("kubed.yaml").display().to_string();
     host.good(&["--runtime", "nri-runc", "kube", "play", &file]);
@@ -166,7 +166,7 @@ fn a_container_of_kube_play_is_named_after_its_pod_and_itself() {
     assert_eq!(pod["labels"]["tier"], "front");
     let id = pod["id"].as_str().unwrap().to_owned();
     host.good(&["kube", "down", &file]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     drop(host);
     super::pods::forget_podmans_own_cgroup(&id);
 }

@@ -17,7 +17,7 @@ fn changing() -> Adjustment {
 #[test]
 fn podman_exec_has_the_plugins_values_but_its_own_win() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "later", changing());
+    let received = host.plugin("10", "later", changing());
     run(&host, "web", &["--env", "OWN=kept"], &[]);
     let exec = |more: &[&str]| host.good(&[&["exec"], more, &["web", "sh", "-c", LOOK]].concat());
     assert_eq!(exec(&[]), "hello=there own=changed from= files=321/321");
@@ -27,6 +27,6 @@ fn podman_exec_has_the_plugins_values_but_its_own_win() {
     let output = host.podman(&["exec", "web", "sh", "-c", "exit 3"]);
     assert_eq!(output.status.code(), Some(3));
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
-    assert_eq!(*told.lock().unwrap(), test_support::life("web"));
+    host.wait_until_no_pods();
+    assert_eq!(*received.lock().unwrap(), test_support::life("web"));
 }

@@ -46,7 +46,7 @@ fn a_file_beside_the_executable_reaches_it_through_conmon() {
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     assert_eq!(*told.lock().unwrap(), test_support::life("web"));
 }
 

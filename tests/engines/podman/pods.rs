@@ -16,28 +16,28 @@ fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
 
 /// Checks that each member's events come once and in order, and the pod's around all of them.
 #[track_caller]
-fn a_pods_life(told: &Told, pod: &str, members: &[&str]) {
+fn a_pods_life(received: &Told, pod: &str, members: &[&str]) {
     for member in members {
-        assert_eq!(events_of(told, member), ORDER[1..], "{member}");
+        assert_eq!(events_of(received, member), ORDER[1..], "{member}");
     }
-    assert_eq!(events_of(told, pod), [LIFE[0], LIFE[7], LIFE[8]]);
-    let told = told.lock().unwrap();
+    assert_eq!(events_of(received, pod), [LIFE[0], LIFE[7], LIFE[8]]);
+    let received = received.lock().unwrap();
     let is_pods = |event: &&String| event.contains("PodSandbox");
-    assert!(told.first().is_some_and(|event| is_pods(&event)), "{told:?}");
-    let place = |event: &str| told.iter().position(|known| known == event).unwrap();
+    assert!(received.first().is_some_and(|event| is_pods(&event)), "{received:?}");
+    let place = |event: &str| received.iter().position(|known| known == event).unwrap();
     // Its infrastructure container ends after its members, and may be removed before them.
     let stop = place(&format!("StopPodSandbox {pod}"));
     for member in members {
-        assert!(place(&format!("StopContainer {member}")) < stop, "{told:?}");
+        assert!(place(&format!("StopContainer {member}")) < stop, "{received:?}");
     }
-    assert_eq!(told.last(), Some(&format!("RemovePodSandbox {pod}")), "{told:?}");
-    assert_eq!(told.len(), 3 + 7 * members.len() - members.len(), "{told:?}");
+    assert_eq!(received.last(), Some(&format!("RemovePodSandbox {pod}")), "{received:?}");
+    assert_eq!(received.len(), 3 + 7 * members.len() - members.len(), "{received:?}");
 }
 
-fn settled(host: &PodmanHost, told: &Told, starts: usize) {
-    host.wait_until("the starts are told", || {
-        let told = told.lock().unwrap();
-        told.iter().filter(|event| event.starts_with("PostStartContainer")).count() == starts
+fn settled(host: &PodmanHost, received: &Told, starts: usize) {
+    host.wait_until("the starts are reported", || {
+        let received = received.lock().unwrap();
+        received.iter().filter(|event| event.starts_with("PostStartContainer")).count() == starts
     });
 }
 
@@ -45,7 +45,7 @@ fn settled(host: &PodmanHost, told: &Told, starts: usize) {
 fn a_podman_pod_is_announced_once_around_its_members() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
-    let told = host.plugin("10", "witness", script);
+    let received = host.plugin("10", "witness", script);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     let id =
@@ -55,7 +55,7 @@ fn a_podman_pod_is_announced_once_around_its_members() {
         host.good(&[&["--runtime", "nri-runc"][..], &words].concat());
     }
     host.good(&["pod", "start", "shop"]);
-    settled(&host, &told, 2);
+    settled(&host, &received, 2);
     let said = inspect_pod(&host, "shop");
     let infra = inspect(&host, said["InfraContainerID"].as_str().unwrap());
     let pod = &request_of(&heard, "RunPodSandbox", "shop")["pod"];
@@ -72,36 +72,36 @@ fn a_podman_pod_is_announced_once_around_its_members() {
             [&container["id"], &container["labels"], &container["podSandboxId"]],
             [&member["Id"], &member["Config"]["Labels"], &member["Pod"]]
         );
-        assert_eq!(&request["pod"], pod, "each of them hears of the same pod");
+        assert_eq!(&request["pod"], pod, "each request has the same pod");
     }
     let known = host.admin(&["pods"]);
     assert_eq!(known[0]["containers"].as_array().map(Vec::len), Some(2), "{known}");
     host.good(&["pod", "stop", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
-    a_pods_life(&told, "shop", &["shop-web", "shop-helper"]);
+    host.wait_until_no_pods();
+    a_pods_life(&received, "shop", &["shop-web", "shop-helper"]);
     host.good(&["pod", "rm", "shop"]);
-    assert_eq!(told.lock().unwrap().len(), 15, "what has gone from the runtime goes once");
+    assert_eq!(received.lock().unwrap().len(), 15, "what has gone from the runtime goes once");
 }
 
 #[test]
 fn a_restarted_pod_is_announced_twice_and_a_removed_one_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     host.good(&[&make[..], &["--cgroup-parent", &cgroup]].concat());
     let member = ["run", "--detach", "--pod", "shop", "--name", "shop-web", IMAGE];
     host.good(&[&["--runtime", "nri-runc"][..], &member].concat());
-    settled(&host, &told, 1);
+    settled(&host, &received, 1);
     host.good(&["pod", "stop", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
-    a_pods_life(&told, "shop", &["shop-web"]);
-    told.lock().unwrap().clear();
+    host.wait_until_no_pods();
+    a_pods_life(&received, "shop", &["shop-web"]);
+    received.lock().unwrap().clear();
     host.good(&["pod", "start", "shop"]);
-    settled(&host, &told, 1);
+    settled(&host, &received, 1);
     host.good(&["pod", "rm", "--force", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
-    a_pods_life(&told, "shop", &["shop-web"]);
+    host.wait_until_no_pods();
+    a_pods_life(&received, "shop", &["shop-web"]);
 }
 
 const YAML: &str = r#"
@@ -129,11 +129,11 @@ spec:
 fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
-    let told = host.plugin("10", "witness", script);
+    let received = host.plugin("10", "witness", script);
     host.write("kubed.yaml", YAML);
     let file = host.path("kubed.yaml").display().to_string();
     host.good(&["--runtime", "nri-runc", "kube", "play", &file]);
-    settled(&host, &told, 2);
+    settled(&host, &received, 2);
     let said = inspect_pod(&host, "kubed");
     let request = request_of(&heard, "CreateContainer", "kubed-web");
     let (pod, container) = (&request["pod"], &request["container"]);
@@ -152,8 +152,8 @@ fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     assert_ne!(wanted.0, "0");
     assert!(container["env"].as_array().unwrap().contains(&json!("GREETING=hello")));
     host.good(&["kube", "down", &file]);
-    host.nobody_knows_of_anything();
-    a_pods_life(&told, "kubed", &["kubed-web", "kubed-helper"]);
+    host.wait_until_no_pods();
+    a_pods_life(&received, "kubed", &["kubed-web", "kubed-helper"]);
     let id = said["Id"].as_str().unwrap();
     drop(host);
     forget_podmans_own_cgroup(id);
@@ -175,7 +175,7 @@ pub(super) fn forget_podmans_own_cgroup(pod: &str) {
 fn a_refused_member_is_named_and_the_others_keep_running() {
     let Some(host) = installed("") else { return };
     let refuses = Script { refuses: Some("not signed"), ..Script::default() };
-    let told = host.plugin("90", "guard", refuses);
+    let received = host.plugin("90", "guard", refuses);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
     host.good(&[&make[..], &["--cgroup-parent", &cgroup]].concat());
@@ -184,10 +184,10 @@ fn a_refused_member_is_named_and_the_others_keep_running() {
     let infra = inspect_pod(&host, "shop")["InfraContainerID"].as_str().unwrap().to_owned();
     assert_eq!(inspect(&host, &infra)["State"]["Running"], true);
     host.good(&["pod", "rm", "--force", "--time", "0", "shop"]);
-    host.nobody_knows_of_anything();
-    assert_eq!(events_of(&told, "shop"), [LIFE[0], LIFE[7], LIFE[8]]);
+    host.wait_until_no_pods();
+    assert_eq!(events_of(&received, "shop"), [LIFE[0], LIFE[7], LIFE[8]]);
     assert_eq!(
-        events_of(&told, "shop-web"),
+        events_of(&received, "shop-web"),
         ["CreateContainer", "StopContainer", "RemoveContainer"]
     );
 }

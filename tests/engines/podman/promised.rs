@@ -27,5 +27,5 @@ fn a_container_of_podman_with_the_cdi_device_needs_the_plugin() {
     for name in ["web", "other"] {
         host.good(&["rm", "--force", "--time", "0", name]);
     }
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
 }

@@ -209,11 +209,11 @@ impl RootlessHost {
     fn connect(&self, plugin: &str, script: impl Into<Script>) -> Told {
         let socket = self.host.path("home/nri.sock");
         let (index, name) = plugin.split_once('-').unwrap();
-        let told = scripted_plugin::connect(socket, index, name, script);
+        let received = scripted_plugin::connect(socket, index, name, script);
         self.host.wait_until("the plugin is synchronized", || {
             is_synchronized(&self.json(&["plugins"]), plugin)
         });
-        told
+        received
     }
 
     /// The state of the only container that the user's daemon knows.
@@ -236,7 +236,7 @@ fn plugins_of_a_user_change_the_users_containers() {
     let Some(user) = RootlessHost::new() else { return };
     user.good("nri", &["install", "podman", "--user"]);
     user.start_daemon();
-    let told = user.plugin();
+    let received = user.plugin();
     let run = ["--runtime", "nri-runc", "run", "--detach", "--name", "web", "--network", "none"];
     user.good("podman", &[&run[..], &[IMAGE]].concat());
     let environment = user.good("podman", &["exec", "web", "env"]);
@@ -247,10 +247,11 @@ fn plugins_of_a_user_change_the_users_containers() {
     let again = user.plugin();
     user.good("podman", &["rm", "--force", "--time", "0", "web"]);
     user.host.wait_until("the container is gone", || user.json(&["pods"]) == serde_json::json!([]));
-    let told = [told, again].map(|told| std::mem::take(&mut *told.lock().unwrap())).concat();
+    let received =
+        [received, again].map(|received| std::mem::take(&mut *received.lock().unwrap())).concat();
     let mut wanted = life("web");
     wanted.insert(5, "Synchronize web".to_owned());
-    assert_eq!(told, wanted);
+    assert_eq!(received, wanted);
     for of_root in ["run/daemon.sock", "run.rootless", "nri.sock"] {
         assert!(!user.host.path(of_root).exists(), "the user's daemon made {of_root} of root's");
     }

@@ -22,7 +22,7 @@ fn every_kind(host: &PodmanHost) -> Adjustment {
 #[test]
 fn the_container_is_adjusted_and_each_event_comes_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "changes", every_kind(&host));
+    let received = host.plugin("10", "changes", every_kind(&host));
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512", "--env", "A=1"], &[]);
     let inside = |script: &str| host.good(&["exec", "web", "sh", "-c", script]);
     let environ = inside("cat /proc/1/environ");
@@ -43,8 +43,8 @@ fn the_container_is_adjusted_and_each_event_comes_once() {
     let explained = host.admin(&["explain", &id]).to_string();
     assert!(explained.contains("10-changes") && explained.contains("HELLO"), "{explained}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
-    assert_eq!(*told.lock().unwrap(), life("web"));
+    host.wait_until_no_pods();
+    assert_eq!(*received.lock().unwrap(), life("web"));
     assert_eq!(host.admin(&["status"])["failures"], json!([]));
 }
 
@@ -52,8 +52,8 @@ fn the_container_is_adjusted_and_each_event_comes_once() {
 fn compare(pairs: &[(&str, &Value, Value)]) {
     let wrong: Vec<String> = pairs
         .iter()
-        .filter(|(_, told, said)| *told != said)
-        .map(|(what, told, said)| format!("{what}: told {told}, Podman says {said}"))
+        .filter(|(_, received, said)| *received != said)
+        .map(|(what, received, said)| format!("{what}: received {received}, Podman says {said}"))
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -62,7 +62,7 @@ fn compare(pairs: &[(&str, &Value, Value)]) {
 fn plugins_receive_the_values_of_podman_inspect() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
-    let told = host.plugin("10", "witness", script);
+    let received = host.plugin("10", "witness", script);
     let options = [
         "--label=app=web",
         "--annotation=example.org/note=mine",
@@ -75,7 +75,7 @@ fn plugins_receive_the_values_of_podman_inspect() {
         "--volume=/tmp:/tmp/host:ro",
     ];
     run(&host, "web", &options, &["sleep", "500"]);
-    host.wait_until("the start is told", || told.lock().unwrap().len() >= 5);
+    host.wait_until("the start is reported", || received.lock().unwrap().len() >= 5);
     let said = inspect(&host, "web");
     let container = &request_of(&heard, "CreateContainer", "web")["container"];
     let (config, limits) = (&said["Config"], &said["HostConfig"]);
@@ -150,13 +150,13 @@ fn sorted(list: &Value) -> Vec<&str> {
 fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
     let refuses = Script { refuses: Some("not signed"), ..Script::default() };
-    let told = host.plugin("90", "guard", refuses);
+    let received = host.plugin("90", "guard", refuses);
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "web", &["--detach", "--annotation=a=b"]);
     host.bad(&words, &["90-guard", "not signed"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
     let wanted = ["CreateContainer", "StopContainer", "RemoveContainer"];
-    let events = super::events_of(&told, "web");
+    let events = super::events_of(&received, "web");
     let of_container: Vec<&String> = events.iter().filter(|e| !e.contains("Pod")).collect();
     assert_eq!(of_container, wanted);
     // Podman keeps a container that it could not start, and can remove it.
@@ -175,15 +175,15 @@ fn a_podman_pod_has_namespace_process_and_addresses() {
     run(&host, "web", &[], &[]);
     let pod = |event: &str| request_of(&heard, event, "web")["pod"].clone();
     let pid = inspect(&host, "web")["State"]["Pid"].clone();
-    host.wait_until("its start is told", || {
+    host.wait_until("its start is reported", || {
         heard.lock().unwrap().iter().any(|(event, _)| event == "PostStartContainer")
     });
     assert_eq!(pod("CreateContainer")["ips"], json!(null));
     for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
-        let told = pod(event);
-        let told = [&told["namespace"], &told["pid"], &told["ips"]];
-        assert_eq!(told, [&json!("podman"), &pid, &json!(["192.0.2.7"])], "{event}");
+        let received = pod(event);
+        let received = [&received["namespace"], &received["pid"], &received["ips"]];
+        assert_eq!(received, [&json!("podman"), &pid, &json!(["192.0.2.7"])], "{event}");
     }
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.nobody_knows_of_anything();
+    host.wait_until_no_pods();
 }

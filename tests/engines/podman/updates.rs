@@ -17,45 +17,45 @@ fn says(memory: u64, cpu: u64, pids: &str) -> [String; 3] {
     [bytes(memory), cpu.to_string(), pids.to_owned()]
 }
 
-fn heard(told: &Told, event: &str) -> usize {
-    told.lock().unwrap().iter().filter(|known| **known == format!("{event} web")).count()
+fn heard(received: &Told, event: &str) -> usize {
+    received.lock().unwrap().iter().filter(|known| **known == format!("{event} web")).count()
 }
 
 /// The engine sets memory and shares; a plugin sets other shares, and a pids limit.
 fn owned(script: Script) -> Option<(PodmanHost, Told, String)> {
     let host = installed("")?;
     let adjust = Script::from(Adjustment::new().resources(resources(0, 300, 77))).adjust;
-    let told = host.plugin("10", "owner", Script { adjust, ..script });
+    let received = host.plugin("10", "owner", Script { adjust, ..script });
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
     assert_eq!(limits(&host, &id), says(64, 300, "77"));
-    Some((host, told, id))
+    Some((host, received, id))
 }
 
 #[test]
 fn an_engine_changes_its_own_values_not_the_plugins() {
     let (script, heard_of) = hearing(Script::default());
-    let Some((host, told, id)) = owned(script) else { return };
+    let Some((host, received, id)) = owned(script) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
     // A repeated value is not a change by the engine: plugins are asked, and none answers.
     host.good(&["update", "--cpu-shares", "512", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
-    assert_eq!(heard(&told, "UpdateContainer"), 2);
+    assert_eq!(heard(&received, "UpdateContainer"), 2);
     let asked = request_of(&heard_of, "UpdateContainer", "web");
     let linux = &asked["linuxResources"];
     assert_eq!(linux["memory"]["limit"]["value"], (96_u64 << 20).to_string());
     assert_eq!(linux["cpu"]["shares"], json!(null), "{linux}");
-    host.wait_until("its success is told", || heard(&told, "PostUpdateContainer") >= 1);
+    host.wait_until("its success is reported", || heard(&received, "PostUpdateContainer") >= 1);
 }
 
 #[test]
 fn a_value_that_the_engine_changes_becomes_the_engines() {
-    let Some((host, told, id)) = owned(Script::default()) else { return };
+    let Some((host, received, id)) = owned(Script::default()) else { return };
     host.good(&["update", "--cpu-shares", "700", "web"]);
     assert_eq!(limits(&host, &id), says(64, 700, "77"));
     host.good(&["update", "--memory", "96m", "web"]);
     assert_eq!(limits(&host, &id), says(96, 700, "77"), "it does not come back with the next one");
-    assert_eq!(heard(&told, "UpdateContainer"), 2);
+    assert_eq!(heard(&received, "UpdateContainer"), 2);
 }
 
 #[test]
@@ -79,12 +79,12 @@ fn a_refused_update_changes_nothing_and_names_the_plugin() {
         at: Some("UpdateContainer".to_owned()),
         ..Script::default()
     };
-    let Some((host, told, id)) = owned(refuses) else { return };
+    let Some((host, received, id)) = owned(refuses) else { return };
     let update = ["update", "--memory", "96m", "--cpu-shares", "700", "--cpus", "0.5", "web"];
     host.bad(&update, &["10-owner", "the budget is spent"]);
     assert_eq!(limits(&host, &id), says(64, 300, "77"));
     assert_eq!(limit(&host, &id, "quota"), unlimited());
-    assert_eq!(heard(&told, "PostUpdateContainer"), 0);
+    assert_eq!(heard(&received, "PostUpdateContainer"), 0);
     host.good(&["exec", "web", "true"]);
 }
 

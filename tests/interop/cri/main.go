@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A CRI client as kubelet and kubectl are one: it asks an engine for what an operator does with a
-// running container, and streams where the CRI streams. It prints what it got; the test judges.
+// A CRI client like kubelet and kubectl: it sends an engine the requests that operators make for a
+// running container, and uses the CRI's streams. It prints the responses for the test to check.
 //
 //	cri SOCKET execsync ID WORD...     stdout, stderr and exit code, as JSON
 //	cri SOCKET exec ID WORD...         with its own stdin; "exit N" on stderr at the end
 //	cri SOCKET tty ID WORD...          the same on a terminal of 40 columns
-//	cri SOCKET attach ID WORD          sends its stdin, prints until the container has said WORD
-//	cri SOCKET forward POD PORT        sends its stdin to that port of the pod, prints the answer
+//	cri SOCKET attach ID WORD          sends its stdin, prints until the container has printed WORD
+//	cri SOCKET forward POD PORT        sends its stdin to that port of the pod, prints the response
 //	cri SOCKET stats ID                ContainerStats, as JSON
 //	cri SOCKET reopen ID               ReopenContainerLog
 //	cri SOCKET stop POD                StopPodSandbox
@@ -37,7 +37,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// How long a request may take in all.
+// Time limit of a whole request.
 const patience = 60 * time.Second
 
 type client struct {
@@ -130,7 +130,7 @@ func (c client) attach(id string, words []string) error {
 	return err
 }
 
-// Prints what it is given, and calls heard once that had the word.
+// Prints its input, and calls heard once the input has contained the word.
 type listener struct {
 	word   string
 	text   string
@@ -147,7 +147,7 @@ func (l *listener) Write(bytes []byte) (int, error) {
 	return os.Stdout.Write(bytes)
 }
 
-// An input that says nothing and does not end.
+// An input without data that never ends.
 type open struct{ ctx context.Context }
 
 func (o open) Read([]byte) (int, error) {
@@ -155,7 +155,7 @@ func (o open) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// One terminal size, and then none.
+// Reports one terminal size, then the end.
 type size struct{ told bool }
 
 func (s *size) Next() *remotecommand.TerminalSize {
@@ -169,7 +169,7 @@ func (s *size) Next() *remotecommand.TerminalSize {
 func (c client) stream(address string, tty bool) error {
 	var in io.Reader = os.Stdin
 	if tty {
-		// Nobody closes a terminal while a program runs on it.
+		// A terminal stays open while a program runs on it.
 		in = io.MultiReader(in, open{c.ctx})
 	}
 	return c.streamTo(address, in, os.Stdout, tty)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// names reads one JSON object a line from standard input and writes for each, in one line of JSON,
-// the values that Go's decoder puts into the fields of Record, "" where it puts none. With -letters
-// it writes instead, for each letter of ASCII, every character that it takes for that letter.
+// names reads one JSON object per line from standard input. For each it prints one line of JSON with
+// the values that Go's decoder assigns to the fields of Record, "" for none. With -letters it prints
+// instead, for each ASCII letter, every character that the decoder accepts as that letter.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// Record has fields as the files have that nri-runc reads as Go does.
+// Record has the kinds of field names that occur in the files which nri-runc decodes like Go.
 type Record struct {
 	Config    string `json:"config"`
 	Digest    string `json:"digest"`
@@ -27,7 +27,7 @@ type Record struct {
 	MaskedK   string `json:"k-s_1"`
 }
 
-// letters tells which characters Go takes for each field of one letter.
+// letters prints the characters that Go accepts for each one-letter field name.
 func letters() error {
 	fields := make([]reflect.StructField, 26)
 	for i := range fields {

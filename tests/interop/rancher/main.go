@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A stand-in for k3s and RKE2: at each start it renders containerd's configuration anew, from its own
-// base or from the owner's template that may include the base, and becomes containerd with it.
+// A stand-in for k3s and RKE2: at each start it renders containerd's configuration from its own base
+// template, or from the operator's template, which may include the base, and then executes containerd.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"text/template"
 )
 
-// What the real ones hand to a template, as far as this base and these tests ask for it.
+// The data that k3s and RKE2 pass to a template, as far as this base and the tests use it.
 type node struct {
 	Program       string
 	SystemdCgroup bool

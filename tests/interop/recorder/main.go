@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // recorder is a plugin on the official Go stub: it adds one environment variable to each
-// container and appends one line for each event to a file. It exits when its connection ends. To another
-// file it appends how much time each Synchronize and creation leaves it.
+// container and appends one line for each event to a file. It exits when its connection closes. It
+// appends the remaining time of each Synchronize and CreateContainer request to another file.
 package main
 
 import (

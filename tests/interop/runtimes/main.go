@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// runtimes is a runtime on the adaptation of many versions of NRI: the test names one in go.mod, and build tags (since_0_3
-// and so on) say what it has. It has no containers: it takes one plugin, leads a pod with a container through their lives,
-// and prints what the plugin answered, as JSON.
+// runtimes is a runtime built on the adaptation of many NRI versions: the test selects one in go.mod, and build tags
+// (since_0_3 and so on) its features. It runs no containers: it accepts one plugin, sends the events of a pod with a
+// container from creation to removal, and prints the plugin's responses as JSON.
 package main
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 )
 
-// patience is how long anything here may take.
+// patience is the time limit of each step.
 const patience = 120 * time.Second
 
 type line struct {
 	// The variables that the plugin set, in the first and in the last container.
 	Env  []string `json:"env"`
 	Last []string `json:"last"`
-	// The CPU shares of the answer to UpdateContainer.
+	// The CPU shares of the response to UpdateContainer.
 	Shares uint64 `json:"shares"`
-	// The containers of updates that nobody asked for.
+	// The containers of unsolicited updates.
 	Unasked []string `json:"unasked"`
 	Errors  []string `json:"errors"`
 }
@@ -65,7 +65,7 @@ func (r *runtime) create(name string) ([]string, error) {
 	return env, nil
 }
 
-// await creates containers until the plugin adjusts one: no version says when a plugin takes part.
+// await creates containers until the plugin adjusts one: no version reports when a plugin is synchronized.
 func (r *runtime) await() error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		env, err := r.create("probe")
@@ -79,7 +79,7 @@ func (r *runtime) await() error {
 	return errors.New("no plugin adjusts anything")
 }
 
-// live is a pod and a container from beginning to end.
+// live sends the events of a pod and a container from creation to removal.
 func (r *runtime) live() {
 	ctx := context.Background()
 	var err error

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 )
 
-// options gives plugins as long as a busy machine needs.
+// options sets time-outs that are long enough for a busy machine.
 func options(socket, plugins string) []adaptation.Option {
 	adaptation.SetPluginRegistrationTimeout(patience)
 	adaptation.SetPluginRequestTimeout(patience)

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// Each version adds what it knows, in init functions.
+// Each version adds the adjustments that it supports in an init function.
 var (
 	setters     = []func(*api.ContainerAdjustment){process, linux, resources, classes}
 	adjustments = map[string]func() *api.ContainerAdjustment{"all": all}

@@ -12,7 +12,7 @@ import (
 
 func init() { adjustments["real"] = real }
 
-// What the container says of itself: each line is looked at by the test.
+// The container prints its own settings; the test checks each line.
 const script = `
 echo "env $NEW $KEPT [$GONE] $CDI"
 echo "oom $(cat /proc/self/oom_score_adj)"
@@ -28,7 +28,7 @@ echo end
 exec sleep 300
 `
 
-// Nothing here reaches beyond the container.
+// No value here affects anything outside the container.
 func real() *api.ContainerAdjustment {
 	a := &api.ContainerAdjustment{}
 	a.UpdateArgs([]string{"sh", "-c", script})

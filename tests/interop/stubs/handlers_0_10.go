@@ -23,7 +23,7 @@ func (r *recorder) PostUpdatePodSandbox(_ context.Context, pod *api.PodSandbox) 
 	return nil
 }
 
-// It validates as well, and says who is told to own a variable that it set itself.
+// Also validates, and records the reported owner of a variable that this plugin set.
 func (r *recorder) ValidateContainerAdjustment(_ context.Context, request *api.ValidateContainerAdjustmentRequest) error {
 	owners := request.GetOwners().GetOwners()[request.GetContainer().GetId()]
 	owner := owners.GetCompound()[int32(api.Field_Env)].GetOwners()["NEW"]

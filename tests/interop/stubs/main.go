@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // stubs is one plugin for many versions of the official Go stub. It subscribes to everything that
-// its version knows, sets every field that its version knows in each container, asks for updates
-// from inside of its handlers, and writes down each call as a line of JSON.
+// its version supports, sets every field that its version supports in each container, requests
+// updates from within its handlers, and records each call as a line of JSON.
 //
-// Each version has a module file of its own (vX.Y.Z.mod); build tags (since_0_4 and so on) say
-// what that version has. It never decides anything by what it hears.
+// Each version has its own module file (vX.Y.Z.mod); build tags (since_0_4 and so on) select
+// the features of that version. The contents of events never change its behavior.
 package main
 
 import (
@@ -25,13 +25,13 @@ type line = map[string]any
 
 type recorder struct {
 	mu sync.Mutex
-	// Where lines go; a launched plugin learns that from its configuration.
+	// The output file; a launched plugin gets it from its configuration.
 	out   string
 	early [][]byte
 	stub  stub.Stub
-	// A container that was there before this plugin.
+	// A container that existed before this plugin connected.
 	old string
-	// What it asks for in each container.
+	// The adjustment of each container.
 	adjustment func() *api.ContainerAdjustment
 }
 
@@ -108,7 +108,7 @@ func (r *recorder) create(pod *api.PodSandbox, container *api.Container) *api.Co
 	return r.adjustment()
 }
 
-// update makes the processor's shares its own. In v0.2.0 nobody says what the engine wants.
+// update sets the CPU shares itself. In v0.2.0 the request does not contain the engine's values.
 func (r *recorder) update(pod *api.PodSandbox, container *api.Container, wanted *api.LinuxResources) []*api.ContainerUpdate {
 	r.note("UpdateContainer", line{
 		"pod": pod.GetName(), "container": container.GetName(), "state": container.GetState().String(),
@@ -120,7 +120,7 @@ func (r *recorder) update(pod *api.PodSandbox, container *api.Container, wanted 
 	return []*api.ContainerUpdate{update}
 }
 
-// ask asks the runtime for an update while the runtime waits for our answer.
+// ask requests an update while the runtime waits for the plugin's response.
 func (r *recorder) ask(id string) {
 	update := &api.ContainerUpdate{}
 	update.SetContainerId(id)
@@ -139,7 +139,7 @@ func (r *recorder) ask(id string) {
 
 func run() error {
 	socket := flag.String("socket", "", "where the runtime listens; empty: launched by the runtime")
-	out := flag.String("out", "", "file for what is heard")
+	out := flag.String("out", "", "file for the events")
 	set := flag.String("set", "all", "what to ask for: all, or real, which a kernel allows")
 	flag.Parse()
 	plugin := &recorder{out: *out, adjustment: adjustments[*set]}
@@ -147,7 +147,7 @@ func run() error {
 		options = append(options, stub.WithSocketPath(*socket),
 			stub.WithPluginName("stub"), stub.WithPluginIdx("10"))
 	}
-	// Before v0.10 a stub without this ends the process when the connection does.
+	// Before v0.10, a stub without this handler exits when the connection closes.
 	closed := make(chan struct{})
 	options = append(options, stub.WithOnClose(func() {
 		plugin.note("Closed", nil)

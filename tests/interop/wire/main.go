@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// wire writes, for each message of the NRI package as the official Go types have it, one instance
-// with every field set: its bytes (NAME.bin) and its JSON mapping (NAME.json), and the numbers of
-// all fields and enums with the methods of the services (numbers.json). The same input always
-// gives the same files.
+// wire uses the official Go types. For each message of the NRI package, it writes one instance with
+// every field set, as bytes (NAME.bin) and as JSON (NAME.json), and the numbers of all fields and
+// enums with the methods of the services (numbers.json). The output is deterministic.
 //
 // Values are chosen so that a field of another type would come out differently: numbers reach
 // beyond the next smaller type or below zero, and no text or number occurs twice in a message.
-// Two truths in one message cannot be told apart by their values: numbers.json does that.
+// Two Booleans of one message have the same value: numbers.json distinguishes them.
 package main
 
 import (
@@ -26,11 +25,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// deepest is far below any real nesting: a message that contains itself is told, not followed.
+// deepest exceeds any real nesting; a message that contains itself is reported as an error.
 const deepest = 16
 
-// inProcess are the names of what a plugin inside the runtime's own process (WebAssembly) calls:
-// they never travel over a socket, and we have neither such plugins nor these messages.
+// inProcess are the names that belong to plugins inside the runtime's process (WebAssembly): they are
+// never sent over a socket, and nri-runc supports neither such plugins nor these messages.
 var inProcess = map[string]bool{"HostFunctions": true, "LogRequest": true}
 
 type filler struct{ last int64 }
@@ -55,7 +54,7 @@ func (f *filler) message(m protoreflect.Message, depth int) error {
 func (f *filler) field(m protoreflect.Message, field protoreflect.FieldDescriptor, depth int) error {
 	switch {
 	case field.IsMap():
-		// One entry only: the order of several is not defined.
+		// Only one entry, because the order of several is undefined.
 		entries := m.Mutable(field).Map()
 		key, err := f.value(field.MapKey(), protoreflect.Value{}, depth)
 		if err != nil {
@@ -85,7 +84,7 @@ func (f *filler) field(m protoreflect.Message, field protoreflect.FieldDescripto
 	return nil
 }
 
-// value returns one value for the field; empty is where a nested message is filled in.
+// value returns a value for the field; a nested message is filled into empty.
 func (f *filler) value(field protoreflect.FieldDescriptor, empty protoreflect.Value, depth int) (protoreflect.Value, error) {
 	f.last++
 	n := f.last
@@ -94,7 +93,7 @@ func (f *filler) value(field protoreflect.FieldDescriptor, empty protoreflect.Va
 		return protoreflect.ValueOfBool(true), nil
 	case protoreflect.EnumKind:
 		values := field.Enum().Values()
-		// The first one is zero, which is as good as unset.
+		// The first value is zero, which is equivalent to unset.
 		at := 1 + int(n)%(values.Len()-1)
 		return protoreflect.ValueOfEnum(values.Get(at).Number()), nil
 	case protoreflect.Int32Kind:
@@ -114,7 +113,7 @@ func (f *filler) value(field protoreflect.FieldDescriptor, empty protoreflect.Va
 	}
 }
 
-// indented has the same bytes for the same JSON: protojson varies its spaces on purpose.
+// indented returns deterministic JSON: protojson varies its white space on purpose.
 func indented(text []byte) ([]byte, error) {
 	var out bytes.Buffer
 	if err := json.Indent(&out, text, "", "  "); err != nil {
@@ -129,11 +128,11 @@ type writer struct {
 	numbers numbers
 }
 
-// numbers is what numbers.json holds, by name.
+// numbers is the content of numbers.json, by name.
 type numbers struct {
 	Enums    map[string]map[string]protoreflect.EnumNumber  `json:"enums"`
 	Messages map[string]map[string]protoreflect.FieldNumber `json:"messages"`
-	// What each method takes and returns.
+	// The request and response types of each method.
 	Services map[string]map[string][2]string `json:"services"`
 }
 
@@ -168,7 +167,7 @@ func (w *writer) message(descriptor protoreflect.MessageDescriptor) error {
 	return os.WriteFile(path+".json", text, 0o644)
 }
 
-// messages is for those of a file and for those inside another message.
+// messages records the messages of a file, or those nested in another message.
 func (w *writer) messages(of protoreflect.MessageDescriptors) error {
 	for i := range of.Len() {
 		descriptor := of.Get(i)

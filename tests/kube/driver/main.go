@@ -2,9 +2,9 @@
 
 // A small DRA driver for the row `claims` of `make kube`: main NAME NODE KUBECONFIG [devices].
 //
-// It registers with kubelet and publishes its devices by the library that drivers use. With `devices` a prepared
-// claim is a CDI device of its own with the variable CLAIM, and a device plugin offers the extended resource NAME/unit;
-// without, a claim is prepared and has no device, as with drivers that set a pod up through NRI.
+// It registers with kubelet and publishes its devices with the library that other drivers use. With `devices`, each
+// prepared claim gets its own CDI device with the variable CLAIM, and a device plugin offers the extended resource
+// NAME/unit. Without it, a prepared claim has no device, as with drivers that configure pods through NRI.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
-// How many claims it can serve at once.
+// Maximum number of claims at the same time.
 const devices = 8
 
 type driver struct {
@@ -55,7 +55,7 @@ func (d *driver) prepare(claim *resourceapi.ResourceClaim) (result kubeletplugin
 		"devices":    []any{map[string]any{"name": claim.UID, "containerEdits": edits}},
 	})
 	if err == nil {
-		// The name is changed last: the engine reads no half of it.
+		// Renamed last, so that the engine never reads an incomplete file.
 		part := d.cdiFile(claim.UID) + ".part"
 		if err = os.WriteFile(part, spec, 0o644); err == nil {
 			err = os.Rename(part, d.cdiFile(claim.UID))

@@ -12,7 +12,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// A device plugin of kubelet: its devices give a container nothing.
+// A device plugin for kubelet whose devices add nothing to a container.
 type units struct {
 	api.DevicePluginServer
 }
@@ -41,7 +41,7 @@ func (units) Allocate(_ context.Context, request *api.AllocateRequest) (*api.All
 	return &answer, nil
 }
 
-// Serves the devices, and tells kubelet. A kubelet that is started anew is not told.
+// Serves the devices and registers with kubelet, but not again after a restart of kubelet.
 func offerUnits(name string) error {
 	socket := name + ".sock"
 	listener, err := net.Listen("unix", api.DevicePluginPath+socket)

@@ -210,7 +210,7 @@ impl Place {
         let view = self.view.lock().unwrap().clone();
         let of_this_life = view.iter().rposition(|line| *line == create).unwrap_or(0);
         let is_told = view[of_this_life..].contains(&stop);
-        assert!(!(is_alive && is_told), "{what}: a living container was told as stopped");
+        assert!(!(is_alive && is_told), "{what}: a living container was received as stopped");
         found.1
     }
 

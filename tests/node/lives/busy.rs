@@ -21,7 +21,7 @@ use super::scale::{put_on_record, sleeper, with_a_record};
 
 /// Answers no part of Synchronize before the test permits it; then it receives everything.
 struct Thinker {
-    told: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
     is_asked: AtomicUsize,
     may_answer: Semaphore,
 }
@@ -35,7 +35,7 @@ impl Thinker {
         event: Event,
         name: &str,
     ) -> Result<api::CreateContainerResponse> {
-        self.told.lock().unwrap().push(format!("{} {name}", event.name()));
+        self.received.lock().unwrap().push(format!("{} {name}", event.name()));
         Ok(api::CreateContainerResponse::new())
     }
 }
@@ -84,26 +84,26 @@ fn a_slow_new_plugin_delays_no_create_and_receives_it_later() {
     put_on_record(&host, &[one.id(); 300]);
     host.start_daemon();
     let thinker = Thinker {
-        told: Mutex::default(),
+        received: Mutex::default(),
         is_asked: AtomicUsize::new(0),
         may_answer: Semaphore::new(0),
     };
     let thinker = Arc::new(thinker);
     let _runtime = plays(&host, "10-thinker", Arc::clone(&thinker) as _);
-    wait_until("it is told of all that there are", || {
+    wait_until("it is reported of all that there are", || {
         thinker.is_asked.load(Ordering::SeqCst) >= 300
     });
     for round in 0..3 {
         lives(&host, &format!("n{round}"));
     }
     assert_eq!(state(&host, "thinker"), "synchronizing", "all that happened before it answered");
-    assert_eq!(*thinker.told.lock().unwrap(), Vec::<String>::new());
+    assert_eq!(*thinker.received.lock().unwrap(), Vec::<String>::new());
     thinker.may_answer.add_permits(1);
     wait_until("it is synchronized", || state(&host, "thinker") == "synchronized");
     let life =
         |round| [format!("PostCreateContainer n{round}"), format!("RemoveContainer n{round}")];
     let wanted: Vec<String> = (0..3).flat_map(life).collect();
-    assert_eq!(*thinker.told.lock().unwrap(), wanted, "each once and in order");
+    assert_eq!(*thinker.received.lock().unwrap(), wanted, "each once and in order");
 }
 
 /// Subscribes to no relevant event; only sends requests.

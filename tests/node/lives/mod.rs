@@ -201,13 +201,13 @@ impl Stage {
 
     fn connect(&self, name: &str) {
         let script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
-        let told =
+        let received =
             test_support::scripted_plugin::connect(self.host.path("nri.sock"), "10", name, script);
         wait_until("the plugin is seated", || self.is_seated(name));
         let (name, since) = (name.to_owned(), self.now());
         let presence = Presence { name: name.clone(), since, until: None, takeovers: 0 };
         self.presences.lock().unwrap().push(presence);
-        self.views.lock().unwrap().push(View { name, since, told, is_cut: false });
+        self.views.lock().unwrap().push(View { name, since, received, is_cut: false });
     }
 
     /// Another connection takes over from one of the connected plugins, or fails to.
@@ -227,7 +227,7 @@ impl Stage {
         let words = [&format!("10-{name}"), "took over from process"];
         let fails = [&format!("10-{name} could not be synchronized"), "keeps its place"];
         let before = (self.host.logged(&words), self.host.logged(&fails));
-        let told = self.connection(&name, dice);
+        let received = self.connection(&name, dice);
         let mut has_taken_over = false;
         wait_until("it has the place, or has failed", || {
             has_taken_over = self.host.logged(&words) > before.0;
@@ -237,7 +237,7 @@ impl Stage {
             let since = self.now();
             let mut views = self.views.lock().unwrap();
             views.iter_mut().filter(is_old).for_each(|view| view.is_cut = true);
-            views.push(View { name, since, told, is_cut: false });
+            views.push(View { name, since, received, is_cut: false });
         }
     }
 

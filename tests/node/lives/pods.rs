@@ -73,11 +73,11 @@ impl LivePod {
 
 /// Checks that each pod's events come once and in order, and its stop never before its member's.
 #[track_caller]
-pub(super) fn in_order(name: &str, told: &[String]) {
+pub(super) fn in_order(name: &str, received: &[String]) {
     const ORDER: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
     let mut places: HashMap<&str, usize> = HashMap::new();
     let mut members: HashMap<&str, &str> = HashMap::new();
-    for line in told {
+    for line in received {
         let Some((event, subject)) = line.split_once(' ') else { continue };
         let Some(place) = ORDER.iter().position(|known| *known == event) else {
             // An ID is used again: a container of Synchronize may be a later one, without this pod.
@@ -92,14 +92,14 @@ pub(super) fn in_order(name: &str, told: &[String]) {
             None => true,
             Some(before) => place == (before + 1) % ORDER.len(),
         };
-        assert!(is_next, "{name}: {line} is out of order in {told:#?}");
+        assert!(is_next, "{name}: {line} is out of order in {received:#?}");
         places.insert(subject, place);
         if event == "StopPodSandbox"
             && let Some((member, _)) = subject.split_once(".pod.")
             && let Some(last) = members.get(member)
         {
             let has_ended = matches!(*last, "StopContainer" | "RemoveContainer");
-            assert!(has_ended, "{name}: {line} comes after {last} in {told:#?}");
+            assert!(has_ended, "{name}: {line} comes after {last} in {received:#?}");
         }
     }
 }

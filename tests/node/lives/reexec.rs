@@ -78,8 +78,8 @@ fn a_thousand_containers_and_ten_plugins_notice_no_reexec() {
     for row in host.admin(&["plugins"]).as_array().unwrap() {
         assert_eq!((&row["state"], &row["timeouts"]), (&"synchronized".into(), &0.into()), "{row}");
     }
-    for told in &plugins {
-        heard_everything_once(told, &created);
+    for received in &plugins {
+        heard_everything_once(received, &created);
     }
     assert_eq!(host.admin(&["status"])["pid"], before, "it is the same process");
     assert_eq!(host.admin(&["status"])["bypassed"], 0);
@@ -125,8 +125,9 @@ fn work(host: &TestHost, number: usize, is_over: &AtomicBool, lives: &AtomicUsiz
     work
 }
 
-fn heard_everything_once(told: &Arc<Mutex<Vec<String>>>, created: &[String]) {
-    let count = |line: &str| told.lock().unwrap().iter().filter(|told| *told == line).count();
+fn heard_everything_once(received: &Arc<Mutex<Vec<String>>>, created: &[String]) {
+    let count =
+        |line: &str| received.lock().unwrap().iter().filter(|received| *received == line).count();
     // The records were copied from one record, and have its name.
     let stops = "StopContainer c0";
     wait_until("the exits are heard", || count(stops) >= EXITS);
@@ -136,8 +137,8 @@ fn heard_everything_once(told: &Arc<Mutex<Vec<String>>>, created: &[String]) {
         let last = format!("RemoveContainer {id}");
         wait_until(&last, || count(&last) >= 1);
         let events: Vec<String> = {
-            let told = told.lock().unwrap();
-            let about = told.iter().filter_map(|line| line.split_once(' '));
+            let received = received.lock().unwrap();
+            let about = received.iter().filter_map(|line| line.split_once(' '));
             about.filter(|(_, name)| name == id).map(|(event, _)| event.to_owned()).collect()
         };
         let of_container = test_support::ORDER[1..].iter();

@@ -107,10 +107,10 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
         "1000 containers: {wakes} wakes and {ticks} ticks in 3 s, {memory} KB, {open} fds"
     ));
     assert!(open < 1200, "{open} descriptors");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     let stops = || {
-        let told = told.lock().unwrap();
-        told.iter().filter(|line| line.starts_with("StopContainer")).count()
+        let received = received.lock().unwrap();
+        received.iter().filter(|line| line.starts_with("StopContainer")).count()
     };
     // The best of several attempts, because the machine may be busy.
     let mut best = Duration::MAX;
@@ -118,7 +118,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
         let begun = Instant::now();
         sleeper.kill().unwrap();
         while stops() <= number {
-            assert!(begun.elapsed() < Duration::from_secs(120), "it is not told");
+            assert!(begun.elapsed() < Duration::from_secs(120), "the event did not arrive");
             std::thread::sleep(Duration::from_millis(1));
         }
         best = best.min(begun.elapsed());
@@ -129,7 +129,7 @@ fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     say(&format!("StopContainer {best:?} after the exit"));
     assert!(best < AT_ONCE, "{best:?}");
     sleepers.iter_mut().for_each(|sleeper| sleeper.kill().unwrap());
-    wait_until("all ends are told", || stops() >= 1000);
+    wait_until("all ends are reported", || stops() >= 1000);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(stops(), 1000, "each once");
 }

@@ -23,7 +23,7 @@ pub(super) struct View {
     pub(super) name: String,
     /// Time since which it is synchronized.
     pub(super) since: Duration,
-    pub(super) told: Arc<Mutex<Vec<String>>>,
+    pub(super) received: Arc<Mutex<Vec<String>>>,
     /// Whether its daemon exited before the end, or another connection took its place.
     pub(super) is_cut: bool,
 }
@@ -47,9 +47,9 @@ impl Presence {
 impl View {
     /// Whether it has received the end of every container that it received.
     pub(super) fn is_whole(&self) -> bool {
-        let told = self.told.lock().unwrap();
+        let received = self.received.lock().unwrap();
         let mut last: HashMap<&str, &str> = HashMap::new();
-        for (event, id) in told.iter().filter_map(|line| line.split_once(' ')) {
+        for (event, id) in received.iter().filter_map(|line| line.split_once(' ')) {
             if ORDER.contains(&event) {
                 last.insert(id, event);
             }
@@ -73,10 +73,10 @@ impl Fate {
 /// Checks the events of a connection; returns their number.
 #[track_caller]
 pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
-    let told = view.told.lock().unwrap().clone();
-    super::pods::in_order(&view.name, &told);
+    let received = view.received.lock().unwrap().clone();
+    super::pods::in_order(&view.name, &received);
     let mut lives: HashMap<&str, Vec<Vec<&str>>> = HashMap::new();
-    for line in &told {
+    for line in &received {
         let Some((event, id)) = line.split_once(' ') else { continue };
         if !ORDER.contains(&event) {
             continue;
@@ -87,7 +87,7 @@ pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
         }
         let name = &view.name;
         let life = lives.last_mut();
-        assert!(life.is_some(), "{name}: {line} comes before its beginning in {told:#?}");
+        assert!(life.is_some(), "{name}: {line} comes before its beginning in {received:#?}");
         if let Some(life) = life {
             life.push(event);
         }
@@ -111,7 +111,7 @@ pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
             assert!(view.is_cut || whole == heard, "{what}");
         }
     }
-    told.len()
+    received.len()
 }
 
 /// Checks that each event comes once and in order; a failed start may be asked about again. Between

@@ -55,7 +55,7 @@ fn a_container_lives_through_an_upgrade_and_back() {
     let Some(earlier) = earlier() else { return };
     let installed = Installed::of(&earlier, "");
     let host = &installed.host;
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let connected_at = host.admin(&["plugins"])[0]["connected_at"].clone();
     create(&installed, "c1");
     super::install(host, b"");
@@ -66,10 +66,10 @@ fn a_container_lives_through_an_upgrade_and_back() {
     reexec(&installed);
     create(&installed, "c3");
     succeeds(&installed_verb(&installed, &["kill", "c1", "9"]));
-    wait_until("its end is heard", || heard(&told, "StopContainer c1"));
+    wait_until("its end is received", || heard(&received, "StopContainer c1"));
     succeeds(&installed_verb(&installed, &["delete", "c1"]));
-    wait_until("its pod is over", || heard(&told, "RemovePodSandbox c1"));
-    let mut of_c1 = told.lock().unwrap().clone();
+    wait_until("its pod is over", || heard(&received, "RemovePodSandbox c1"));
+    let mut of_c1 = received.lock().unwrap().clone();
     of_c1.retain(|line| line.ends_with(" c1"));
     assert_eq!(of_c1, life("c1"), "each event once");
     let status = host.admin(&["status"]);
@@ -81,7 +81,7 @@ fn a_container_lives_through_an_upgrade_and_back() {
 fn wrappers_of_one_version_are_served_by_a_daemon_of_another() {
     let Some(earlier) = earlier() else { return };
     let installed = Installed::of(&earlier, "");
-    let told = installed.host.plugin("10", "env", sets("HELLO", "there"));
+    let received = installed.host.plugin("10", "env", sets("HELLO", "there"));
     let before = installed.pid();
     // The files are replaced first, as a package manager does; the daemon still runs the other program.
     super::install(&installed.host, b"");
@@ -90,7 +90,10 @@ fn wrappers_of_one_version_are_served_by_a_daemon_of_another() {
     create(&installed, "older");
     for id in ["newer", "older"] {
         let line = format!("CreateContainer {id}");
-        assert_eq!(told.lock().unwrap().iter().filter(|told| **told == line).count(), 1);
+        assert_eq!(
+            received.lock().unwrap().iter().filter(|received| **received == line).count(),
+            1
+        );
     }
     let status = installed.host.admin(&["status"]);
     assert_eq!((&status["pid"], &status["bypassed"]), (&json!(before), &json!(0)), "{status}");

@@ -21,10 +21,10 @@ const GOES_ON: &str = "the daemon continues unchanged";
 
 /// Checks that the daemon is the same, and that its plugin is connected.
 #[track_caller]
-fn nothing_has_changed(installed: &Installed, id: &str, told: &std::sync::Mutex<Vec<String>>) {
+fn nothing_has_changed(installed: &Installed, id: &str, received: &std::sync::Mutex<Vec<String>>) {
     assert!(installed.pid() > 0);
     succeeds(&installed.host.create(id));
-    assert!(heard(told, &format!("CreateContainer {id}")));
+    assert!(heard(received, &format!("CreateContainer {id}")));
     succeeds(&installed.host.verb(&["delete", "--force", id]));
 }
 
@@ -32,7 +32,7 @@ fn nothing_has_changed(installed: &Installed, id: &str, told: &std::sync::Mutex<
 fn a_program_that_cannot_take_over_changes_nothing() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "a", Script::default());
+    let received = host.plugin("10", "a", Script::default());
     let before = installed.pid();
     for (number, (script, why)) in [
         ("exit 1", "it failed"),
@@ -53,27 +53,27 @@ fn a_program_that_cannot_take_over_changes_nothing() {
     {
         install_script(host, script);
         fails(&installed.reexec(), &[GOES_ON, why]);
-        nothing_has_changed(&installed, &format!("c{number}"), &told);
+        nothing_has_changed(&installed, &format!("c{number}"), &received);
     }
     std::fs::set_permissions(host.path("installed"), PermissionsExt::from_mode(0o644)).unwrap();
     fails(&installed.reexec(), &[GOES_ON, "asking"]);
     std::fs::remove_file(host.path("installed")).unwrap();
     fails(&installed.reexec(), &[GOES_ON, "there is no program"]);
-    nothing_has_changed(&installed, "d1", &told);
+    nothing_has_changed(&installed, "d1", &received);
     assert_eq!(installed.pid(), before);
     install(host, b"");
     installed.reexecuted();
-    nothing_has_changed(&installed, "d2", &told);
-    assert!(!told.lock().unwrap().iter().any(|line| line.starts_with("Synchronize")));
+    nothing_has_changed(&installed, "d2", &received);
+    assert!(!received.lock().unwrap().iter().any(|line| line.starts_with("Synchronize")));
 }
 
 #[test]
 fn a_state_of_another_version_is_not_continued() {
     for version in [0, 2] {
         let installed = Installed::new(&format!("[debug]\nstate_version = {version}\n"));
-        let told = installed.host.plugin("10", "a", Script::default());
+        let received = installed.host.plugin("10", "a", Script::default());
         fails(&installed.reexec(), &[GOES_ON, "cannot continue from this daemon's state"]);
-        nothing_has_changed(&installed, "c1", &told);
+        nothing_has_changed(&installed, "c1", &received);
         // A program that claims to know the state's form and does not: an ordinary restart.
         let script = "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[0,2]}' ;; \
                       *) exec PROGRAM \"$@\" ;; esac";
@@ -84,13 +84,13 @@ fn a_state_of_another_version_is_not_continued() {
         wait_until("it says why", || {
             installed.host.logged(&["previous program's state was dropped", "form"]) == 1
         });
-        let told = installed.host.plugin("10", "b", Script::default());
-        nothing_has_changed(&installed, "c2", &told);
+        let received = installed.host.plugin("10", "b", Script::default());
+        nothing_has_changed(&installed, "c2", &received);
     }
 }
 
 #[test]
-fn a_program_that_dies_at_the_takeover_is_a_plain_restart() {
+fn the_daemon_can_restart_after_the_next_program_fails() {
     let mut installed = Installed::new("");
     succeeds(&installed.host.create("c1"));
     let script =
@@ -99,25 +99,25 @@ fn a_program_that_dies_at_the_takeover_is_a_plain_restart() {
     let what = "exited while it replaced the daemon, and no daemon runs";
     fails(&installed.reexec(), &["the next program", what, "install.sh --rollback"]);
     installed.start_again();
-    let told = installed.host.plugin("10", "a", Script::default());
-    assert!(heard(&told, "Synchronize c1"));
+    let received = installed.host.plugin("10", "a", Script::default());
+    assert!(heard(&received, "Synchronize c1"));
     succeeds(&installed.host.verb(&["start", "c1"]));
     succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
-    wait_until("it is heard", || heard(&told, "RemoveContainer c1"));
+    wait_until("the event is received", || heard(&received, "RemoveContainer c1"));
 }
 
 #[test]
 fn a_broken_configuration_or_moved_run_directory_stops_a_reexec() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "a", Script::default());
+    let received = host.plugin("10", "a", Script::default());
     let good = host.read("config.toml");
     host.write("config.toml", &format!("{good}[plugin.a]\nrequird = true\n"));
     fails(&installed.reexec(), &[GOES_ON, "config.toml:", "requird", "fix it first"]);
     host.write("config.toml", &format!("runtime_roots = [\"/x\"]\n{good}"));
     fails(&installed.reexec(), &[GOES_ON, "need a restart: runtime_roots"]);
     host.write("config.toml", &good);
-    nothing_has_changed(&installed, "c1", &told);
+    nothing_has_changed(&installed, "c1", &received);
     installed.reexecuted();
 }
 
@@ -185,11 +185,11 @@ fn a_daemon_killed_at_any_point_of_a_reexec_is_restarted() {
         assert!(!output.status.success(), "{point}");
         assert!(!fault.exists(), "{point} has struck");
         installed.start_again();
-        let told = installed.host.plugin("10", "a", Script::default());
-        assert!(heard(&told, "Synchronize c1"), "{point}");
+        let received = installed.host.plugin("10", "a", Script::default());
+        assert!(heard(&received, "Synchronize c1"), "{point}");
         succeeds(&installed.host.verb(&["kill", "c1", "9"]));
         succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
-        wait_until("its end is heard", || heard(&told, "RemovePodSandbox c1"));
+        wait_until("its end is received", || heard(&received, "RemovePodSandbox c1"));
         wait_until("nothing is left", || installed.host.admin(&["pods"]) == serde_json::json!([]));
     }
 }
@@ -200,14 +200,14 @@ fn a_failure_at_any_point_before_the_execution_changes_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let fault = temp.path().join("fault");
         let installed = Installed::new(&format!("[debug]\nfault = \"@{}\"\n", fault.display()));
-        let told = installed.host.plugin("10", "a", Script::default());
+        let received = installed.host.plugin("10", "a", Script::default());
         let before = installed.pid();
         replace(&fault, format!("daemon.reexec-{point}:fail").as_bytes()).unwrap();
         fails(&installed.reexec(), &[GOES_ON, "fault injected"]);
         assert_eq!(installed.pid(), before);
-        nothing_has_changed(&installed, "c1", &told);
+        nothing_has_changed(&installed, "c1", &received);
         installed.reexecuted();
-        nothing_has_changed(&installed, "c2", &told);
+        nothing_has_changed(&installed, "c2", &received);
     }
 }
 
@@ -232,7 +232,7 @@ fn a_hanging_request_is_not_awaited_without_end() {
 #[test]
 fn connections_that_do_not_register_hold_up_no_request() {
     let installed = Installed::new("");
-    let told = installed.host.plugin("10", "a", Script::default());
+    let received = installed.host.plugin("10", "a", Script::default());
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -252,5 +252,5 @@ fn connections_that_do_not_register_hold_up_no_request() {
         is_over.store(true, Ordering::Relaxed);
         over.unwrap();
     });
-    nothing_has_changed(&installed, "c1", &told);
+    nothing_has_changed(&installed, "c1", &received);
 }

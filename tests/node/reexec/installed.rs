@@ -59,7 +59,7 @@ fn install_sh_makes_the_daemon_execute_the_new_program() {
     };
     wait_until("it answers", || size().is_some());
     let before = size();
-    let told = host.plugin("10", "a", Script::default());
+    let received = host.plugin("10", "a", Script::default());
     program(&host, "newer", Some(b"newer"));
     for is_first in [true, false] {
         let output = install(&host, "newer");
@@ -75,5 +75,5 @@ fn install_sh_makes_the_daemon_execute_the_new_program() {
     assert!(text.contains("the daemon still runs the program before"), "{text}");
     assert!(text.contains("to go back: install.sh --rollback"), "{text}");
     succeeds(&host.create("c1"));
-    assert!(heard(&told, "CreateContainer c1"), "it was never disconnected");
+    assert!(heard(&received, "CreateContainer c1"), "it was never disconnected");
 }

@@ -215,7 +215,7 @@ fn a_create_in_progress_is_finished_first_and_sent_once() {
     for id in ["c1", "c2"] {
         wait_until("it is created", || state(host, id) == "created");
         let line = format!("PostCreateContainer {id}");
-        wait_until("it is heard", || heard(&told, &line));
+        wait_until("the event is received", || heard(&told, &line));
         for event in ["RunPodSandbox", "CreateContainer", "PostCreateContainer"] {
             let line = format!("{event} {id}");
             assert_eq!(told.lock().unwrap().iter().filter(|told| **told == line).count(), 1);
@@ -272,7 +272,7 @@ fn a_foreground_run_continues_and_its_end_is_sent() {
     assert_eq!(state(host, "c1"), "running");
     succeeds(&host.verb(&["kill", "c1", "9"]));
     run.wait().unwrap();
-    wait_until("its end is heard", || heard(&told, "RemovePodSandbox c1"));
+    wait_until("its end is received", || heard(&told, "RemovePodSandbox c1"));
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 

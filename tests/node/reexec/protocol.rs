@@ -29,10 +29,10 @@ fn a_newer_wrapper_makes_the_daemon_execute_its_program() {
     for newer in [6, 7] {
         let installed = speaks(5);
         let (host, before) = (&installed.host, installed.pid());
-        let told = host.plugin("10", "a", Script::default());
+        let received = host.plugin("10", "a", Script::default());
         speak(host, newer, "");
         succeeds(&host.create("c1"));
-        assert!(heard(&told, "CreateContainer c1"));
+        assert!(heard(&received, "CreateContainer c1"));
         let status = host.admin(&["status"]);
         assert_eq!((&status["pid"], &status["bypassed"]), (&json!(before), &json!(0)));
         assert_eq!(reexecs(host), "1");
@@ -46,12 +46,12 @@ fn wrappers_of_the_two_older_versions_are_understood() {
     for older in [4, 3] {
         let installed = speaks(5);
         let host = &installed.host;
-        let told = host.plugin("10", "a", Script::default());
+        let received = host.plugin("10", "a", Script::default());
         speak(host, older, "");
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        assert!(heard(&told, "CreateContainer c1"));
-        wait_until("its end is heard", || heard(&told, "RemoveContainer c1"));
+        assert!(heard(&received, "CreateContainer c1"));
+        wait_until("its end is received", || heard(&received, "RemoveContainer c1"));
         assert_eq!(
             (reexecs(host).as_str(), host.admin(&["status"])["bypassed"].clone()),
             ("0", json!(0))
@@ -74,20 +74,20 @@ fn a_wrapper_of_an_unsupported_version_follows_the_policy() {
 fn a_newer_wrapper_follows_the_policy_if_the_program_is_old() {
     let installed = speaks(5);
     let host = &installed.host;
-    let told = host.plugin("10", "a", Script::default());
+    let received = host.plugin("10", "a", Script::default());
     install_script(host, "exit 1");
     speak(host, 6, "on_daemon_failure = \"fail\"\n");
     fails(&host.create("c1"), &["the daemon continues unchanged"]);
     speak(host, 5, "");
     succeeds(&host.create("c2"));
-    assert!(heard(&told, "CreateContainer c2") && !heard(&told, "CreateContainer c1"));
+    assert!(heard(&received, "CreateContainer c2") && !heard(&received, "CreateContainer c1"));
 }
 
 #[test]
 fn many_newer_wrappers_at_once_are_all_answered() {
     let installed = speaks(5);
     let host = &installed.host;
-    let told = host.plugin("10", "a", Script::default());
+    let received = host.plugin("10", "a", Script::default());
     speak(host, 6, "on_daemon_failure = \"fail\"\n");
     let bundles: Vec<String> = (0..6)
         .map(|number| {
@@ -104,7 +104,10 @@ fn many_newer_wrappers_at_once_are_all_answered() {
     for (number, mut create) in creates.into_iter().enumerate() {
         assert!(create.wait().unwrap().success(), "c{number}");
         let line = format!("CreateContainer c{number}");
-        assert_eq!(told.lock().unwrap().iter().filter(|told| **told == line).count(), 1);
+        assert_eq!(
+            received.lock().unwrap().iter().filter(|received| **received == line).count(),
+            1
+        );
     }
 }
 

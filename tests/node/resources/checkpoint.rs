@@ -93,9 +93,9 @@ fn explain(output: &std::process::Output) -> String {
 #[test]
 fn a_restored_container_keeps_its_plugins_values() {
     let Some(place) = place() else { return };
-    let told = place.host.plugin("10", "bringer", bringing(&place));
+    let received = place.host.plugin("10", "bringer", bringing(&place));
     let before = place.counted_and_checkpointed("c1", 5);
-    wait_until("its end is told", || test_support::heard(&told, "StopContainer c1"));
+    wait_until("its end is reported", || test_support::heard(&received, "StopContainer c1"));
     let output = place.restore("c1");
     assert!(output.status.success(), "{}{}", explain(&output), place.criu("images/restore.log"));
     wait_until("it counts on", || place.count() > before + 3);
@@ -104,23 +104,23 @@ fn a_restored_container_keeps_its_plugins_values() {
     succeeds(&place.host.verb(&["kill", "c1", "KILL"]));
     wait_until("it has ended", || place.state("c1").as_deref() == Some("stopped"));
     succeeds(&place.host.verb(&["delete", "c1"]));
-    wait_until("its second end is told", || {
-        let told = told.lock().unwrap();
-        told.iter().filter(|event| *event == "RemoveContainer c1").count() == 2
+    wait_until("its second end is reported", || {
+        let received = received.lock().unwrap();
+        received.iter().filter(|event| *event == "RemoveContainer c1").count() == 2
     });
-    let told = told.lock().unwrap();
-    let of = told.iter().filter_map(|event| event.strip_suffix(" c1"));
+    let received = received.lock().unwrap();
+    let of = received.iter().filter_map(|event| event.strip_suffix(" c1"));
     let of: Vec<_> = of.filter(|event| !event.contains("PodSandbox")).collect();
     let life = &test_support::LIFE[1..7];
-    assert_eq!(of, [life, life].concat(), "the plugin hears of two lives");
+    assert_eq!(of, [life, life].concat(), "the plugin receives two lifecycles");
 }
 
 #[test]
 fn a_refused_restore_starts_nothing_and_can_be_repeated() {
     let Some(place) = place() else { return };
-    let told = place.host.plugin("10", "bringer", bringing(&place));
+    let received = place.host.plugin("10", "bringer", bringing(&place));
     let before = place.counted_and_checkpointed("c1", 5);
-    wait_until("its end is told", || test_support::heard(&told, "StopContainer c1"));
+    wait_until("its end is reported", || test_support::heard(&received, "StopContainer c1"));
     let guard = Script {
         refuses: Some("not from here"),
         at: Some("StartContainer".to_owned()),

@@ -50,7 +50,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
     let patient =
         "[nri]\nplugin_request_timeout = \"20s\"\nplugin_registration_timeout = \"20s\"\n";
     let Some(mut place) = anywhere("runc", patient) else { return };
-    let told = place.host.plugin("10", "env", sets("GREETING", "hello"));
+    let received = place.host.plugin("10", "env", sets("GREETING", "hello"));
     for (id, days) in [("before", 0), ("later", 1), ("earlier", -1)] {
         clock.is_wrong_by(days);
         place.run(id, &json!({}));
@@ -58,10 +58,10 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
         let row = place.host.admin(&["plugins"])[0].clone();
         assert_eq!((&row["timeouts"], &row["failures"]), (&json!(0), &json!(0)), "{row}");
         succeeds(&place.update(id, &json!({"pids": {"limit": 50}})));
-        wait_until("each event is heard", || {
+        wait_until("each event is received", || {
             ["CreateContainer", "PostStartContainer", "UpdateContainer"]
                 .iter()
-                .all(|event| heard(&told, &format!("{event} {id}")))
+                .all(|event| heard(&received, &format!("{event} {id}")))
         });
     }
     // The next daemon also accepts records from the future.
@@ -74,7 +74,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
     wait_until("it is synchronized", || is_synchronized(&place.host.admin(&["plugins"]), "10-env"));
     clock.is_wrong_by(0);
     succeeds(&place.host.verb(&["kill", "later", "9"]));
-    wait_until("its end is heard", || heard(&again, "StopContainer later"));
+    wait_until("its end is received", || heard(&again, "StopContainer later"));
     let status = place.host.admin(&["status"]);
     assert_eq!(status["bypassed"], 0, "{status}");
     let page = String::from_utf8(place.host.call(&["nri", "pods"]).stdout).unwrap();

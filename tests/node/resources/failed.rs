@@ -37,9 +37,11 @@ fn after_a_failed_update_plugins_receive_the_real_values() {
     let _told = place.host.plugin("10", "listener", script);
     let request = json!({"cpu": {"shares": 700}, "pids": {"limit": 50}});
     assert!(!place.update("c1", &request).status.success());
-    wait_until("the end of the update is told", || last(&heard, "PostUpdateContainer").is_some());
-    let told = last(&heard, "PostUpdateContainer").unwrap()["container"].clone();
-    let resources = &told["linux"]["resources"];
+    wait_until("the end of the update is reported", || {
+        last(&heard, "PostUpdateContainer").is_some()
+    });
+    let received = last(&heard, "PostUpdateContainer").unwrap()["container"].clone();
+    let resources = &received["linux"]["resources"];
     let files = [("cpu", "cpu.shares"), ("pids", "pids.max")]
         .map(|(controller, file)| place.file("c1", controller, file));
     assert_eq!(files, ["700", "40"]);
@@ -57,11 +59,13 @@ fn after_a_failed_update_owned_values_are_in_force_again() {
     let (script, heard) = listening(Script::default());
     let _told = place.host.plugin("20", "listener", script);
     assert!(!place.update("c1", &json!({"pids": {"limit": 50}})).status.success());
-    wait_until("the end of the update is told", || last(&heard, "PostUpdateContainer").is_some());
-    let told = last(&heard, "PostUpdateContainer").unwrap()["container"].clone();
+    wait_until("the end of the update is reported", || {
+        last(&heard, "PostUpdateContainer").is_some()
+    });
+    let received = last(&heard, "PostUpdateContainer").unwrap()["container"].clone();
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "300");
-    assert_eq!(told["linux"]["resources"]["cpu"]["shares"]["value"], "300", "{told}");
-    assert_eq!(told["linux"]["resources"]["pids"]["limit"], "40", "{told}");
+    assert_eq!(received["linux"]["resources"]["cpu"]["shares"]["value"], "300", "{received}");
+    assert_eq!(received["linux"]["resources"]["pids"]["limit"], "40", "{received}");
 }
 
 #[test]
@@ -79,22 +83,22 @@ fn a_paused_container_is_shown_as_paused_until_it_is_resumed() {
     let (script, heard) = listening(Script::default());
     let _told = place.host.plugin("10", "listener", script);
     let state = |id: &str| {
-        let told = last(&heard, "Synchronize").unwrap();
-        let all = told["containers"].as_array().unwrap().clone();
+        let received = last(&heard, "Synchronize").unwrap();
+        let all = received["containers"].as_array().unwrap().clone();
         all.into_iter().find(|one| one["id"] == id).unwrap()["state"].clone()
     };
     assert_eq!((state("c1"), state("c2")), (json!("CONTAINER_PAUSED"), json!("CONTAINER_RUNNING")));
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 600}})));
-    wait_until("the update is told", || last(&heard, "PostUpdateContainer").is_some());
+    wait_until("the update is reported", || last(&heard, "PostUpdateContainer").is_some());
     for event in ["UpdateContainer", "PostUpdateContainer"] {
-        let told = last(&heard, event).unwrap()["container"]["state"].clone();
-        assert_eq!(told, "CONTAINER_PAUSED", "{event}");
+        let received = last(&heard, event).unwrap()["container"]["state"].clone();
+        assert_eq!(received, "CONTAINER_PAUSED", "{event}");
     }
     verb("resume");
     heard.lock().unwrap().clear();
     succeeds(&place.update("c1", &json!({"cpu": {"shares": 700}})));
-    wait_until("the update is told", || last(&heard, "PostUpdateContainer").is_some());
-    let told = last(&heard, "UpdateContainer").unwrap()["container"]["state"].clone();
-    assert_eq!(told, "CONTAINER_RUNNING");
+    wait_until("the update is reported", || last(&heard, "PostUpdateContainer").is_some());
+    let received = last(&heard, "UpdateContainer").unwrap()["container"]["state"].clone();
+    assert_eq!(received, "CONTAINER_RUNNING");
     assert_eq!(place.state("c1").as_deref(), Some("running"));
 }

@@ -235,10 +235,10 @@ fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
 #[test]
 fn updates_that_wait_for_a_creation_survive_the_daemon() {
     let Some(mut place) = place("[debug]\nfault = \"daemon.settle:kill\"") else { return };
-    let told = hasty(&place);
+    let received = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"shares": 1024}}));
     succeeds(&place.host.create_from("c1", "c1"));
-    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    assert!(received.lock().unwrap().contains(&"inside 0 failed".to_owned()));
     let status = || place.host.admin(&["status"]).is_null();
     wait_until("the daemon is dead", status);
     assert_eq!(shares(&place), "1024");
@@ -251,9 +251,9 @@ fn updates_that_wait_for_a_creation_survive_the_daemon() {
 #[test]
 fn an_update_that_waits_for_a_failed_creation_fails() {
     let Some(place) = place("") else { return };
-    let told = hasty(&place);
+    let received = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
     assert!(!place.host.create_from("c1", "c1").status.success());
-    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    assert!(received.lock().unwrap().contains(&"inside 0 failed".to_owned()));
     wait_until("it is said", || says(&place.host.admin(&["explain", "c1"]), "it was not created"));
 }

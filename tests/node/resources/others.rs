@@ -81,9 +81,9 @@ fn a_plugin_may_request_updates_from_inside_its_handler() {
         update_of("c1", &json!({"cpu": {"shares": 112}})),
     ]);
     let script = Script { inside: Some(both.clone()), ..Script::default() };
-    let told = place.host.plugin("10", "inner", script);
+    let received = place.host.plugin("10", "inner", script);
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
-    let lines = told.lock().unwrap().clone();
+    let lines = received.lock().unwrap().clone();
     assert!(lines.contains(&"inside 0 failed".to_owned()), "{lines:?}");
     assert_eq!(place.file("other", "cpu", "cpu.shares"), "111");
     wait_until("it is updated once it is created", || {
@@ -91,13 +91,13 @@ fn a_plugin_may_request_updates_from_inside_its_handler() {
     });
     let script =
         Script { inside: Some(both), at: Some("UpdateContainer".into()), ..Script::default() };
-    let told = place.host.plugin("20", "too", script);
+    let received = place.host.plugin("20", "too", script);
     succeeds(&place.update("c1", &json!({"pids": {"limit": 66}, "cpu": {"shares": 1024}})));
     let plugins = place.host.admin(&["plugins"]);
     let timeouts: Vec<_> =
         plugins.as_array().unwrap().iter().map(|row| row["timeouts"].clone()).collect();
     assert!(timeouts.iter().all(|count| *count == 0), "nobody waited for a time-out: {plugins}");
-    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    assert!(received.lock().unwrap().contains(&"inside 0 failed".to_owned()));
     assert_eq!(place.file("c1", "cpu", "cpu.shares"), "112");
     assert_eq!(place.file("c1", "pids", "pids.max"), "66");
 }

@@ -107,12 +107,12 @@ fn the_start_of_a_created_plain_container_is_noticed() {
     let bundle = place.host.path("theirs").display().to_string();
     plain(&place, &["create", "--bundle", &bundle, "theirs"]);
     place.host.start_daemon();
-    let told = place.host.plugin("10", "env", super::Script::default());
+    let received = place.host.plugin("10", "env", super::Script::default());
     assert_eq!(place.state("theirs").as_deref(), Some("created"));
     plain(&place, &["start", "theirs"]);
     wait_until("its start is seen", || place.state("theirs").as_deref() == Some("running"));
     let wanted = ["Synchronize theirs", "StartContainer theirs", "PostStartContainer theirs"];
-    wait_until("it is reported", || *told.lock().unwrap() == wanted);
+    wait_until("it is reported", || *received.lock().unwrap() == wanted);
     plain(&place, &["delete", "--force", "theirs"]);
     wait_until("it is removed", || place.state("theirs").is_none());
 }

@@ -25,12 +25,12 @@ fn engine() -> Value {
 #[test]
 fn a_plugins_limit_stays_when_the_engine_repeats_its_own() {
     let Some(place) = place("") else { return };
-    let told = place.host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
+    let received = place.host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
     place.run("c1", &engine());
     succeeds(&place.update("c1", &json!({"memory": {"limit": 134_217_728}})));
     assert_eq!(place.file("c1", "memory", LIMIT), "67108864");
     let is_asked = |line: &String| line == "UpdateContainer c1";
-    assert_eq!(told.lock().unwrap().iter().filter(|line| is_asked(line)).count(), 1);
+    assert_eq!(received.lock().unwrap().iter().filter(|line| is_asked(line)).count(), 1);
     // The response of a plugin takes precedence, also over values of flags.
     let updates = vec![update_of("c1", &json!({"memory": {"limit": 100_663_296}}))];
     let _told = place.host.plugin("20", "giver", Script { updates, ..Script::default() });
@@ -90,7 +90,7 @@ const PATIENT: &str = "[nri]\nplugin_request_timeout = \"60s\"";
 fn an_update_waits_while_the_container_is_being_started() {
     let Some(place) = place(PATIENT) else { return };
     let (reaches, lets_go, script) = holding();
-    let told = place.host.plugin("20", "holder", script);
+    let received = place.host.plugin("20", "holder", script);
     let asking = place.asker();
     place.create("c1", &json!({"cpu": {"shares": 1024}}));
     // Before the start it is applied immediately.
@@ -107,8 +107,8 @@ fn an_update_waits_while_the_container_is_being_started() {
     wait_until("both are carried out, in their order", || {
         place.file("c1", "cpu", "cpu.shares") == "400"
     });
-    wait_until("the start is told", || {
-        told.lock().unwrap().contains(&"PostStartContainer c1".to_owned())
+    wait_until("the start is reported", || {
+        received.lock().unwrap().contains(&"PostStartContainer c1".to_owned())
     });
     let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!((&explained["state"], &explained["skipped"]), (&json!("running"), &json!([])));
@@ -120,9 +120,9 @@ fn an_update_from_inside_startcontainer_is_carried_out_after_it() {
     let Some(place) = place("") else { return };
     let inside = Some(request(vec![update_of("c1", &json!({"cpu": {"shares": 300}}))]));
     let at = Some("StartContainer".to_owned());
-    let told = place.host.plugin("10", "inner", Script { inside, at, ..Script::default() });
+    let received = place.host.plugin("10", "inner", Script { inside, at, ..Script::default() });
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
-    assert!(told.lock().unwrap().contains(&"inside 0 failed".to_owned()));
+    assert!(received.lock().unwrap().contains(&"inside 0 failed".to_owned()));
     wait_until("it is carried out", || place.file("c1", "cpu", "cpu.shares") == "300");
     assert_eq!(place.host.admin(&["explain", "c1"])["skipped"], json!([]), "nobody was late");
 }

@@ -149,24 +149,24 @@ fn a_kubelet_resize_is_sent_once_with_the_values_in_force() {
     a_while();
     assert_eq!(all(&heard, "UpdatePodSandbox").len(), 0, "nothing changed");
     pod.limit(&[("memory", "134217728"), ("quota", "150000"), ("shares", "2048")]);
-    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
     let updates = all(&heard, "UpdatePodSandbox");
     assert_eq!(updates.len(), 1, "files that are written together are one resize");
-    let told = &updates[0]["linuxResources"];
-    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
-    assert_eq!(told["cpu"]["quota"]["value"], "150000", "{told}");
-    assert_eq!(told["cpu"]["period"]["value"], "100000", "{told}");
-    assert_eq!(told["cpu"]["shares"]["value"], pod.shares(2048).to_string(), "{told}");
+    let received = &updates[0]["linuxResources"];
+    assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
+    assert_eq!(received["cpu"]["quota"]["value"], "150000", "{received}");
+    assert_eq!(received["cpu"]["period"]["value"], "100000", "{received}");
+    assert_eq!(received["cpu"]["shares"]["value"], pod.shares(2048).to_string(), "{received}");
     let known = &updates[0]["pod"]["linux"]["podResources"];
-    assert!(known.is_null(), "nothing told it: {known}");
+    assert!(known.is_null(), "nothing received it: {known}");
     let after = all(&heard, "PostUpdatePodSandbox");
-    assert_eq!(after[0]["pod"]["linux"]["podResources"], *told);
+    assert_eq!(after[0]["pod"]["linux"]["podResources"], *received);
     // A removed limit is absent, and the rest stays.
     pod.limit(&[("quota", "max")]);
-    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 2);
-    let told = all(&heard, "UpdatePodSandbox")[1]["linuxResources"].clone();
-    assert!(told["cpu"]["quota"].is_null(), "{told}");
-    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 2);
+    let received = all(&heard, "UpdatePodSandbox")[1]["linuxResources"].clone();
+    assert!(received["cpu"]["quota"].is_null(), "{received}");
+    assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
     succeeds(&pod.place.host.verb(&["kill", "p1", "KILL"]));
     wait_until("it is deleted", || pod.place.host.verb(&["delete", "p1"]).status.success());
     wait_until("it is gone", || pod.place.host.admin(&["pods"]) == json!([]));
@@ -182,9 +182,9 @@ fn a_resize_without_a_daemon_is_sent_once_by_the_next_one() {
     pod.limit(&[("memory", "134217728")]);
     pod.place.host.start_daemon();
     let heard = pod.plugin("a");
-    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
-    let told = all(&heard, "UpdatePodSandbox")[0]["linuxResources"].clone();
-    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    let received = all(&heard, "UpdatePodSandbox")[0]["linuxResources"].clone();
+    assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
     // The next daemon knows that it was sent, and still watches the pod.
     pod.place.host.kill_daemon();
     pod.place.host.start_daemon();
@@ -192,7 +192,7 @@ fn a_resize_without_a_daemon_is_sent_once_by_the_next_one() {
     a_while();
     assert_eq!(all(&heard, "UpdatePodSandbox").len(), 0);
     pod.limit(&[("shares", "1024")]);
-    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
     let heard = pod.plugin("other");
     pod.run();
     pod.limit(&[("memory", "134217728")]);
-    wait_until("the others are told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    wait_until("the others are reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
     let refusing = refusing.lock().unwrap().join("\n");
     assert!(refusing.ends_with("UpdatePodSandbox web\nPostUpdatePodSandbox web"), "{refusing}");
     let status = pod.place.host.admin(&["status"])["failures"].to_string();
@@ -228,7 +228,7 @@ fn each_of_several_resizes_is_sent_with_its_own_values() {
     for memory in ["134217728", "100663296", "83886080"] {
         pod.limit(&[("memory", memory)]);
         let is_it = |update: &Value| update["linuxResources"]["memory"]["limit"]["value"] == memory;
-        wait_until("it is told", || all(&heard, "UpdatePodSandbox").last().is_some_and(is_it));
+        wait_until("it is reported", || all(&heard, "UpdatePodSandbox").last().is_some_and(is_it));
     }
     assert_eq!(all(&heard, "UpdatePodSandbox").len(), 3);
 }

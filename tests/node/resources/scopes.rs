@@ -336,7 +336,7 @@ fn lives(runtime: &'static str) {
     wait_until("it has ended", || scopes.place.state("c1").as_deref() == Some("stopped"));
     assert!(!is_done(&asking, "c1", &json!({"pids": {"limit": 44}})));
     assert!(scopes.last_reason("c1").contains("it has ended"), "{}", scopes.last_reason("c1"));
-    scopes.show("one that has ended is told", "ok");
+    scopes.show("one that has ended is reported", "ok");
 }
 
 /// The guest's disk (scripts/vm/boot.sh).
@@ -506,9 +506,9 @@ fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
     assert_eq!(all("UpdatePodSandbox").len(), 0, "systemd alone");
     let limit = format!("/sys/fs/cgroup/kubepods.slice/{slice}/memory.max");
     std::fs::write(limit, "134217728").unwrap();
-    wait_until("it is told", || all("PostUpdatePodSandbox").len() == 1);
-    let told = all("UpdatePodSandbox")[0]["linuxResources"].clone();
-    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
+    wait_until("it is reported", || all("PostUpdatePodSandbox").len() == 1);
+    let received = all("UpdatePodSandbox")[0]["linuxResources"].clone();
+    assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
     // systemd writes all of its values again: that is not a resize.
     scopes.reload_systemd();
     std::thread::sleep(std::time::Duration::from_secs(2));

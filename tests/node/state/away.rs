@@ -37,18 +37,18 @@ fn changes_without_the_daemon_are_sent_in_order() {
     run(&host, "comes");
     host.start_daemon();
     let (script, heard) = listening(pins("0"));
-    let told = host.plugin("10", "pin", script);
+    let received = host.plugin("10", "pin", script);
     let ends = ["StopContainer ends", "StopContainer goes", "RemoveContainer goes"];
-    wait_until("the ends are told", || {
-        let told = told.lock().unwrap();
-        ends.iter().all(|end| told.iter().any(|line| line == end))
+    wait_until("the ends are reported", || {
+        let received = received.lock().unwrap();
+        ends.iter().all(|end| received.iter().any(|line| line == end))
     });
-    let told: Vec<String> = told.lock().unwrap().clone();
-    let named = |start: &str| told.iter().filter(|line| line.starts_with(start)).count();
-    assert_eq!(named("Synchronize"), 5, "{told:?}");
-    assert!(told[..5].iter().all(|line| line.starts_with("Synchronize ")), "{told:?}");
-    assert_eq!((named("StopContainer"), named("RemoveContainer")), (2, 1), "{told:?}");
-    assert_eq!(named("CreateContainer") + named("StartContainer"), 0, "{told:?}");
+    let received: Vec<String> = received.lock().unwrap().clone();
+    let named = |start: &str| received.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(named("Synchronize"), 5, "{received:?}");
+    assert!(received[..5].iter().all(|line| line.starts_with("Synchronize ")), "{received:?}");
+    assert_eq!((named("StopContainer"), named("RemoveContainer")), (2, 1), "{received:?}");
+    assert_eq!(named("CreateContainer") + named("StartContainer"), 0, "{received:?}");
     assert_eq!(state(&host, "waits"), "running");
     assert_eq!(state(&host, "comes"), "running");
     // Synchronize has the values in force: the engine's new value, and the plugin's own.
@@ -75,7 +75,7 @@ fn a_late_plugin_receives_nothing_of_removed_containers() {
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     host.start_daemon();
     wait_until("it is forgotten", || host.admin(&["pods"]) == json!([]));
-    let told = host.plugin("10", "late", Script::default());
+    let received = host.plugin("10", "late", Script::default());
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert!(told.lock().unwrap().is_empty());
+    assert!(received.lock().unwrap().is_empty());
 }

@@ -16,15 +16,15 @@ fn with_running(ids: &[&str], more: &str) -> (TestHost, Arc<Mutex<Vec<String>>>)
     host.configure(&runtime, &format!("autostart = false\nruntime_roots = [\"{root}\"]\n{more}"));
     let mut host = host;
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     ids.iter().for_each(|id| run(&host, id));
-    (host, told)
+    (host, received)
 }
 
 /// The events of this container or pod, in order.
-fn of(told: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
-    let told = told.lock().unwrap();
-    let events = told.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
+fn of(received: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
+    let received = received.lock().unwrap();
+    let events = received.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
     events.map(ToOwned::to_owned).collect()
 }
 
@@ -36,7 +36,7 @@ fn is_caught_up(host: &TestHost) -> bool {
 
 #[test]
 fn containers_deleted_while_disabled_are_removed_at_enable() {
-    let (host, told) = with_running(&["gone", "stays"], "");
+    let (host, received) = with_running(&["gone", "stays"], "");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.verb(&["delete", "--force", "gone"]));
     wait_until("its exit is noted", || state(&host, "gone") == "stopped");
@@ -44,18 +44,18 @@ fn containers_deleted_while_disabled_are_removed_at_enable() {
     succeeds(&host.call(&["nri", "enable"]));
     wait_until("it is removed", || host.admin(&["pods"]).as_array().unwrap().len() == 1);
     wait_until("all is looked at", || is_caught_up(&host));
-    assert_eq!(of(&told, "gone")[5..], REST);
-    assert!(!of(&told, "stays").contains(&"StopContainer".to_owned()));
+    assert_eq!(of(&received, "gone")[5..], REST);
+    assert!(!of(&received, "stays").contains(&"StopContainer".to_owned()));
     // A second `enable` changes nothing.
     succeeds(&host.call(&["nri", "enable"]));
     let late = host.plugin("20", "late", Script::default());
     assert_eq!(*late.lock().unwrap(), ["Synchronize stays"]);
-    assert_eq!(of(&told, "gone").len(), 9);
+    assert_eq!(of(&received, "gone").len(), 9);
 }
 
 #[test]
 fn containers_created_while_disabled_are_known_at_enable() {
-    let (host, told) = with_running(&[], "");
+    let (host, received) = with_running(&[], "");
     succeeds(&host.call(&["nri", "disable"]));
     run(&host, "new");
     bundle(&host, "made");
@@ -66,15 +66,15 @@ fn containers_created_while_disabled_are_known_at_enable() {
     assert_eq!(state(&host, "made"), "created");
     let explained = host.admin(&["explain", "new"]);
     assert!(explained["skipped"].to_string().contains("created while plugins were disabled"));
-    assert_eq!(of(&told, "new"), ["RunPodSandbox", "CreateContainer"]);
+    assert_eq!(of(&received, "new"), ["RunPodSandbox", "CreateContainer"]);
     succeeds(&host.verb(&["delete", "--force", "new"]));
-    wait_until("its end is told", || of(&told, "new").len() == 6);
-    assert_eq!(of(&told, "new")[2..], REST);
+    wait_until("its end is reported", || of(&received, "new").len() == 6);
+    assert_eq!(of(&received, "new")[2..], REST);
 }
 
 #[test]
 fn containers_started_while_disabled_run_at_enable() {
-    let (host, told) = with_running(&[], "");
+    let (host, received) = with_running(&[], "");
     bundle(&host, "made");
     succeeds(&host.create_from("made", "made"));
     wait_until("it is created", || state(&host, "made") == "created");
@@ -86,18 +86,18 @@ fn containers_started_while_disabled_run_at_enable() {
     assert_eq!(state(&host, "made"), "running");
     let before = ["RunPodSandbox", "CreateContainer", "PostCreateContainer"];
     assert_eq!(
-        of(&told, "made"),
+        of(&received, "made"),
         [&before[..], &["StartContainer", "PostStartContainer"]].concat()
     );
     // A second `enable` changes nothing.
     succeeds(&host.call(&["nri", "enable"]));
     wait_until("all is looked at again", || is_caught_up(&host));
-    assert_eq!(of(&told, "made").len(), 5);
+    assert_eq!(of(&received, "made").len(), 5);
 }
 
 #[test]
 fn an_id_reused_while_disabled_means_the_new_container() {
-    let (host, told) = with_running(&["same"], "");
+    let (host, received) = with_running(&["same"], "");
     let before = host.admin(&["pods"])[0]["containers"][0]["pid"].clone();
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.verb(&["delete", "--force", "same"]));
@@ -108,14 +108,14 @@ fn an_id_reused_while_disabled_means_the_new_container() {
     assert_eq!(now["state"], "running");
     assert_ne!(now["pid"], before);
     let whole: Vec<&str> = [&REST[..], &["RunPodSandbox", "CreateContainer"]].concat();
-    assert_eq!(of(&told, "same")[5..], whole);
+    assert_eq!(of(&received, "same")[5..], whole);
 }
 
 #[test]
 fn without_a_daemon_at_enable_the_next_one_finds_out() {
-    let (mut host, told) = with_running(&["gone"], "");
+    let (mut host, received) = with_running(&["gone"], "");
     host.kill_daemon();
-    drop(told);
+    drop(received);
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.verb(&["delete", "--force", "gone"]));
     run(&host, "new");
@@ -144,7 +144,7 @@ fn a_reload_that_ends_nri_disable_catches_up_too() {
 
 #[test]
 fn an_unreadable_state_does_not_count_as_removed() {
-    let (host, told) = with_running(&["c1"], "");
+    let (host, received) = with_running(&["c1"], "");
     succeeds(&host.call(&["nri", "disable"]));
     // A path with a loop of links fails with another error than a missing one.
     std::fs::rename(host.path("root"), host.path("elsewhere")).unwrap();
@@ -156,17 +156,17 @@ fn an_unreadable_state_does_not_count_as_removed() {
     std::fs::rename(host.path("elsewhere"), host.path("root")).unwrap();
     wait_until("all is looked at", || is_caught_up(&host));
     assert_eq!(state(&host, "c1"), "running");
-    assert_eq!(of(&told, "c1").len(), 5);
+    assert_eq!(of(&received, "c1").len(), 5);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
 }
 
 #[test]
 fn disable_and_enable_with_nothing_between_them_change_nothing() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));
     wait_until("all is looked at", || is_caught_up(&host));
-    assert_eq!((state(&host, "c1").as_str(), of(&told, "c1").len()), ("running", 5));
+    assert_eq!((state(&host, "c1").as_str(), of(&received, "c1").len()), ("running", 5));
 }

@@ -37,7 +37,7 @@ fn a_container_that_runs_is_not_forgotten_even_by_force() {
 #[test]
 fn a_container_that_the_runtime_has_needs_forced_forgetting() {
     let host = started("");
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");
     end(&host, "c1");
     let said = refused(&host, &["c1"]);
@@ -46,11 +46,11 @@ fn a_container_that_the_runtime_has_needs_forced_forgetting() {
     assert_eq!(document["containers"][0]["id"], "c1", "{document}");
     assert!(document["warning"].as_str().unwrap().contains("no plugin receives its events"));
     assert_eq!(host.admin(&["pods"]), json!([]));
-    let told = told.lock().unwrap().clone();
+    let received = received.lock().unwrap().clone();
     let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
         .map(|e| format!("{e} c1"));
-    assert_eq!(told[told.len() - 4..], wanted);
-    assert_eq!(told.len(), 5 + 4, "{told:?}");
+    assert_eq!(received[received.len() - 4..], wanted);
+    assert_eq!(received.len(), 5 + 4, "{received:?}");
 }
 
 #[test]

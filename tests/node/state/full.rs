@@ -94,7 +94,7 @@ fn untouched(host: &TestHost, id: &str) {
 #[test]
 fn a_create_on_a_full_run_directory_fails_until_there_is_room() {
     let Some((mut host, disk)) = small() else { return };
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     super::bundle(&host, "c1");
     let pid = host.daemon_pid();
     disk.fill();
@@ -106,7 +106,7 @@ fn a_create_on_a_full_run_directory_fails_until_there_is_room() {
         untouched(&host, "c1");
     }
     assert_eq!(host.admin(&["pods"]), json!([]));
-    assert!(told.lock().unwrap().is_empty(), "no plugin was asked");
+    assert!(received.lock().unwrap().is_empty(), "no plugin was asked");
     disk.make_room();
     run(&host, "c1");
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
@@ -121,14 +121,14 @@ fn a_create_on_a_full_run_directory_fails_until_there_is_room() {
 #[test]
 fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
     let Some((host, disk)) = small() else { return };
-    let told = host.plugin("10", "env", fills(&disk, "CreateContainer"));
+    let received = host.plugin("10", "env", fills(&disk, "CreateContainer"));
     super::bundle(&host, "c1");
     for round in 1..=2 {
         fails(&host.create_from("c1", "c1"), &["cannot create c1", "run/state", "unchanged"]);
         untouched(&host, "c1");
-        wait_until("its end is told", || {
-            let told = told.lock().unwrap();
-            told.iter().filter(|line| *line == "RemovePodSandbox c1").count() == round
+        wait_until("its end is reported", || {
+            let received = received.lock().unwrap();
+            received.iter().filter(|line| *line == "RemovePodSandbox c1").count() == round
         });
         let order = [
             "RunPodSandbox",
@@ -139,7 +139,7 @@ fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
             "RemovePodSandbox",
         ];
         let wanted: Vec<String> = order.iter().map(|event| format!("{event} c1")).collect();
-        assert_eq!(told.lock().unwrap()[(round - 1) * 6..], wanted);
+        assert_eq!(received.lock().unwrap()[(round - 1) * 6..], wanted);
         disk.make_room();
         for kind in ["containers", "pods", "pristine"] {
             assert_eq!(files(&host, kind), Vec::<PathBuf>::new(), "{kind}");
@@ -151,7 +151,7 @@ fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
 fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     let Some((mut host, disk)) = small() else { return };
     // It changes no process, because the removal of a mark would free space.
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     for id in ["ends", "starts", "updated", "goes"] {
         super::bundle(&host, id);
         succeeds(&host.create_from(id, id));
@@ -169,8 +169,8 @@ fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     succeeds(&host.verb(&["kill", "ends", "9"]));
     wait_until("its end is known", || state(&host, "ends") == "stopped");
     wait_until("its start is known", || state(&host, "starts") == "running");
-    wait_until("the update is told", || {
-        told.lock().unwrap().contains(&"PostUpdateContainer updated".to_owned())
+    wait_until("the update is reported", || {
+        received.lock().unwrap().contains(&"PostUpdateContainer updated".to_owned())
     });
     let unwritten = || host.admin(&["status"])["unwritten"].as_array().unwrap().len();
     wait_until("it is said", || unwritten() == 3);
@@ -189,7 +189,8 @@ fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     let updated = records.filter(|path| path.display().to_string().contains("/updated-"));
     let text: String = updated.map(|path| std::fs::read_to_string(path).unwrap()).collect();
     assert!(text.contains("\"shares\":77"), "{text}");
-    let stops = told.lock().unwrap().iter().filter(|line| *line == "StopContainer ends").count();
+    let stops =
+        received.lock().unwrap().iter().filter(|line| *line == "StopContainer ends").count();
     assert_eq!(stops, 1);
     let again = host.plugin("10", "env", sets("HELLO", "there"));
     std::thread::sleep(std::time::Duration::from_millis(300));

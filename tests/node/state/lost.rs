@@ -28,7 +28,7 @@ fn lose(host: &TestHost, folders: &[&str]) {
 #[test]
 fn a_vanished_container_is_removed_with_its_events_once() {
     let host = host();
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");
     run(&host, "c2");
     end(&host, "c1");
@@ -36,8 +36,8 @@ fn a_vanished_container_is_removed_with_its_events_once() {
     wait_until("it is removed", || state(&host, "c1").is_empty());
     wait_until("its pod too", || host.admin(&["pods"]).as_array().unwrap().len() == 1);
     assert_eq!(state(&host, "c2"), "running");
-    let told = told.lock().unwrap().clone();
-    let ends: Vec<&String> = told.iter().filter(|line| line.ends_with(" c1")).skip(5).collect();
+    let received = received.lock().unwrap().clone();
+    let ends: Vec<&String> = received.iter().filter(|line| line.ends_with(" c1")).skip(5).collect();
     let rest = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
     assert_eq!(ends, rest.map(|event| format!("{event} c1")).each_ref());
     // Its ID is free.

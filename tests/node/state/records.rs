@@ -97,7 +97,7 @@ fn a_pod_with_a_lost_record_is_described_from_its_container() {
             false => std::fs::remove_file(record).unwrap(),
         }
         host.start_daemon();
-        let told = host.plugin("10", "env", sets("HELLO", "there"));
+        let received = host.plugin("10", "env", sets("HELLO", "there"));
         let now = host.admin(&["pods"]);
         let seen = |pods: &Value| {
             ["id", "name", "namespace", "state"].map(|member| pods[0][member].clone())
@@ -105,8 +105,8 @@ fn a_pod_with_a_lost_record_is_described_from_its_container() {
         assert_eq!((seen(&now), state(&host, "c1").as_str()), (seen(&before), "running"));
         assert_eq!(host.admin(&["explain", "c1"])["owners"]["Env[HELLO]"], "10-env");
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        wait_until("its end is told", || told.lock().unwrap().len() == 5);
-        assert_eq!(told.lock().unwrap()[3..], ["StopPodSandbox c1", "RemovePodSandbox c1"]);
+        wait_until("its end is reported", || received.lock().unwrap().len() == 5);
+        assert_eq!(received.lock().unwrap()[3..], ["StopPodSandbox c1", "RemovePodSandbox c1"]);
     }
 }
 
@@ -137,15 +137,15 @@ fn a_newer_versions_record_is_used_and_kept_by_an_older_one() {
     }
     host.start_daemon();
     assert_eq!(state(&host, "c1"), "running");
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_until("its end is known", || state(&host, "c1") == "stopped");
     for kind in ["containers", "pods"] {
         let text = std::fs::read_to_string(&files(&host, kind)[0]).unwrap();
         assert!(text.contains("\"mood\":\"fine\""), "{kind}: {text}");
     }
-    wait_until("it is told", || told.lock().unwrap().len() == 2);
-    assert_eq!(*told.lock().unwrap(), ["Synchronize c1", "StopContainer c1"]);
+    wait_until("it is reported", || received.lock().unwrap().len() == 2);
+    assert_eq!(*received.lock().unwrap(), ["Synchronize c1", "StopContainer c1"]);
     assert_eq!(host.admin(&["status"])["set_aside"], json!([]));
 }
 
@@ -181,11 +181,11 @@ fn records_of_an_older_version_are_used_after_an_upgrade() {
     host.start_daemon();
     assert_eq!(shown(&host, "c1")["found"], false);
     assert_eq!(state(&host, "c1"), "running");
-    let told = host.plugin("10", "env", Script::default());
+    let received = host.plugin("10", "env", Script::default());
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
-    wait_until("it is told", || told.lock().unwrap().len() == 5);
-    assert_eq!(told.lock().unwrap()[1..3], ["StopContainer c1", "RemoveContainer c1"]);
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
+    wait_until("it is reported", || received.lock().unwrap().len() == 5);
+    assert_eq!(received.lock().unwrap()[1..3], ["StopContainer c1", "RemoveContainer c1"]);
 }
 
 #[test]

@@ -59,8 +59,8 @@ fn containers_of_a_wiped_run_directory_are_recovered() {
     for id in ["runs", "ended", "made"] {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
-    wait_until("nobody knows of them", || host.admin(&["pods"]) == json!([]));
-    wait_until("all is told", || told.lock().unwrap().len() == 16);
+    wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
+    wait_until("all is reported", || told.lock().unwrap().len() == 16);
     let told = told.lock().unwrap().clone();
     let mut known = told[..3].to_vec();
     known.sort();
@@ -230,7 +230,7 @@ fn only_pods_of_a_registered_engine_are_recovered() {
     for id in ["c1", "pod", "theirs"] {
         succeeds(&verb(&["delete", "--force", id]));
     }
-    wait_until("the pod's end is told", || told.lock().unwrap().len() == 5);
+    wait_until("the pod's end is reported", || told.lock().unwrap().len() == 5);
     let ends =
         ["StopContainer app", "RemoveContainer app", "StopPodSandbox web", "RemovePodSandbox web"];
     assert_eq!(told.lock().unwrap()[1..], ends);
@@ -277,7 +277,7 @@ fn a_running_daemon_restores_wiped_files() {
         drop(told);
         let told = host.plugin("10", "env", Script::default());
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        wait_until("its end is told", || {
+        wait_until("its end is reported", || {
             told.lock().unwrap().contains(&"RemoveContainer c1".to_owned())
         });
     }

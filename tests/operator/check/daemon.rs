@@ -236,6 +236,6 @@ fn the_next_daemon_reports_the_panic_of_the_last_one() {
     let is_told = |status: &Value| {
         status["failures"].to_string().contains("the previous daemon ended with: thread")
     };
-    wait_until("it is told", || is_told(&world.host.admin(&["status"])));
+    wait_until("it is reported", || is_told(&world.host.admin(&["status"])));
     assert_eq!(world.host.admin(&["status"])["bypassed"], 1);
 }

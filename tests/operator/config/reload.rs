@@ -197,7 +197,7 @@ fn without_a_daemon_there_is_nothing_to_reload() {
 #[test]
 fn the_rights_of_a_connected_plugin_change_and_it_stays() {
     let host = started("");
-    let told = host.plugin("10", "env", with_env());
+    let received = host.plugin("10", "env", with_env());
     succeeds(&host.create("c1"));
     assert!(host.read("bundle/config.json").contains("HELLO=there"));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -208,7 +208,8 @@ fn the_rights_of_a_connected_plugin_change_and_it_stays() {
     assert_eq!(applies(&host), ["plugin.env.deny"]);
     succeeds(&host.create("c3"));
     assert!(host.read("bundle/config.json").contains("HELLO=there"));
-    let synchronized = told.lock().unwrap().iter().filter(|e| e.starts_with("Synchronize")).count();
+    let synchronized =
+        received.lock().unwrap().iter().filter(|e| e.starts_with("Synchronize")).count();
     assert_eq!(synchronized, 0, "it was never synchronized anew");
     assert!(is_synchronized(&host.admin(&["plugins"]), "10-env"));
 }
@@ -254,7 +255,7 @@ fn a_plugin_can_become_required_and_the_validator_strict() {
 #[test]
 fn the_plugin_socket_moves_and_connected_plugins_stay() {
     let host = started("");
-    let told = host.plugin("10", "a", Script::default());
+    let received = host.plugin("10", "a", Script::default());
     let at = |name: &str, more: &str| {
         let text = host.read("config.toml");
         let old = text.lines().find(|line| line.starts_with("socket_path")).unwrap().to_owned();
@@ -267,7 +268,7 @@ fn the_plugin_socket_moves_and_connected_plugins_stay() {
     let other = test_support::connect(host.path("other.sock"), "20", "b", Script::default());
     wait_until("it is synchronized", || is_synchronized(&host.admin(&["plugins"]), "20-b"));
     succeeds(&host.create("c1"));
-    assert!(heard(&told, "CreateContainer c1") && heard(&other, "CreateContainer c1"));
+    assert!(heard(&received, "CreateContainer c1") && heard(&other, "CreateContainer c1"));
     at("other.sock", "socket_mode = \"0660\"\n");
     assert_eq!(applies(&host), ["nri.socket_mode"]);
     let mode = std::fs::metadata(host.path("other.sock")).unwrap().permissions().mode();

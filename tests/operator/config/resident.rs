@@ -62,7 +62,7 @@ fn restart_keeps_the_daemons_configuration_file() {
     let status = host.admin(&["status"]);
     assert_eq!(status["pid"], said["pid"]);
     assert_eq!(status["configuration"]["file"], host.path("config.toml").display().to_string());
-    assert_eq!(status["containers"], 1, "what is known is known to the next");
+    assert_eq!(status["containers"], 1, "the next daemon knows the containers");
     succeeds(&host.verb(&["start", "c1"]));
 }
 

@@ -34,7 +34,7 @@ fn a_conflict_names_both_plugins_the_field_and_the_container() {
 }
 
 #[test]
-fn silence_fails_the_call_if_configured() {
+fn a_plugin_time_out_fails_the_call_if_configured() {
     let policy = "plugin_request_timeout = \"3s\"\n[plugin.slow]\non_failure = \"refuse\"";
     let mut replay = Replay::with(policy, &[]);
     replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
@@ -45,7 +45,7 @@ fn silence_fails_the_call_if_configured() {
 }
 
 #[test]
-fn silence_is_skipped_by_default() {
+fn a_plugin_that_times_out_is_skipped_by_default() {
     let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));

@@ -66,8 +66,8 @@ fn a_resized_pods_resources_are_sent() {
         "overheadLinuxResources": {"cpu": {"shares": {"value": "77"}}},
         "linux_resources": {"memory": {"limit": {"value": 4096}}}}});
     assert!(replay.ask(&line).get("error").is_none());
-    let told = heard.last("UpdatePodSandbox");
-    assert!(told.contains("77") && told.contains("4096"), "{told}");
+    let received = heard.last("UpdatePodSandbox");
+    assert!(received.contains("77") && received.contains("4096"), "{received}");
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn newcomers_are_synchronized_with_the_last_state() {
     replay.event("registered", "10-a");
     let line = replay.event("synchronized", "10-a");
     assert_eq!(line["updates"][0]["containerId"], "c7", "{line}");
-    let told = heard.last("Synchronize");
-    assert!(told.contains("p7") && told.contains("c7"), "{told}");
+    let received = heard.last("Synchronize");
+    assert!(received.contains("p7") && received.contains("c7"), "{received}");
 }
 
 #[test]
@@ -170,9 +170,9 @@ fn a_validator_receives_all_changes_and_their_owners() {
 fn plugins_receive_the_runtime_named_on_the_command_line() {
     let flags = ["--runtime-name", "engine", "--runtime-version", "v7", "--nri-version", "v0.11.0"];
     let mut replay = Replay::with("", &flags);
-    let told = replay.plugin("10-a", ReplayPlugin::new()).last("Configure");
+    let received = replay.plugin("10-a", ReplayPlugin::new()).last("Configure");
     for word in ["engine", "v7", "v0.11.0"] {
-        assert!(told.contains(word), "{told}");
+        assert!(received.contains(word), "{received}");
     }
 }
 

@@ -57,7 +57,7 @@ fn a_recordings_first_call_waits_for_its_plugins() {
     replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));
     let answer = replay.answer(&json!(1));
     assert_eq!(answer["owners"], json!({"Env[A]": "10-a", "Env[B]": "20-b"}), "{answer}");
-    assert!(first.last("Synchronize").contains("p0"), "it is told the recorded state");
+    assert!(first.last("Synchronize").contains("p0"), "it is reported the recorded state");
     let said = std::fs::read_to_string(replay.path("stderr")).unwrap();
     assert!(!said.contains("not connected"), "{said}");
 }
@@ -138,7 +138,7 @@ fn a_state_of_several_lines_is_one_state_for_a_plugin() {
     let plugin = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.answer(&json!(1));
     assert_eq!(answer["owners"], json!({"Env[A]": "10-a"}), "{answer}");
-    let told = plugin.last("Synchronize");
-    assert!(["p0", "c1", "c2"].iter().all(|id| told.contains(id)), "{told}");
-    assert_eq!(told.matches("c1").count(), 1, "each line counts once: {told}");
+    let received = plugin.last("Synchronize");
+    assert!(["p0", "c1", "c2"].iter().all(|id| received.contains(id)), "{received}");
+    assert_eq!(received.matches("c1").count(), 1, "each line counts once: {received}");
 }

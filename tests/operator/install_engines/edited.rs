@@ -334,7 +334,7 @@ fn additions_of_the_operator_to_our_file_stay() {
 }
 
 #[test]
-fn an_extended_list_loses_only_our_name() {
+fn uninstall_removes_only_its_own_name_from_an_edited_list() {
     let place = Place::new();
     place.install("podman");
     let path = "/etc/containers/containers.conf.d/50-nri-runc.conf";

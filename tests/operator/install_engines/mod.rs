@@ -218,8 +218,8 @@ fn installing_twice_is_installing_once() {
         let place = Place::of(&case);
         place.install(&args);
         let once = tree(place.root());
-        let told = place.install(&args);
-        assert!(told.contains("nothing to change"), "{name}: {told}");
+        let printed = place.install(&args);
+        assert!(printed.contains("nothing to change"), "{name}: {printed}");
         assert_eq!(tree(place.root()), once, "{name}");
     }
 }
@@ -261,8 +261,8 @@ fn uninstall_keeps_an_edit_made_elsewhere_in_the_file() {
             let (was, mode) = (before[&path].1.clone().unwrap(), 0o640);
             place.write(&path, &format!("# above\n{text}\n# below\n"));
             place.mode(&path, mode);
-            let told = place.uninstall(engine(&args));
-            assert!(told.contains("edited since"), "{name}: {told}");
+            let printed = place.uninstall(engine(&args));
+            assert!(printed.contains("edited since"), "{name}: {printed}");
             let mut wanted = before.clone();
             let both = format!("# above\n{was}\n# below\n");
             wanted.insert(path.clone(), (mode, Some(both)));
@@ -307,8 +307,8 @@ fn the_default_may_be_set_later_and_undone_at_once() {
         let place = Place::new();
         let before = tree(place.root());
         place.install(engine);
-        let told = place.install(&format!("{engine} --default"));
-        assert!(told.contains("wrote"), "{engine}: {told}");
+        let printed = place.install(&format!("{engine} --default"));
+        assert!(printed.contains("wrote"), "{engine}: {printed}");
         place.uninstall(engine);
         assert_eq!(tree(place.root()), before, "{engine}");
     }
@@ -341,8 +341,11 @@ fn containers_that_name_our_path_keep_the_registration() {
         let renamed = place.install(&format!("{engine} --name other --dry-run"));
         let warning = "note: 1 container still uses the handler nri-runc, which this replaces";
         assert!(renamed.contains(warning), "{renamed}");
-        let told = place.uninstall(&format!("{engine} --force"));
-        assert!(told.contains("1 container still uses /usr/local/bin/nri-runc: keep it"), "{told}");
+        let printed = place.uninstall(&format!("{engine} --force"));
+        assert!(
+            printed.contains("1 container still uses /usr/local/bin/nri-runc: keep it"),
+            "{printed}"
+        );
         assert!(!place.path(LEDGERS).join(format!("{engine}.json")).exists());
     }
     // IDs by an engine are shortened, and complete in --json.
@@ -439,14 +442,14 @@ fn an_unreadable_record_stops_install_and_uninstall() {
 #[test]
 fn the_output_is_one_document_on_request() {
     let place = Place::new();
-    let told: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
-    assert_eq!((&told["engine"], &told["changed"]), (&"docker".into(), &true.into()));
-    assert_eq!(told["next"], "systemctl reload docker");
-    assert_eq!(told["files"][0]["path"], DOCKER);
+    let printed: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
+    assert_eq!((&printed["engine"], &printed["changed"]), (&"docker".into(), &true.into()));
+    assert_eq!(printed["next"], "systemctl reload docker");
+    assert_eq!(printed["files"][0]["path"], DOCKER);
     let again: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
     assert_eq!((&again["changed"], &again["next"]), (&false.into(), &"".into()));
-    assert_eq!(told["use"], serde_json::json!(["docker run --runtime nri-runc IMAGE"]));
-    assert_eq!(again["use"], told["use"], "how it is used is said again");
+    assert_eq!(printed["use"], serde_json::json!(["docker run --runtime nri-runc IMAGE"]));
+    assert_eq!(again["use"], printed["use"], "how it is used is said again");
 }
 
 #[test]
@@ -510,8 +513,8 @@ fn removing_a_runtime_needs_a_restart_of_docker() {
     let next = |words: &str| {
         let (verb, rest) = words.split_once(' ').unwrap();
         let output = place.run(verb, rest);
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        (told["next"].as_str().unwrap().to_owned(), told["notes"].to_string())
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (printed["next"].as_str().unwrap().to_owned(), printed["notes"].to_string())
     };
     let (reload, restart) = ("systemctl reload docker", "systemctl restart docker");
     let (added, notes) = next("install docker --default --json");

@@ -46,7 +46,7 @@ fn a_decision_lasts_until_the_next_or_uninstall() {
     place.install("containerd --take-over-nri");
     assert!(place.read(MAIN) == taken_over && !place.path(BESIDE).exists());
     let said = place.uninstall("containerd");
-    assert!(said.contains("containerd has its NRI as before once it is restarted"), "{said}");
+    assert!(said.contains("containerd uses its own NRI again after its restart"), "{said}");
     assert_eq!(tree(place.root()), before);
 }
 
@@ -87,13 +87,13 @@ fn both_engines_need_a_restart_if_dockers_containerd_has_nri() {
     place.write("/usr/bin/containerd", program);
     place.mode("/usr/bin/containerd", 0o755);
     let document = |said: &str| -> Value { serde_json::from_str(said).unwrap() };
-    let told = document(&place.install("docker --take-over-nri --json"));
-    assert_eq!(told["next"], "systemctl restart containerd && systemctl reload docker");
-    assert_eq!(told["files"][0]["path"], MAIN);
-    let told = document(&place.uninstall("docker --json"));
-    assert_eq!(told["next"], "systemctl restart containerd && systemctl restart docker");
-    let said = told["notes"].to_string();
-    assert!(said.contains("containerd has its NRI as before"), "{said}");
+    let printed = document(&place.install("docker --take-over-nri --json"));
+    assert_eq!(printed["next"], "systemctl restart containerd && systemctl reload docker");
+    assert_eq!(printed["files"][0]["path"], MAIN);
+    let printed = document(&place.uninstall("docker --json"));
+    assert_eq!(printed["next"], "systemctl restart containerd && systemctl restart docker");
+    let said = printed["notes"].to_string();
+    assert!(said.contains("containerd uses its own NRI again"), "{said}");
     assert!(!place.path(MAIN).exists());
 }
 

@@ -344,11 +344,11 @@ fn each_field_of_a_registration_costs_linear_time() {
     measure(&mut findings, all, 1, |request: &api::RegisterPluginRequest| {
         let api::RegisterPluginRequest { plugin_idx, plugin_name, NRI_version, .. } = request;
         for (index, name) in [(plugin_idx.as_str(), "a"), ("10", plugin_name.as_str())] {
-            let told = match PluginIdentity::checked(index, name, NRI_version) {
+            let received = match PluginIdentity::checked(index, name, NRI_version) {
                 Ok(identity) => identity.to_string() + &identity.nri_version,
                 Err(why) => why,
             };
-            assert!(told.len() < 1000, "{told}");
+            assert!(received.len() < 1000, "{received}");
         }
     });
     measure(&mut findings, all, 1, |verdict: &api::ValidateContainerAdjustmentResponse| {

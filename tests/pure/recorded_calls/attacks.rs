@@ -59,10 +59,10 @@ fn a_forged_identity_yields_to_the_engines() {
     assert_eq!(attacks.collect::<Vec<_>>(), known);
     for (name, engine, role, id, namespace, pod) in ALL {
         let came = play(name);
-        let told = (came.engine.name(), came.role);
-        assert_eq!(told, (engine, role), "{name}: {:?}", came.engine.evidence());
-        let told = (came.pod.id.as_str(), came.pod.namespace.as_str(), came.pod.name.as_str());
-        assert_eq!(told, (id, namespace, pod), "{name}");
+        let received = (came.engine.name(), came.role);
+        assert_eq!(received, (engine, role), "{name}: {:?}", came.engine.evidence());
+        let received = (came.pod.id.as_str(), came.pod.namespace.as_str(), came.pod.name.as_str());
+        assert_eq!(received, (id, namespace, pod), "{name}");
         assert!(!came.is_exempt, "{name}");
         let said = [came.contradictions.as_slice(), &came.missing].concat();
         let is_silent = came.contradictions.is_empty();
@@ -112,11 +112,11 @@ fn labels_that_may_be_the_images_are_ignored_with_a_note() {
 #[test]
 fn podman_pod_labels_apply_unless_a_member_overrides_them() {
     let came = play("podman-labels");
-    let told = |key: &str| came.pod.annotations.get(key).map(String::as_str);
-    assert_eq!(told("cpu.example/class"), Some("gold"));
-    assert_eq!(told("cpu.example/pin"), Some("no"));
+    let received = |key: &str| came.pod.annotations.get(key).map(String::as_str);
+    assert_eq!(received("cpu.example/class"), Some("gold"));
+    assert_eq!(received("cpu.example/pin"), Some("no"));
     let lines = "{\"cpu\": 2,\n \"note\": \"two lines\"}";
-    assert_eq!(told("cpu.example/container.shop-web"), Some(lines));
+    assert_eq!(received("cpu.example/container.shop-web"), Some(lines));
     assert_eq!(came.pod.labels["tier"], "front");
     assert_eq!((came.pod.uid.as_str(), came.pod.name.as_str()), ("0b1c", "shop"));
     assert_eq!(came.contradictions, [""; 0]);

@@ -160,7 +160,7 @@ fn is_blessing() -> bool {
 }
 
 #[test]
-fn each_call_matches_its_expected_folder() {
+fn each_recorded_call_gives_the_expected_files() {
     let mut wrong = Vec::new();
     for name in names() {
         let came = play(&name);
@@ -296,8 +296,8 @@ const LOOKED_UP: [&str; 2] = ["pod/pid", "pod/ips"];
 const LOOKED_UP_ON: [&str; 7] =
     ["docker", "podman", "nerdctl", "containerd", "isulad", "kubernetes", "plain"];
 
-fn fields_in(told: &Value) -> impl Iterator<Item = &'static str> {
-    FIELDS.into_iter().filter(|field| told.pointer(&format!("/{field}")).is_some())
+fn fields_in(received: &Value) -> impl Iterator<Item = &'static str> {
+    FIELDS.into_iter().filter(|field| received.pointer(&format!("/{field}")).is_some())
 }
 
 /// A message of the captures, with members spelt as in the protocol.
@@ -328,8 +328,8 @@ fn table() -> String {
     let mut recorded: BTreeSet<(&str, &str)> = BTreeSet::new();
     for name in honest() {
         let came = play(&name);
-        let told = json!({"pod": value(&came.pod), "container": value(&came.container)});
-        let there: Vec<_> = fields_in(&told).map(|field| (came.engine.name(), field)).collect();
+        let received = json!({"pod": value(&came.pod), "container": value(&came.container)});
+        let there: Vec<_> = fields_in(&received).map(|field| (came.engine.name(), field)).collect();
         if RECORDED.iter().any(|start| name.starts_with(start)) {
             recorded.extend(&there);
         }

@@ -155,23 +155,23 @@ const ROWS: [(&str, u32); 10] = [
 ];
 
 /// Path and expected value of a row.
-fn wanted(told: &Told, row: usize) -> Vec<(String, Option<Value>)> {
+fn wanted(received: &Told, row: usize) -> Vec<(String, Option<Value>)> {
     let entry = |map: &str, (key, value): (&str, &str)| {
         (format!("/{map}/{}", key.replace('/', "~1")), Some(json!(value)))
     };
     let one = |path: &str, text: &str| (path.to_owned(), Some(json!(text)));
     match row {
-        0 => vec![entry("pod/annotations", told.annotation)],
-        1 => vec![one("/container/name", told.name)],
+        0 => vec![entry("pod/annotations", received.annotation)],
+        1 => vec![one("/container/name", received.name)],
         2 => vec![
-            ("/pod/namespace".to_owned(), told.namespace.map(|name| json!(name))),
-            one("/pod/name", told.pod_name),
+            ("/pod/namespace".to_owned(), received.namespace.map(|name| json!(name))),
+            one("/pod/name", received.pod_name),
         ],
-        3 => vec![one("/container/id", told.id)],
-        4 => vec![one("/pod/uid", told.uid)],
-        5 => vec![entry("pod/labels", told.label)],
-        6 => vec![one("/pod/id", told.pod), one("/container/podSandboxId", told.pod)],
-        7 => match told.own_annotation {
+        3 => vec![one("/container/id", received.id)],
+        4 => vec![one("/pod/uid", received.uid)],
+        5 => vec![entry("pod/labels", received.label)],
+        6 => vec![one("/pod/id", received.pod), one("/container/podSandboxId", received.pod)],
+        7 => match received.own_annotation {
             Some(pair) => vec![entry("container/annotations", pair)],
             None => vec![("/container/annotations".to_owned(), None)],
         },
@@ -179,28 +179,28 @@ fn wanted(told: &Told, row: usize) -> Vec<(String, Option<Value>)> {
             one("/container/linux/resources/cpu/shares/value", "512"),
             one("/container/linux/resources/memory/limit/value", "268435456"),
         ],
-        _ => vec![one("/pod/linux/cgroupParent", told.cgroup_parent)],
+        _ => vec![one("/pod/linux/cgroupParent", received.cgroup_parent)],
     }
 }
 
 /// The table, after every value in it was compared.
 pub(super) fn table() -> String {
-    let engines: Vec<&str> = ALL.iter().map(|told| told.engine).collect();
+    let engines: Vec<&str> = ALL.iter().map(|received| received.engine).collect();
     let mut page = format!("| # | read by | what | {} |\n|---|---|---|", engines.join(" | "));
     page += &"---|".repeat(engines.len());
     let cases: Vec<Value> = ALL
         .iter()
-        .map(|told| {
-            let came = play(told.case);
-            assert_eq!(came.engine.name(), told.engine, "{}", told.case);
+        .map(|received| {
+            let came = play(received.case);
+            assert_eq!(came.engine.name(), received.engine, "{}", received.case);
             json!({"pod": value(&came.pod), "container": value(&came.container)})
         })
         .collect();
     for (row, (what, readers)) in ROWS.iter().enumerate() {
-        let cells = ALL.iter().zip(&cases).map(|(told, came)| {
-            let wanted = wanted(told, row);
+        let cells = ALL.iter().zip(&cases).map(|(received, came)| {
+            let wanted = wanted(received, row);
             for (path, value) in &wanted {
-                assert_eq!(came.pointer(path), value.as_ref(), "{} {path}", told.case);
+                assert_eq!(came.pointer(path), value.as_ref(), "{} {path}", received.case);
             }
             match wanted.iter().filter(|(_, value)| value.is_some()).count() {
                 0 => "-",

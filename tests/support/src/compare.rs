@@ -86,17 +86,17 @@ pub fn compare(engine: &str, native: &Told, ours: &Told, meant: &[Meant]) -> Res
         result.native += theirs.len();
         let fields: BTreeSet<&String> = theirs.keys().chain(own.keys()).collect();
         for field in fields {
-            let (told, got) = (theirs.get(field), own.get(field));
-            if told == got {
+            let (received, got) = (theirs.get(field), own.get(field));
+            if received == got {
                 result.equal += 1;
                 continue;
             }
-            let line = format!("{key} {field}: native {told:?}, ours {got:?}");
+            let line = format!("{key} {field}: native {received:?}, ours {got:?}");
             if let Some(at) = meant.iter().position(|row| row.covers(engine, event, field)) {
                 result.used.insert(at);
                 continue;
             }
-            match (told, got) {
+            match (received, got) {
                 (Some(_), None) => result.absent.push(line),
                 (None, Some(_)) => result.more.push(line),
                 _ => result.wrong.push(line),

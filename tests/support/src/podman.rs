@@ -256,11 +256,11 @@ impl PodmanHost {
         name: &str,
         script: impl Into<Script>,
     ) -> Arc<Mutex<Vec<String>>> {
-        let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
+        let received = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         self.wait_until("the plugin is synchronized", || {
             is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))
         });
-        told
+        received
     }
 
     /// Waits for a condition; on failure it shows the daemon's state and log.
@@ -276,8 +276,8 @@ impl PodmanHost {
     }
 
     #[track_caller]
-    pub fn nobody_knows_of_anything(&self) {
-        self.wait_until("nobody knows of anything", || self.admin(&["pods"]) == json!([]));
+    pub fn wait_until_no_pods(&self) {
+        self.wait_until("no pod is known", || self.admin(&["pods"]) == json!([]));
     }
 }
 

@@ -133,13 +133,13 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
 
 /// Events by name, container and count, as the comparison needs them.
 fn told(life: &[(String, Value)]) -> Told {
-    let mut told = Told::new();
+    let mut received = Told::new();
     for (event, request) in life {
         let key = (1..).map(|n| format!("{event} {} {n}", subject(request)));
-        let key = key.into_iter().find(|key| !told.contains_key(key)).unwrap();
-        told.insert(key, request.clone());
+        let key = key.into_iter().find(|key| !received.contains_key(key)).unwrap();
+        received.insert(key, request.clone());
     }
-    told
+    received
 }
 
 /// The events of one container, or of the pod itself, in order.

@@ -37,7 +37,7 @@ pub struct RespondingPlugin {
     script: Box<Script>,
     events: Vec<Event>,
     declares: Option<api::FailurePolicy>,
-    told: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
     /// A permit for each answer that has to wait.
     pub may_answer: Semaphore,
     in_hand: AtomicUsize,
@@ -51,7 +51,7 @@ impl RespondingPlugin {
             script: Box::new(script),
             events: all.filter(|event| *event != Event::ValidateContainerAdjustment).collect(),
             declares: None,
-            told: Mutex::default(),
+            received: Mutex::default(),
             may_answer: Semaphore::new(0),
             in_hand: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
@@ -80,7 +80,7 @@ impl RespondingPlugin {
 
     /// `EVENT NAME`, in order.
     pub fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap().clone()
+        self.received.lock().unwrap().clone()
     }
 
     /// The maximum number of concurrent requests.
@@ -94,7 +94,7 @@ impl RespondingPlugin {
         event: Event,
         name: &str,
     ) -> nri_plugin::Result<api::CreateContainerResponse> {
-        self.told.lock().unwrap().push(format!("{} {name}", event.name()));
+        self.received.lock().unwrap().push(format!("{} {name}", event.name()));
         let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         let act = (self.script)(event, name);
@@ -144,7 +144,7 @@ acts_at_every_event! { RespondingPlugin {
     }
 
     async fn shutdown(&self) {
-        self.told.lock().unwrap().push("Shutdown".to_owned());
+        self.received.lock().unwrap().push("Shutdown".to_owned());
     }
 } }
 

@@ -328,11 +328,11 @@ impl TestHost {
         name: &str,
         script: impl Into<Script>,
     ) -> Arc<Mutex<Vec<String>>> {
-        let told = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
+        let received = scripted_plugin::connect(self.path("nri.sock"), index, name, script);
         wait_until("the plugin is synchronized", || {
             is_synchronized(&self.admin(&["plugins"]), &format!("{index}-{name}"))
         });
-        told
+        received
     }
 }
 

@@ -27,18 +27,18 @@ fn resolve(folder: &Path, target: &str) -> Resolution {
     cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target]);
     let output = cargo.current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = told["packages"].as_array().unwrap().iter();
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap().iter();
     let packages = packages.map(|package| (text(&package["id"]), package.clone())).collect();
     let mut needs = BTreeMap::new();
-    for node in told["resolve"]["nodes"].as_array().unwrap() {
+    for node in metadata["resolve"]["nodes"].as_array().unwrap() {
         let needed = node["deps"].as_array().unwrap().iter().map(|dep| {
             let kinds = dep["dep_kinds"].as_array().unwrap().iter();
             (text(&dep["pkg"]), kinds.map(|kind| kind["kind"].clone()).collect())
         });
         needs.insert(text(&node["id"]), needed.collect());
     }
-    let (checksums, program) = (checksums(folder), text(&told["resolve"]["root"]));
+    let (checksums, program) = (checksums(folder), text(&metadata["resolve"]["root"]));
     Resolution { checksums, packages, needs, program }
 }
 

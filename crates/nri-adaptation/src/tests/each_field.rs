@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// Each field that is no resource, and an adjustment that sets exactly it.
+/// Each field that is not a resource, with an adjustment that sets only this field.
 const OTHERS: [(NriField, &str); 20] = [
     (NriField::Annotations, r#"{"annotations": {"k": "v"}}"#),
     (NriField::Mounts, r#"{"mounts": [{"destination": "/d", "source": "/s", "type": "bind"}]}"#),

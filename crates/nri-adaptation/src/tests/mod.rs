@@ -143,7 +143,7 @@ fn read<M: protobuf::MessageFull>(json: &str) -> M {
     nri_api::json::read(&serde_json::from_str(json).unwrap()).unwrap()
 }
 
-/// Each resource, and resources that set exactly it.
+/// Each resource field, with resources that set only this field.
 const RESOURCES: [(NriField, &str); 20] = [
     (NriField::MemLimit, r#"{"memory": {"limit": {"value": 1}}}"#),
     (NriField::MemReservation, r#"{"memory": {"reservation": {"value": 1}}}"#),

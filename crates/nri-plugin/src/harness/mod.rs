@@ -67,7 +67,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for a plugin's answer, unless the test sets another. A runtime's default is 2 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A pod called `name`, which is its ID as well.
+/// A pod called `name`, which is also its ID.
 #[must_use]
 pub fn pod(name: &str) -> api::PodSandbox {
     api::PodSandbox {
@@ -79,7 +79,7 @@ pub fn pod(name: &str) -> api::PodSandbox {
     }
 }
 
-/// A container called `name`, which is its ID as well, of the pod with the ID `pod`.
+/// A container called `name`, which is also its ID, of the pod with the ID `pod`.
 #[must_use]
 pub fn container(name: &str, pod: &str) -> api::Container {
     api::Container {
@@ -225,7 +225,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The updates and evictions that plugins have sent unprompted; they are applied.
+    /// The unsolicited updates and evictions that plugins have sent; the harness has applied them.
     #[must_use]
     pub fn requests(&self) -> Vec<api::UpdateContainersRequest> {
         self.upcalls.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()

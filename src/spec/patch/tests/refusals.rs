@@ -154,7 +154,7 @@ fn a_namespace_is_joined_by_an_absolute_path() {
 }
 
 #[test]
-fn a_page_size_names_no_other_file() {
+fn a_page_size_cannot_name_another_file() {
     for size in ["", "../x", "2MB/../x", "2MB.rsvd", "MB", "2", "2XB", "1TB", "-2MB", "2 MB"] {
         let field = invalid_field(&hugepage(size));
         assert!(field.starts_with("HugepageLimits["), "{field}");

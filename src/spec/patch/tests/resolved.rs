@@ -64,7 +64,7 @@ fn a_cdi_device_brings_everything_and_each_change_names_it() {
     assert_eq!(after["process"]["user"]["additionalGids"], json!([1, 44]));
     let device = &after["linux"]["devices"][0];
     assert_eq!((&device["path"], &device["uid"]), (&json!("/dev/gpu0"), &json!(7)));
-    assert_eq!(device.get("gid"), None, "root's group is nobody's default");
+    assert_eq!(device.get("gid"), None, "a device has no default group");
     assert_eq!(after["linux"]["resources"]["devices"][0]["access"], "rw");
     assert_eq!(after["linux"]["netDevices"]["eth9"]["name"], "gpu9");
     assert_eq!(after["linux"]["intelRdt"]["closID"], "cdi");

@@ -197,7 +197,7 @@ fn a_foreign_or_damaged_mark_is_ignored() {
     }
     let other = [&bytes[..], &[2, 2, 0, 0, 0], b"c2"].concat();
     write(&other);
-    assert_eq!(given(&host, "c1"), PROCESS, "it tells of another container");
+    assert_eq!(given(&host, "c1"), PROCESS, "the mark is of another container");
     write(&bytes);
     assert_eq!(given(&host, "c1"), CHANGED);
     let mode = |path: &std::path::Path| {

@@ -13,7 +13,7 @@ use test_support::adjustments::{
 use test_support::real_runtime::RealRuntime;
 use test_support::{Script, TestHost, started, succeeds, tools};
 
-/// Prints every value that a plugin can set, one a line.
+/// Prints every value that a plugin can set, one per line.
 const LOOK: &str = "echo hello=$HELLO a=$A gone=$GONE; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 

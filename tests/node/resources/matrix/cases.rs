@@ -486,9 +486,11 @@ fn seccomp(host: &TestHost) -> Vec<FieldCase> {
         })
         .alone(1),
         case("SeccompPolicy listener", policy(asked), |running, _| {
-            let told =
+            let received =
                 || std::fs::read_to_string(running.dir.join("hooks/agent")).unwrap_or_default();
-            test_support::wait_until("the agent was told", || told().contains("of the fields"));
+            test_support::wait_until("the agent was notified", || {
+                received().contains("of the fields")
+            });
             Ok(())
         })
         .alone(4),

@@ -9,7 +9,7 @@ use nri_plugin::Adjustment;
 use serde_json::json;
 use test_support::adjustments::just_so_many_files;
 
-/// Prints every value that a plugin sets here, one a line.
+/// Prints every value that a plugin sets here, one per line.
 const LOOK: &str = "echo hello=$HELLO a=$A path=$PATH; ulimit -Sn; ulimit -Hn; \
                     cat /proc/self/oom_score_adj";
 

@@ -44,7 +44,7 @@ fn a_container_that_the_runtime_has_needs_forced_forgetting() {
     assert!(said.contains("the runtime still has c1, in ") && said.contains("--force"), "{said}");
     let document = host.admin(&["forget", "c", "--force"]);
     assert_eq!(document["containers"][0]["id"], "c1", "{document}");
-    assert!(document["warning"].as_str().unwrap().contains("no plugin receives its events"));
+    assert!(document["warning"].as_str().unwrap().contains("plugins receive no further events"));
     assert_eq!(host.admin(&["pods"]), json!([]));
     let received = received.lock().unwrap().clone();
     let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]

@@ -44,9 +44,10 @@ pub(super) fn the_page_on_migration_holds(cluster: &Cluster) -> String {
         assert_eq!(known_pods("migration").len(), 0, "containerd's own NRI serves the plugins");
         commands += follow(MIGRATION, &["3. "]);
         is_adjusted(&space, "by-nri-runc");
-        assert_eq!(known_pods("migration").len(), 1, "and now nri-runc");
+        let known = known_pods("migration").len();
+        assert_eq!(known, 2, "and now nri-runc, which shows them the pod from before too");
         space.empties();
-        commands += follow(MIGRATION, &["And back"]);
+        commands += follow(MIGRATION, &["Migrate back"]);
         is_adjusted(&space, "again");
         space.empties();
         commands

@@ -91,3 +91,30 @@ fn a_file_that_has_moved_is_found_by_its_path() {
     assert_eq!(of("wrapper/launch.rs, `report.rs`, docs/rules.md, /usr/src/x"), [""; 0]);
     assert_eq!(of("wrapper/report.rs; see docs/rule.md"), ["wrapper/report.rs", "docs/rule.md"]);
 }
+
+/// Pages are followed by their sections, named by the first words of their headings.
+#[test]
+fn every_section_that_a_test_follows_exists() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let (script, kube) = (read("scripts/docs-test.sh"), read("tests/kube/book.rs"));
+    let mut followed: Vec<(String, String)> = Vec::new();
+    let line = regex::Regex::new(r"follow (docs/[\w./-]+\.md)((?: '[^']+')+)").unwrap();
+    for found in line.captures_iter(&script) {
+        let sections = found[2].split('\'').filter(|word| !word.trim().is_empty());
+        followed.extend(sections.map(|section| (found[1].to_owned(), section.to_owned())));
+    }
+    let call = regex::Regex::new(r"follow\((\w+), &\[([^\]]+)\]\)").unwrap();
+    for found in call.captures_iter(&kube) {
+        let page = kube.split_once(&format!("const {}: &str = \"", &found[1])).unwrap().1;
+        let page = page.split_once('"').unwrap().0;
+        let sections = found[2].split('"').filter(|word| !word.trim_matches([' ', ',']).is_empty());
+        followed.extend(sections.map(|section| (page.to_owned(), section.to_owned())));
+    }
+    let exists = |(page, section): &(String, String)| {
+        let mut headings = read(page).lines().map(str::to_owned).collect::<Vec<_>>().into_iter();
+        headings.any(|line| line.trim_start_matches('#').trim_start().starts_with(section.as_str()))
+    };
+    assert!(followed.len() > 10, "{followed:?}");
+    let missing: Vec<_> = followed.iter().filter(|one| !exists(one)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -8,7 +8,7 @@ set -u
 lists=$(mktemp -d)
 trap 'rm -rf "$lists"' EXIT
 
-# Lists files, except those that other programs create at any time.
+# Lists files, except where other programs may create files at any time.
 list_files() {
     # shellcheck disable=SC2086
     find ${LEFT_IN:-/run /var/lib /etc /opt} -xdev -maxdepth 4 \( -path /run/systemd -o -path /run/user -o -path /run/udev -o -path /run/log \

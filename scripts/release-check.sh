@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs the checks that take too long for every change (.github/workflows/release.yml), then lists those that failed.
+# Runs the checks that take too long to run for every change (.github/workflows/release.yml), then lists the failed ones.
 set -u
 cd "$(dirname "$0")/.."
 failed=

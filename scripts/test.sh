@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs every test that this machine can run, then lists those that it cannot. A failure does not stop the other
+# Runs all tests that this machine can run, then lists the skipped ones. A failure does not stop the other
 # tests. The documentation tests come last, so the last lines are cargo's, or one line for each earlier failure.
 set -eu
 cd "$(dirname "$0")/.."

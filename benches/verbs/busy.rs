@@ -99,8 +99,8 @@ pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
     ]
 }
 
-/// Requests an update every millisecond, whatever the earlier results, unless too many answers are
-/// open; counts the answers.
+/// Requests an update every millisecond without waiting for earlier results, unless too many are outstanding;
+/// counts the results.
 async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
     let stub = Mover::default().joins(socket).await;
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -11,7 +11,7 @@ use super::inside::known_pods;
 use super::kubectl::Namespace;
 use super::machine::{PROGRAMS, command, wait_for, write};
 use super::manifests::{SHOWS_CARD, card, container, pod, spec};
-use super::node::Node;
+use super::node::{Node, copy_program, remove_program};
 use super::node_files::{self, differences};
 
 const QUICK_START: &str = "docs/quickstart/kubernetes.md";
@@ -71,11 +71,9 @@ fn installed_meanwhile(cluster: &Cluster, follows: impl FnOnce() -> usize) -> us
     let machine = &cluster.machine;
     write(&format!("{PROGRAMS}/systemctl"), SYSTEMCTL, 0o755);
     let before = node_files::all();
-    let script = test_support::program::project().join("install.sh").display().to_string();
-    let binary = env!("CARGO_BIN_EXE_nri-runc");
-    machine.run("sh", &[&script, "--binary", binary, "--no-units"]);
+    copy_program(machine);
     let commands = follows();
-    machine.run("sh", &[&script, "--uninstall"]);
+    remove_program(machine);
     // docs/howto/remove.md: it has the log and the records until the next reboot.
     machine.run("rm", &["-r", "/run/nri-runc"]);
     let changed = differences(&before, &node_files::all());

@@ -3,9 +3,8 @@
 
 use super::Cluster;
 use super::heard::{Heard, lives_in_order};
-use super::inside::{daemon, known_pods};
+use super::inside::{daemon, known_pods, wait_until_forgotten};
 use super::kubectl::Namespace;
-use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, deployment, pod, spec};
 use super::node::Node;
 
@@ -42,7 +41,7 @@ pub(super) fn three_replicas_have_what_plugins_give(_: &Cluster) -> String {
     assert_eq!((shown, known_pods("deployment").len()), (3, 4));
     assert!(daemon().is_some(), "the first container started no daemon");
     space.empties();
-    wait_for("nothing of it is on record", || known_pods("deployment").is_empty().then_some(()));
+    wait_until_forgotten("deployment");
     assert_eq!(lives_in_order("deployment"), (4, 4));
     let containers = Heard::of("deployment").containers();
     let is_created = |events: &&Vec<String>| events.contains(&"CreateContainer".to_owned());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::machine::command;
+use super::machine::{command, wait_for};
 
 /// The document that an admin verb prints.
 pub(super) fn admin(words: &[&str]) -> Value {
@@ -16,6 +16,12 @@ pub(super) fn admin(words: &[&str]) -> Value {
 /// The PID of the current daemon.
 pub(super) fn daemon() -> Option<i32> {
     admin(&["status"])["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
+}
+
+/// Waits until no pod of the namespace is on record.
+#[track_caller]
+pub(super) fn wait_until_forgotten(namespace: &str) {
+    wait_for("nothing of it is on record", || known_pods(namespace).is_empty().then_some(()));
 }
 
 /// The pods of a namespace that the daemon knows.

@@ -8,7 +8,7 @@ use test_support::responding_plugin::{RespondingPlugin, Response};
 
 use super::Cluster;
 use super::heard::{Heard, whole_lives};
-use super::inside::{admin, known_pods, running};
+use super::inside::{admin, known_pods, running, wait_until_forgotten};
 use super::kubectl::Namespace;
 use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, pod, spec};
@@ -38,7 +38,7 @@ pub(super) fn a_crash_loop_is_adjusted_at_each_turn(_: &Cluster) -> String {
     assert!(kept <= 2, "dead containers pile up: {known:?}");
     space.empties();
     let (pods, containers) = whole_lives("crashes");
-    wait_for("nothing of it is on record", || known_pods("crashes").is_empty().then_some(()));
+    wait_until_forgotten("crashes");
     assert!(pods == 1 && containers > usize::try_from(TURNS).unwrap());
     format!(
         "{containers} containers of one pod, each adjusted and received once, code 3 in the status"

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::Cluster;
 use super::control::KUBECONFIG;
 use super::heard::whole_lives;
-use super::inside::{daemon, known_pods};
+use super::inside::{daemon, wait_until_forgotten};
 use super::kubectl::{Namespace, apply};
 use super::machine::{command, wait_for, wait_up_to};
 use super::manifests::{card, container, pod, spec};
@@ -331,7 +331,7 @@ pub(super) fn a_node_under_load_loses_nothing(cluster: &Cluster) -> String {
     let ours = waves(&space, Some("nri-runc"));
     let (pods, containers) = whole_lives("load");
     assert_eq!((pods, containers), (ours.len() + first, ours.len() + first));
-    wait_for("nothing of it is on record", || known_pods("load").is_empty().then_some(()));
+    wait_until_forgotten("load");
     wait_for("its descriptors are closed", || (descriptors() <= files).then_some(()));
     let grown = of_daemon("smaps_rollup", "Private_Dirty:").saturating_sub(memory);
     assert!(grown < GROWTH, "{grown} KiB more than after the first wave");

@@ -82,8 +82,7 @@ impl Node {
         wait_for("no container needs it", || {
             super::inside::admin(&["pods"]).as_array().is_some_and(Vec::is_empty).then_some(())
         });
-        let script = test_support::program::project().join("install.sh").display().to_string();
-        machine.run("sh", &[&script, "--uninstall"]);
+        remove_program(machine);
         machine.run("containerd-unit", &["restart"]);
     }
 
@@ -185,12 +184,24 @@ fn put_plugins(machine: &Machine) {
     write("/etc/nri/conf.d/99-event-logger.conf", &format!("file = {EVENTS}\n"), 0o644);
 }
 
+/// Copies the program to the node, as an administrator does.
+pub(super) fn copy_program(machine: &Machine) {
+    run_script(machine, &["--binary", env!("CARGO_BIN_EXE_nri-runc"), "--no-units"]);
+}
+
+/// Undoes every registration, and removes the program.
+pub(super) fn remove_program(machine: &Machine) {
+    run_script(machine, &["--uninstall"]);
+}
+
+fn run_script(machine: &Machine, words: &[&str]) {
+    let script = test_support::program::project().join("install.sh").display().to_string();
+    machine.run("sh", &[&[script.as_str()], words].concat());
+}
+
 /// Installs as an administrator does.
 fn install(machine: &Machine) -> String {
-    let project = test_support::program::project();
-    let script = project.join("install.sh").display().to_string();
-    let binary = env!("CARGO_BIN_EXE_nri-runc");
-    machine.run("sh", &[&script, "--binary", binary, "--no-units"]);
+    copy_program(machine);
     write("/etc/nri-runc/config.d/node.toml", CONFIGURATION, 0o644);
     // containerd serves NRI itself by default.
     machine.run("nri-runc", &["nri", "install", "containerd", "--take-over-nri"])

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Cluster;
 use super::heard::{lives_in_order, whole_lives};
-use super::inside::{admin, daemon, known_pods};
+use super::inside::{admin, daemon, wait_until_forgotten};
 use super::kubectl::{Namespace, does};
 use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, deployment, spec};
@@ -54,7 +54,7 @@ fn nobody_was_missed(space: &Namespace) {
         assert_eq!(space.logs(&name, "app"), "card=one\n", "{name} was created without the plugin");
     }
     space.empties();
-    wait_for("nothing of it is on record", || known_pods(space.name()).is_empty().then_some(()));
+    wait_until_forgotten(space.name());
 }
 
 pub(super) fn a_daemon_that_is_killed_is_replaced_by_the_next_container(_: &Cluster) -> String {

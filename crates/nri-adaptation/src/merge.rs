@@ -68,7 +68,7 @@ impl Merged {
         self.owners.plugin_of(&self.container.id, field)
     }
 
-    /// Returns what was requested of other containers.
+    /// Returns the updates and evictions of other containers that plugins requested.
     pub fn into_others(self) -> Updated {
         let Self { owners, updates, evictions, evicted_by, noted, dropped, .. } = self;
         let (answered, unknown) = (None, Vec::new());

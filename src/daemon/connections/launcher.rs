@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits for the
-//! folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones,
-//! with growing pauses until they run steadily. A changed plugin's new process runs beside the old
-//! one, which is ended once the new one has replaced it in the chain (D41). It decides nothing
-//! about containers.
+//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits
+//! for the folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones, with growing
+//! pauses until they run steadily. A changed plugin's new process runs beside the old one, which is ended once the new
+//! one has replaced it in the chain (D41). It decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;

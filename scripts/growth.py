@@ -26,6 +26,12 @@ CURVES = {
     "known": ("A create beside N known containers", "containers", "nri-runc and runc", "runc"),
     "known_memory": ("Private memory of the daemon", "known containers", "nri-runc", ""),
     "known_start": ("Start of the daemon", "containers on record", "nri-runc", ""),
+    "loop_none": ("The daemon for a create without plugins", "callers at once", "nri-runc", ""),
+    "loop_one": ("The daemon for a create, one plugin", "callers at once", "nri-runc", ""),
+    "loop_ten": ("The daemon for a create, ten plugins", "callers at once", "nri-runc", ""),
+    "rate_none": ("Creates a second without plugins", "callers at once", "nri-runc", ""),
+    "rate_one": ("Creates a second, one plugin", "callers at once", "nri-runc", ""),
+    "rate_ten": ("Creates a second, ten plugins", "callers at once", "nri-runc", ""),
 }
 
 STYLE = """<style>

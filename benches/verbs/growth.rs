@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::memory::Memory;
-use super::{Place, beyond, chain, known};
+use super::{Place, beyond, ceiling, chain, known};
 
 /// Pairs of creations at each point.
 const PAIRS: usize = 30;
 
 /// Times of one point, nri-runc's and the comparison's.
-struct Point {
+pub(crate) struct Point {
     x: usize,
     ours: Vec<f64>,
     theirs: Vec<f64>,
 }
 
 /// A curve, and whether its slope is within its limit.
-struct Curve {
-    name: &'static str,
-    unit: &'static str,
-    points: Vec<Point>,
+pub(crate) struct Curve {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) points: Vec<Point>,
     /// The limit in words, the limit, and the measured slope.
-    limit: (&'static str, f64, f64),
+    pub(crate) limit: (&'static str, f64, f64),
 }
 
 fn at(values: &[f64], share: f64) -> f64 {
@@ -45,6 +45,11 @@ fn at(values: &[f64], share: f64) -> f64 {
 }
 
 impl Point {
+    /// One value, without a comparison.
+    pub(crate) fn alone(x: usize, value: f64) -> Self {
+        Self { x, ours: vec![value], theirs: Vec::new() }
+    }
+
     fn ours(&self) -> f64 {
         at(&self.ours, 0.5)
     }
@@ -89,6 +94,10 @@ pub(crate) fn measure(
         all = many(binary, tools);
     }
     curves.extend(all);
+    if wants("loop") {
+        curves.extend(ceiling::curves(binary, tools));
+        ceiling::requests(binary, tools);
+    }
     tell(&curves);
 }
 
@@ -244,10 +253,10 @@ fn many(binary: &Path, tools: &Path) -> Vec<Curve> {
         place.start_daemon();
         place.await_plugins(0);
         let took = begun.elapsed().as_secs_f64() * 1e3;
-        starts.push(Point { x, ours: vec![took], theirs: Vec::new() });
+        starts.push(Point::alone(x, took));
         std::thread::sleep(Duration::from_secs(3)); // They are checked once.
         let private = Memory::of(place.daemon_pid()).private;
-        memory.push(Point { x, ours: vec![private], theirs: Vec::new() });
+        memory.push(Point::alone(x, private));
         let _ended = place.command(&place.runc, &["delete", "--force", "k"]).status();
     }
     let per_ten = (creations[3].ours() / creations[0].ours()).cbrt();

@@ -15,6 +15,7 @@
 mod beyond;
 mod broker;
 mod busy;
+mod ceiling;
 mod chain;
 mod cri;
 mod growth;
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use memory::Memory;
@@ -117,7 +120,15 @@ impl Place {
         self.daemon.as_ref().map_or(0, Child::id)
     }
 
+    /// Processor time of all its threads, in milliseconds.
     fn daemon_spent(&self) -> f64 {
+        let pid = Pid::from_raw(i32::try_from(self.daemon_pid()).unwrap());
+        let spent = clock_gettime(clock_getcpuclockid(pid).unwrap()).unwrap();
+        Duration::from(spent).as_secs_f64() * 1e3
+    }
+
+    /// Processor time of its first thread, which runs the loop, in milliseconds.
+    fn loop_spent(&self) -> f64 {
         let text =
             std::fs::read_to_string(format!("/proc/{}/schedstat", self.daemon_pid())).unwrap();
         text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6

@@ -17,8 +17,14 @@ use futures_util::future::join_all;
 use super::report::{Ratio, median};
 use side::{Programs, Side, WORKERS};
 
-pub(super) const NAMES: [&str; 4] =
-    ["cri_one_plugin", "cri_ten_plugins", "cri_slow_plugin", "cri_slow_reentrant"];
+pub(super) const NAMES: [&str; 6] = [
+    "cri_one_plugin",
+    "cri_ten_plugins",
+    "cri_slow_plugin",
+    "cri_slow_reentrant",
+    "cri_one_floor",
+    "cri_ten_floor",
+];
 
 const BASELINE: &str = "containerd 2.4.2, own NRI";
 
@@ -54,12 +60,15 @@ async fn all(programs: &Programs<'_>, dir: &Path) -> Vec<Ratio> {
     let mut sides = [
         Side::ours(programs, dir.join("ours")).await,
         Side::theirs(programs, dir.join("theirs")).await,
+        Side::bare(programs, dir.join("bare")).await,
     ];
     let mut ratios = Vec::new();
-    let what = "CRI create and start, one plugin";
-    ratios.push(ratio(NAMES[0], what, in_turns(&mut sides, 1).await));
-    let what = "CRI create and start, ten plugins";
-    ratios.push(ratio(NAMES[1], what, in_turns(&mut sides, 10).await));
+    let what = ["CRI create and start, one plugin", "the same without NRI or any plugin"];
+    ratios.extend(both([NAMES[0], NAMES[4]], what, &in_turns(&mut sides, 1).await));
+    let what = ["CRI create and start, ten plugins", "the same without NRI or any plugin"];
+    ratios.extend(both([NAMES[1], NAMES[5]], what, &in_turns(&mut sides, 10).await));
+    let [ours, theirs, _bare] = sides;
+    let mut sides = [ours, theirs];
     let what = "the same by 8 workers, one plugin that takes 50 ms";
     ratios.push(ratio(NAMES[2], what, at_once(&mut sides, "slow").await));
     let what = "the same, `concurrency = 8` for that plugin";
@@ -72,19 +81,28 @@ fn ratio(name: &'static str, what: &'static str, rounds: Vec<(f64, f64)>) -> Rat
     super::time(name, what, BASELINE, rounds)
 }
 
-/// One container after the other, on both sides in turns.
-async fn in_turns(sides: &mut [Side; 2], plugins: usize) -> Vec<(f64, f64)> {
+/// The ratio of nri-runc, and the floor: the time that remains on this machine if nothing is between
+/// containerd and the runtime. No wrapper can have a lower ratio.
+fn both(names: [&'static str; 2], what: [&'static str; 2], rounds: &[[f64; 3]]) -> [Ratio; 2] {
+    let one = |side: usize| {
+        ratio(names[side / 2], what[side / 2], rounds.iter().map(|at| (at[side], at[1])).collect())
+    };
+    [one(0), one(2)]
+}
+
+/// One container after the other, on all sides in turns.
+async fn in_turns(sides: &mut [Side; 3], plugins: usize) -> Vec<[f64; 3]> {
     for side in sides.iter_mut() {
         side.seat(plugins, "policy", Duration::ZERO).await;
     }
     let mut rounds = Vec::new();
     for round in 0..WARM_UP + ROUNDS {
-        let mut pair = [0.0; 2];
-        for turn in 0..2 {
-            let which = (round + turn) % 2;
-            pair[which] = sides[which].container(round % WORKERS).await;
+        let mut times = [0.0; 3];
+        for turn in 0..3 {
+            let which = (round + turn) % 3;
+            times[which] = sides[which].container(round % WORKERS).await;
         }
-        rounds.push((pair[0], pair[1]));
+        rounds.push(times);
     }
     rounds.split_off(WARM_UP)
 }

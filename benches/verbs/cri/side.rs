@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One of the two sides: a containerd with pods for the containers, and plugins on the side's
+//! One of the sides: a containerd with pods for the containers, and plugins on the side's
 //! socket.
 
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ pub(super) const WORKERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Side {
+    has_plugins: bool,
     plugins: Option<(usize, Policies)>,
     containerd: Containerd,
     daemon: Option<Child>,
@@ -40,7 +41,12 @@ pub(super) struct Programs<'a> {
 impl Side {
     /// containerd's own NRI and the bare runtime.
     pub(super) async fn theirs(programs: &Programs<'_>, dir: PathBuf) -> Self {
-        Self::start(programs, dir, programs.runc, None).await
+        Self::start(programs, dir, programs.runc, true, None).await
+    }
+
+    /// The same containerd without NRI, and the bare runtime.
+    pub(super) async fn bare(programs: &Programs<'_>, dir: PathBuf) -> Self {
+        Self::start(programs, dir, programs.runc, false, None).await
     }
 
     /// The same containerd without NRI, and nri-runc.
@@ -55,13 +61,14 @@ impl Side {
         let mut daemon = Command::new(programs.binary);
         daemon.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", &config);
         let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Self::start(programs, dir, programs.binary, Some((daemon, config))).await
+        Self::start(programs, dir, programs.binary, false, Some((daemon, config))).await
     }
 
     async fn start(
         programs: &Programs<'_>,
         dir: PathBuf,
         runtime: &Path,
+        has_nri: bool,
         ours: Option<(Child, PathBuf)>,
     ) -> Self {
         std::fs::create_dir_all(&dir).unwrap();
@@ -74,7 +81,7 @@ impl Side {
             busybox: programs.busybox,
             runtime,
             environment: config.map(|file| ("NRI_RUNC_CONFIG", file.into())).into_iter().collect(),
-            has_nri: daemon.is_none(),
+            has_nri,
             snapshotter: "overlayfs",
             cgroup: &cgroup,
         });
@@ -84,11 +91,15 @@ impl Side {
             let name = format!("pod-{number}");
             pods.push((cri::run_pod(&mut client, cri::pod(&cgroup, &name)).await, name));
         }
-        Self { plugins: None, containerd, daemon, client, dir, pods }
+        let has_plugins = has_nri || daemon.is_some();
+        Self { has_plugins, plugins: None, containerd, daemon, client, dir, pods }
     }
 
     /// Replaces its plugins by these, and waits until all are synchronized.
     pub(super) async fn seat(&mut self, count: usize, name: &str, thinks: Duration) {
+        if !self.has_plugins {
+            return;
+        }
         self.plugins = None;
         let socket = self.dir.join("nri.sock");
         self.plugins = Some((count, Policies::start(&socket, count, name, thinks)));

@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
+use crate::runtime::RuntimeKind;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Time limit for a runtime's `start` to exit after the process that it started has exited.
@@ -136,7 +137,7 @@ async fn conclude(
         Verb::Start => settle_start(daemon, key, record, pending).await,
         Verb::Update => update_outcome::settle(daemon, key, pending).await,
         Verb::Delete => removal::settle(daemon, key).await,
-        Verb::Run | Verb::Restore => settle_run(daemon, key, pending).await,
+        Verb::Run | Verb::Restore => settle_run(daemon, key, record, pending).await,
         Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Ok(()),
         Verb::Nri | Verb::Other | Verb::None => Ok(()),
     }
@@ -166,11 +167,7 @@ async fn settle_create(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let init = match pending.init_pid(daemon, key).await? {
-        None => command::pid_by_state(record).await,
-        known => known,
-    };
-    let Some(pid) = init else {
+    let Some(pid) = created_process(daemon, record, pending).await? else {
         refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
         state::mark_not_created(daemon, key);
         rollback::creation(daemon, key).await;
@@ -188,6 +185,18 @@ async fn settle_create(
         daemon.watch_init_with(&record, Some(pending.take_start_watch(&daemon.host, key)));
     }
     Ok(())
+}
+
+/// The init process that the call made; of a runtime whose files are unknown, the one that its `state` names.
+async fn created_process(
+    daemon: &Rc<Daemon>,
+    record: &Container,
+    pending: &PendingVerb,
+) -> Result<Option<u32>> {
+    match pending.init_pid(daemon, &record.key).await? {
+        None => Ok(command::pid_by_state(record).await),
+        known => Ok(known),
+    }
 }
 
 /// `start` succeeded if no process waits at the fifo, even if init has exited since.
@@ -253,9 +262,16 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
 }
 
 /// Settles a `run`: the foreground runtime exited, or a detached one started its container or failed.
-async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
-    let init = pending.init_pid(daemon, key).await?;
-    let is_there = state_dir::exists(&daemon.host, key)?;
+async fn settle_run(
+    daemon: &Rc<Daemon>,
+    key: &ContainerKey,
+    record: &Container,
+    pending: &PendingVerb,
+) -> Result<()> {
+    let init = created_process(daemon, record, pending).await?;
+    // Of a runtime whose files are unknown, its process shows that the container exists.
+    let is_unknown = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other;
+    let is_there = state_dir::exists(&daemon.host, key)? || is_unknown && init.is_some();
     let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
     if is_started {
         running(daemon, key, pending, init).await?;

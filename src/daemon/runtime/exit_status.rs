@@ -271,6 +271,11 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     }
 }
 
+/// Whether a container has an init process that is not known to have exited.
+pub(crate) fn is_alive(host: &Host, record: &Container) -> bool {
+    record.init_pid.is_some() && !has_exited(host, record)
+}
+
 /// The reason why the container stopped, in CRI engines' words, and a message for operators; both empty if it never had
 /// a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {

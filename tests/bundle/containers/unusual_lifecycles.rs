@@ -2,6 +2,8 @@
 //! Unusual lifecycles: an infrastructure container that dies alone, reused IDs, deletes of
 //! containers that never existed, a delete before the start, a host restart.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 use test_support::{BUNDLE, Script, TestHost, heard, task, wait_until};
 
@@ -219,30 +221,54 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
-/// A runtime whose files nobody knows, called without a PID file: its `state` shows whether it has created the container.
-#[test]
-fn an_unknown_runtimes_state_shows_what_it_has_created() {
+/// A runtime whose files are unknown: its `state` shows whether it has the container. It knows one, which must be
+/// called `yes`.
+fn of_unknown_runtime() -> (TestHost, Arc<Mutex<Vec<String>>>) {
     let mut host = TestHost::new("");
     host.put_program(
         "fake/gvisor",
         "#!/bin/sh\n\
          dir=$(dirname \"$0\")\n\
          case $3 in\n\
-         create) case $6 in no) exit 1 ;; esac\n\
+         create|run) case \"$*\" in *no) exit 1 ;; esac\n\
+         ! [ -e \"$dir/pid\" ] || exit 1\n\
          sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\" ;;\n\
          state) [ \"$4\" = yes ] || exit 1; echo \"{\\\"pid\\\": $(cat \"$dir/pid\")}\" ;;\n\
-         delete) kill -9 \"$(cat \"$dir/pid\")\" ;;\n\
+         delete) kill -9 \"$(cat \"$dir/pid\")\"; rm \"$dir/pid\" ;;\n\
          esac\n",
     );
     host.configure(&host.path("fake/gvisor"), "");
     host.start_daemon();
     let received = host.plugin("10", "witness", Script::default());
+    (host, received)
+}
+
+#[test]
+fn an_unknown_runtimes_state_shows_what_it_has_created() {
+    let (host, received) = of_unknown_runtime();
     let bundle = host.path("bundle").display().to_string();
     succeeds(&host.verb(&["create", "--bundle", &bundle, "yes"]));
     wait_until("its creation is reported", || heard(&received, "PostCreateContainer yes"));
+    // The runtime refuses an ID that exists; the first container stays.
+    assert!(!host.verb(&["create", "--bundle", &bundle, "yes"]).status.success());
+    assert!(!heard(&received, "RemoveContainer yes"));
     succeeds(&host.verb(&["delete", "--force", "yes"]));
     wait_until("its end is reported", || heard(&received, "RemoveContainer yes"));
     assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
     wait_until("the creation is undone", || heard(&received, "RemoveContainer no"));
     assert!(!heard(&received, "PostCreateContainer no"));
+}
+
+#[test]
+fn a_detached_run_of_an_unknown_runtime_is_running() {
+    let (host, received) = of_unknown_runtime();
+    let bundle = host.path("bundle").display().to_string();
+    succeeds(&host.verb(&["run", "--detach", "--bundle", &bundle, "yes"]));
+    wait_until("its start is reported", || heard(&received, "PostStartContainer yes"));
+    assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    succeeds(&host.verb(&["delete", "--force", "yes"]));
+    wait_until("its end is reported", || heard(&received, "RemoveContainer yes"));
+    assert!(!host.verb(&["run", "--detach", "--bundle", &bundle, "no"]).status.success());
+    wait_until("the creation is undone", || heard(&received, "RemoveContainer no"));
+    assert!(!heard(&received, "PostStartContainer no"));
 }

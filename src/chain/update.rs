@@ -84,7 +84,8 @@ pub async fn stop(
     (updated, failures)
 }
 
-/// Accepts a reply, or drops it with a line if it has an effect and the plugin's rights are unknown.
+/// Accepts a reply. One that has an effect is dropped, with the reason, if the plugin's rights are unknown or
+/// a rule hides the container from the plugin.
 pub(super) fn accept<T: Default + PartialEq>(
     member: &ChainedPlugin,
     scope: RuleScope<'_>,

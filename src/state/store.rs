@@ -356,8 +356,7 @@ impl Store {
         self.folders.write_kept(container)
     }
 
-    /// Removes the oldest kept records until their number and bytes are within these limits; never
-    /// the newest.
+    /// Removes the oldest kept records until their number and bytes are within these limits; never the newest.
     fn drop_oldest_kept(&mut self, most: usize, bytes: usize) {
         let mut total: usize = self.kept.iter().map(|(_, size)| size).sum();
         while self.kept.len() > most || total > bytes && self.kept.len() > 1 {
@@ -492,8 +491,7 @@ fn drop_unexplained(container: &mut Container) {
     container.skipped.shrink_to_fit();
 }
 
-/// Writes a container's mark and its record. The mark comes first, so that every record that is
-/// found has its mark.
+/// Writes a container's mark and its record. The mark comes first, so that every record that is found has its mark.
 fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
     folders.write_mark(container)?;
     folders.write_container(container)

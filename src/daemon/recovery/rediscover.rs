@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers whose records are gone, because the run directory was wiped: the daemon finds those
-//! that the runtimes' state directories show. The plugins' changes are lost, and so is the engine's
-//! original of a patched document.
+//! Containers whose records are gone, because the run directory was wiped: the daemon finds those that the runtimes'
+//! state directories show. The plugins' changes are lost, and so is the engine's original of a patched document.
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
 //! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
@@ -55,8 +54,7 @@ pub(super) enum Look {
     NotMeant,
 }
 
-/// The state directories that engines and administrators give to runtimes; `*` matches within one
-/// path component.
+/// The state directories that engines and administrators give to runtimes; `*` matches within one path component.
 const ROOTS: [&str; 6] = [
     "/run/containerd/runc/*",
     "/var/run/docker/runtime-*/*",
@@ -97,8 +95,7 @@ impl RediscoveredContainer {
 const LOST: &str = "recovered from the runtime's state after the run directory was deleted: earlier plugin \
                     changes are unknown";
 
-/// Searches for containers, if this boot has not stamped the run directory yet; runs before any
-/// plugin registers.
+/// Searches for containers, if this boot has not stamped the run directory yet; runs before any plugin registers.
 pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
     if daemon.records.read().is_stamped() {
         return;
@@ -114,9 +111,8 @@ pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds containers without a record, infrastructure containers first, because they have all data
-/// for a pod's record. Also returns whether all states were known. `why` is the note in each
-/// record; `is_first`: log unknown states.
+/// Finds containers without a record, infrastructure containers first, because they have all data for a pod's record.
+/// Also returns whether all states were known. `why` is the note in each record; `is_first`: log unknown states.
 pub(super) async fn find(
     daemon: &Rc<Daemon>,
     why: &str,

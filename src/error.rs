@@ -3,8 +3,8 @@
 //!
 //! An [`Error`] holds the failed action, the cause and the next step. It never contains the phrases
 //! by which engines classify a runtime's output ("no such file or directory", "permission denied",
-//! …): Podman and Docker would turn our failure into "command not found" (see `RESERVED_PHRASES`).
-//! Modules whose callers branch on the outcome define small enums for it.
+//! …): Podman and Docker would report such a failure as "command not found" (see
+//! `RESERVED_PHRASES`). Modules whose callers branch on the outcome define small enums for it.
 
 use std::fmt;
 use std::io;
@@ -30,7 +30,7 @@ pub const RESERVED_PHRASES: [&str; 10] = [
     "process already finished",
 ];
 
-/// A failure in one line: the attempt, the reason, the remedy.
+/// A failure in one line: the attempt, the reason, the next step.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::error_impl_error, reason = "it is the one error of the whole program")]
 pub struct Error {
@@ -40,25 +40,25 @@ pub struct Error {
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,
-    /// The plugin, field and rule, for failure lists and the audit log. Boxed: results stay small.
+    /// The plugin, field and rule, for failure lists and the audit log. Boxed to keep results small.
     origin: Option<Box<Origin>>,
-    /// The operating system's error that caused it; 0 for none.
+    /// The operating system's error that caused the failure; 0 for none.
     os: i32,
-    /// The daemon's state, as a request without a response shows it.
+    /// What the failure of a request shows about the daemon.
     daemon: DaemonSeen,
 }
 
-/// The daemon's state, as a request without a response shows it; callers branch on it.
+/// What the failure of a request shows about the daemon; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
-    /// Nothing: or no request was made.
+    /// Nothing, or no request was made.
     #[default]
     Unknown,
     /// No daemon listens.
     Absent,
-    /// It exited during the request.
+    /// The daemon exited during the request.
     Exited,
-    /// It accepted the request and sent nothing, not even a heartbeat.
+    /// The daemon accepted the request and sent nothing, not even a heartbeat.
     Silent,
 }
 
@@ -77,14 +77,14 @@ impl Error {
         Self { cause: cause.into(), ..Self::default() }
     }
 
-    /// An error about a file that is not the expected JSON: names the position, never the text at
-    /// it, because an attacker may have linked the file to one with secrets.
+    /// Creates an error about a file that is not the expected JSON. It names the position, never
+    /// the text there, because an attacker may have linked the file to one with secrets.
     pub(crate) fn json(error: &serde_json::Error) -> Self {
         let what = if error.is_data() { "an unexpected value" } else { "no valid JSON" };
         Self::new(format!("{what} in line {}, column {}", error.line(), error.column()))
     }
 
-    /// Adds the next step; the innermost hint wins.
+    /// Adds the next step; the hint that was added first stays.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         if self.hint.is_none() {
@@ -105,38 +105,38 @@ impl Error {
         self.daemon
     }
 
-    /// Names the plugin that caused it, for the lists of failures; the line is unchanged.
+    /// Names the plugin that caused the failure, for the lists of failures; the line is unchanged.
     #[must_use]
     pub fn by(mut self, plugin: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().plugin = plugin.into();
         self
     }
 
-    /// Names the field that caused it, for the audit log; the line is unchanged.
+    /// Names the field that caused the failure, for the audit log; the line is unchanged.
     #[must_use]
     pub fn about(mut self, field: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().field = field.into();
         self
     }
 
-    /// Names the operator's rule that caused it, for the audit log; the line is unchanged.
+    /// Names the operator's rule that caused the failure, for the audit log; the line is unchanged.
     #[must_use]
     pub fn against(mut self, rule: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().rule = rule.into();
         self
     }
 
-    /// The operator's rule that caused it; empty for none.
+    /// The operator's rule that caused the failure; empty for none.
     pub fn rule(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.rule)
     }
 
-    /// The field that caused it; empty for none.
+    /// The field that caused the failure; empty for none.
     pub fn field(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.field)
     }
 
-    /// The plugin that caused it; empty for none.
+    /// The plugin that caused the failure; empty for none.
     pub fn plugin(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.plugin)
     }
@@ -157,7 +157,7 @@ impl Error {
         presence::is_absence(self.os)
     }
 
-    /// Whether the user may not do this.
+    /// Whether the call failed because the user may not do this.
     pub fn is_permission_denied(&self) -> bool {
         self.os == nix::libc::EACCES
     }
@@ -172,7 +172,7 @@ impl Error {
         matches!(self.os, nix::libc::EPIPE | nix::libc::ECONNRESET)
     }
 
-    /// Whether a call failed for a reason that may pass: another attempt may have another outcome.
+    /// Whether the call failed for a temporary reason, so that another attempt may succeed.
     pub fn may_pass(&self) -> bool {
         presence::may_pass(self.os)
     }
@@ -221,7 +221,7 @@ impl From<nix::errno::Errno> for Error {
 
 /// Adds context to any result whose error can become an [`Error`].
 pub(crate) trait Context<T> {
-    /// Adds the step that failed and its object; evaluated only on failure.
+    /// Adds the step that failed, and what it was about; evaluated only on failure.
     fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -274,7 +274,7 @@ fn without_reserved_phrases(mut line: String) -> String {
     line
 }
 
-/// Makes a message one line. Texts of other crates in it did not pass [`quoted`].
+/// Makes a message one line, because texts of other crates in it did not pass through [`quoted`].
 fn one_line(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::LINE))
 }

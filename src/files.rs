@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads and replaces files; follows no links and leaves no partial file.
 //!
-//! Everything below a directory that another user owns is opened relative to a directory descriptor, never by path,
-//! never through a symbolic link (CVE-2024-45310 is the reason). Files are never truncated in place: an engine, a hook
-//! or nri-runc may be reading them.
+//! Everything below a directory that another user owns is opened relative to a directory
+//! descriptor, never by path or through a symbolic link (the reason is CVE-2024-45310). Files are
+//! never truncated in place, because an engine, a hook or nri-runc may be reading them.
 //!
-//! All files are read through here. Only regular files no larger than the caller's limit (D54) are read, without
-//! blocking (D53).
+//! All files are read by this module. It reads only regular files up to the caller's limit (D54),
+//! and never blocks (D53).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -81,7 +81,7 @@ pub struct Original {
     pub owner: (u32, u32),
     /// Inode.
     pub inode: u64,
-    /// When its content last changed: Unix time in nanoseconds.
+    /// Time of the last change of the content: Unix time in nanoseconds.
     pub modified: i64,
     /// Whether the name is a symbolic link to the file.
     pub is_link: bool,
@@ -90,7 +90,7 @@ pub struct Original {
 }
 
 impl Original {
-    /// The attributes of a new file of nri-runc.
+    /// Returns the attributes of a new file of nri-runc.
     pub fn new_with_mode(mode: u32) -> Self {
         let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         Self { mode, owner, ..Self::default() }
@@ -105,7 +105,8 @@ pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
     read_with(dir, name, OFlag::O_NOFOLLOW)
 }
 
-/// Reads like [`read_at`] where `name` may be a link for a runtime; it must not be replaced.
+/// Reads like [`read_at`], but `name` may be a link, which a runtime would follow; such a file must
+/// not be replaced.
 ///
 /// # Errors
 /// Fails when it, or its target, is missing, not a regular file, too large or unreadable.
@@ -187,7 +188,7 @@ pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
 /// Removes `name` from `dir`; a missing file is fine.
 ///
 /// # Errors
-/// Fails when it stays.
+/// Fails when the file stays.
 pub(crate) fn try_remove_at(dir: impl AsFd, name: &str) -> Result<()> {
     let removed = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
     removed.doing(|| format!("removing {name}")).if_there().map(drop)
@@ -196,15 +197,16 @@ pub(crate) fn try_remove_at(dir: impl AsFd, name: &str) -> Result<()> {
 /// Returns the current inode of `name` in `dir`, if it exists.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when the directory cannot be searched.
 pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
     let stat = nix::sys::stat::fstatat(dir, name, flags).doing(|| format!("looking at {name}"));
     Ok(stat.if_there()?.map(|stat| stat.st_ino))
 }
 
-/// Identifies a content by its length and 128-bit FNV-1a hash. It is stored on disk, so its form never changes. It
-/// detects accidents, not attacks: a user who can write a document can write the original just as well.
+/// Identifies content by its length and 128-bit FNV-1a hash. The result is stored on disk, so its
+/// form never changes. It detects accidents, not attacks: a user who can write the document can
+/// write the original too.
 pub(crate) fn fingerprint(bytes: &[u8]) -> String {
     format!("{}:{:032x}", bytes.len(), fnv128(bytes))
 }
@@ -232,7 +234,7 @@ pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     .doing(|| format!("replacing {name}"))
 }
 
-/// Replaces `name` in one step on file systems without exchange; meanwhile the former file has a third name.
+/// Replaces `name` on file systems without exchange; meanwhile the former file has a third name.
 fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     let kept = kept_name(new);
     remove_at(&dir, &kept);
@@ -250,13 +252,13 @@ fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The third name. An interrupted exchange with `new` may leave it behind.
+/// Returns the third name, which an interrupted exchange with `new` may leave behind.
 pub(crate) fn kept_name(new: &str) -> String {
     format!("{new}.kept")
 }
 
-/// Writes the file `name` (mode 0600) in `dir`, a directory that other users cannot write to. Readers may see it
-/// incomplete. A former file of that name is removed without being opened.
+/// Writes the file `name` (mode 0600) in `dir`, a directory that other users cannot write to.
+/// Readers may see an incomplete file. A former file of that name is removed without being opened.
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only.
@@ -288,8 +290,8 @@ pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()>
     renamed
 }
 
-/// Opens a file to read it. Any user may have created it (D53): the call never blocks, and fails for any but a regular
-/// file. Files of the kernel count as regular.
+/// Opens a file to read it. Any user may have created the file (D53), so the call never blocks, and
+/// fails unless the file is regular. Files of the kernel count as regular.
 fn opened<P: nix::NixPath + ?Sized>(
     dir: impl AsFd,
     path: &P,
@@ -320,7 +322,7 @@ fn looked_at(fd: OwnedFd) -> io::Result<RegularFile> {
     }
 }
 
-/// Returns the descriptor's file if it is a regular one: any other may block its reader.
+/// Returns the descriptor's file if it is regular; any other may block its reader.
 ///
 /// # Errors
 /// Fails when it is a folder, a FIFO, a socket or a device.
@@ -349,7 +351,7 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
     opened(AT_FDCWD, path, OFlag::O_NOFOLLOW).map(|RegularFile(file, _)| file)
 }
 
-/// Opens a private lock file, and creates it with mode 0600 if necessary.
+/// Opens a private lock file; creates it with mode 0600 if it is missing.
 ///
 /// # Errors
 /// Fails when it cannot be made, is a link or not a regular file.
@@ -412,12 +414,12 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(no_text)
 }
 
-/// Reads with as few system calls as possible. std would query the size again, which the kernel's files do not report,
-/// and start with a small buffer.
+/// Reads with as few system calls as possible. std would ask for the size again, which the kernel's
+/// own files do not report, and would start with a small buffer.
 fn read_whole(RegularFile(file, stat): &RegularFile, limit: usize) -> io::Result<Vec<u8>> {
     let size = usize::try_from(stat.st_size).unwrap_or_default();
-    // One byte more than the size: an unchanged file ends there, and needs no second read.
-    // Most files of the kernel, which report no size, have less than half a kilobyte.
+    // One byte more than the size, so that an unchanged file needs no second read. Files of the
+    // kernel report no size, and most have less than half a kilobyte.
     let first = if size == 0 { 512 } else { size.min(limit) + 1 };
     let mut bytes = Vec::with_capacity(first);
     loop {
@@ -582,7 +584,7 @@ mod tests {
         let (temp, dir) = place();
         write(&temp.path().join("a"), b"old");
         write(&temp.path().join("b"), b"new");
-        // Once with the kernel's exchange, and once as on a file system without it.
+        // Once with the kernel's exchange, and once without it.
         for exchange in [
             |dir: &OwnedFd| exchange_at(dir, "b", "a"),
             |dir: &OwnedFd| rename_in_turn(dir, "b", "a"),

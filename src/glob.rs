@@ -55,7 +55,7 @@ pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Matches one character at `at`; returns the position after the matched pattern.
+/// Matches one character with the pattern at `at`; returns the position after the part that matched.
 fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),
@@ -75,12 +75,12 @@ fn match_set(pattern: &[char], at: usize, c: char) -> Option<usize> {
 struct CharacterSet {
     ranges: Vec<(char, char)>,
     is_negated: bool,
-    /// The position after its `]`.
+    /// The position after the set's `]`.
     end: usize,
 }
 
 impl CharacterSet {
-    /// The set that begins at `at`, after its `[`; `None` if it has no end.
+    /// Parses the set that begins at `at`, after its `[`; `None` if it has no end.
     fn at(pattern: &[char], mut at: usize) -> Option<Self> {
         let is_negated = pattern.get(at) == Some(&'^');
         at += usize::from(is_negated);
@@ -105,7 +105,7 @@ fn literal(pattern: &[char], at: usize) -> Option<(char, usize)> {
     }
 }
 
-/// The mistake in a pattern that cannot match any name.
+/// Returns what is wrong with a pattern that matches no name.
 pub(crate) fn mistake(pattern: &str) -> Option<&'static str> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut at = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! HTTP responses for probes and Prometheus. Each connection serves one request, with limits for the length of its head
-//! and for its time. When too many are open, the oldest is closed, so slow clients cannot exclude others.
+//! HTTP responses for probes and Prometheus. Each connection serves one request; the length of its
+//! head and its time are limited. When too many are open, the oldest is closed, so that slow
+//! clients do not exclude others.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -61,7 +62,7 @@ impl Connections {
         });
         self.make_room();
         self.0.borrow_mut().push_back(task);
-        // Lets a request that has arrived be answered before new connections can displace it.
+        // A request that has arrived is answered before new connections can displace it.
         tokio::task::yield_now().await;
     }
 

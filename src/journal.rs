@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! systemd's journal: the path of its socket, and a field of its native protocol, for the daemon's log and the audit
-//! log. It sends nothing.
+//! systemd's journal: the path of its socket, and one field in its native protocol, for the
+//! daemon's log and the audit log. This module sends nothing.
 
 use crate::limits;
 use crate::text::printable;
@@ -8,8 +8,8 @@ use crate::text::printable;
 /// The journal's socket.
 pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// Appends the line `NAME=VALUE`, unless the value is empty. A value with a line feed would be two
-/// fields, so unprintable characters are escaped.
+/// Appends the line `NAME=VALUE`, unless the value is empty. Unprintable characters are escaped,
+/// because a value with a line feed would be two fields.
 pub(crate) fn push_field(datagram: &mut String, name: &str, value: &str) {
     if !value.is_empty() {
         let value: String = value.chars().take(limits::JOURNAL_FIELD).collect();

@@ -2,7 +2,7 @@
 //! The last output of a daemon that a wrapper started: its standard error, in a file of the run directory. A daemon
 //! prints only a failure to start, or a panic.
 //!
-//! The next start sets the file aside, and the new daemon reports it as a failure.
+//! The next start sets the file aside, and the next daemon reports its content as a failure.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -13,12 +13,13 @@ use crate::error::quoted;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The file in the run directory, and its name after the next daemon has started.
+/// The file in the run directory, and its name after it was set aside.
 const FILE: &str = "daemon.err";
 const SET_ASIDE: &str = "daemon.err.old";
 
-/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside. `None` if it cannot be
-/// created: the daemon will report that. It leaves a link or FIFO of that name alone, and never blocks.
+/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
+/// Returns `None` if it cannot be created, which the daemon then reports. It follows no link, opens
+/// no FIFO, and never blocks.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {
@@ -29,7 +30,7 @@ pub(crate) fn open(run_dir: &Path) -> Option<File> {
         Some(_) | None => {}
     }
     let mut options = OpenOptions::new();
-    // Not O_TRUNC alone: with two writers it would leave holes in the file.
+    // Appends, because with O_TRUNC a second writer would leave a hole in the file.
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     options.create(true).append(true).mode(0o600).custom_flags(flags);
     let file = options.open(path).ok()?;
@@ -43,8 +44,8 @@ pub(crate) fn read(run_dir: &Path) -> Option<String> {
     words_in(&run_dir.join(FILE))
 }
 
-/// Takes the last output of the previous daemon. `is_launched`: this daemon's own standard error is the file, and the
-/// previous output was set aside.
+/// Takes the last output of the previous daemon. `is_launched`: this daemon's standard error goes
+/// to the file, so the previous output was set aside.
 pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
     let before = |name: &str| -> Option<String> {
         let path: PathBuf = run_dir.join(name);

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! nri-runc: an OCI runtime wrapper that consults NRI plugins, then becomes the real runtime.
 //!
-//! The library exists for our own binary, sample plugins, tests and benches; its API is not stable.
+//! The library exists for the nri-runc binary, sample plugins, tests and benches; its API is not stable.
 //! Start reading at `ARCHITECTURE.md`.
 
 mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
-/// The daemon's responses about itself, its plugins and its pods.
+/// The daemon's responses about itself, its plugins and its pods, as types.
 pub(crate) mod answers;
-/// runc's command line, read by a table.
+/// Parses runc's command line by a table.
 pub(crate) mod argv;
-/// The audit log: a line for each change, with its author.
+/// The audit log: one line for each change, and the plugin that made it.
 pub(crate) mod audit;
-/// Resources to cgroup files, as the runtimes would write them.
+/// Converts resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;
 /// Asks several plugins in order and merges their answers.
 pub(crate) mod chain;
 /// The time of day.
 pub(crate) mod clock;
-/// One table of settings: key, default, meaning.
+/// The settings: one table of keys, defaults and meanings.
 pub(crate) mod config;
 /// The resident process: one loop over wrappers, plugins and exits.
 pub(crate) mod daemon;
-/// Bundle and engine facts become NRI messages.
+/// Converts facts of bundles and engines to NRI messages.
 pub(crate) mod describe;
-/// Plugins run without a node: `replay` and `adjust`.
+/// Runs plugins without a node: `replay` and `adjust`.
 pub(crate) mod dry;
 /// Detects the calling engine, and reads its files.
 pub(crate) mod engine;
-/// How failures read: one line an operator can act on.
+/// The error type: one line that an operator can act on.
 pub(crate) mod error;
 /// Reads and replaces files; follows no links and leaves no partial file.
 pub(crate) mod files;
@@ -66,9 +66,9 @@ pub(crate) mod metrics;
 mod musl;
 /// Enums whose variants have names.
 pub(crate) mod named;
-/// One plugin: bytes, handshake, calls with deadlines, starting it.
+/// One plugin: its start, handshake, and requests with deadlines.
 pub mod plugin;
-/// Whether something exists; an unknown answer is an error.
+/// Whether something exists; if that is unknown, it is an error.
 pub(crate) mod presence;
 /// Facts of the kernel about a process.
 mod procfs;
@@ -80,7 +80,7 @@ pub(crate) mod rules;
 pub(crate) mod runtime;
 /// Facts from engines' files and sockets, read with a deadline.
 pub(crate) mod sources;
-/// `config.json`, patched without losing a byte.
+/// Edits `config.json` without losing a byte.
 pub(crate) mod spec;
 /// Known pods and containers, and their form on disk.
 pub(crate) mod state;
@@ -95,7 +95,7 @@ pub mod testing;
 pub(crate) mod text;
 /// The span of a caller's trace to which a request belongs.
 mod trace;
-/// One process per verb: ask, put in place, exec.
+/// One process per command: asks the daemon, puts the document in place, executes the runtime.
 pub(crate) mod wrapper;
 
 pub use admin::run as run_admin;

@@ -11,22 +11,22 @@ pub(crate) use nri_api::text::{cut, split};
 
 use crate::text::counted;
 
-/// Connected plugins: each event waits for all of them. NRI's benchmark has ten. Pre-installed and configured plugins
-/// are never refused for this limit.
+/// Connected plugins; each event waits for all of them. NRI's benchmark has ten. Pre-installed and
+/// configured plugins are never refused by this limit.
 pub(crate) const PLUGINS: usize = 128;
 /// Annotations of one container. Each costs some 10 µs when the container is created and again when it ends. Kubernetes
 /// limits only their total length, to 256 KiB, which allows 80,000.
 pub(crate) const ANNOTATIONS: usize = 10_000;
-/// Identity claims of one container that its engine contradicts, each of which takes a line in the log and in the
-/// record.
+/// Identity claims of one container that its engine contradicts; each takes a line in the log and
+/// in the record.
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text inside a line, in bytes: a refusal, a parser's error.
 pub(crate) const QUOTED: usize = 4 << 10;
 /// The line of a failure, in bytes, including names of fields and containers that a plugin or an engine chose. Several
 /// quoted texts fit.
 pub(crate) const LINE: usize = 32 << 10;
-/// The part of a line in which a message's code is searched, in bytes, and the line's parts between colons where a
-/// message may begin. A usual search takes 0.1 ms, the longest 1 ms.
+/// The part of a line in which a message's code is searched, in bytes, and the number of places
+/// between colons where a message may begin. A usual search takes 0.1 ms, the longest 1 ms.
 pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
 pub(crate) const PARTS_WITH_CODE: usize = 32;
 /// One part of a response to an operator, in bytes, below the frame's limit; a longer response is sent in parts.
@@ -38,8 +38,8 @@ pub(crate) const RECORDED_STATE: usize = 1 << 20;
 pub(crate) const BYPASS_NOTES: usize = 2048;
 /// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands forever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
-/// One note of either kind, in bytes, and all notes of one kind, which are on a tmpfs. A request has some 2 KiB, and an
-/// `update` its resources besides; a note that would be longer is written without them.
+/// One note of either kind, in bytes, and all notes of one kind, which are on a tmpfs. A request has some 2
+/// KiB, and an `update` also has its resources; if a note would be too long, they are left out.
 pub(crate) const NOTE: usize = 1 << 20;
 pub(crate) const NOTES: usize = 16 << 20;
 /// Updates that may wait for a container's creation or start, and their bytes in its record; one has some 100 bytes.
@@ -82,8 +82,8 @@ pub(crate) const REFUSALS: usize = 20;
 pub(crate) const ENDS: usize = 200;
 /// Log lines about the entries of one list; the other entries are counted in one more line.
 pub(crate) const LISTED: usize = 20;
-/// Arguments of a process that `exec` starts, in bytes, as the daemon receives them: all together, and one. A path has
-/// 4096 at most.
+/// Arguments of a process that `exec` starts, in bytes, as the daemon receives them: all of them,
+/// and one. A path has at most 4096 bytes.
 pub(crate) const LATER_ARGS: usize = 16 << 10;
 pub(crate) const LATER_ARG: usize = 4200;
 /// The document of an `exec` that plugins receive, in bytes: below the limits of a frame and of a plugin's request. A
@@ -92,8 +92,8 @@ pub(crate) const LATER_DOCUMENT: usize = 3 << 20;
 /// Latest execs changed by plugins that `explain` shows for a container.
 pub(crate) const EXEC_CHANGES: usize = 20;
 
-/// Files read as a whole, in bytes; larger ones are refused. This one is for settings: the configuration, CDI files,
-/// classes, and a plugin's settings, which must fit into a message.
+/// A file with settings, in bytes: the configuration, CDI files, classes, and a plugin's settings,
+/// which must fit into a message. It is read as a whole; a larger one is refused.
 pub(crate) const SETTINGS_FILE: usize = 4 << 20;
 /// A file of the kernel, in bytes: the mounts and sockets of a large node take megabytes.
 pub(crate) const KERNEL_FILE: usize = 64 << 20;
@@ -111,7 +111,7 @@ pub(crate) const NAMES: usize = 8;
 // Plugins
 /// Connections to the plugin socket that may be registering at the same time (D11).
 pub(crate) const REGISTERING: usize = 64;
-/// Disconnected plugins that are still shown, and the share of refused connections among them: a peer that changes its
+/// Disconnected plugins that are shown, and refused connections among them: a peer that changes its
 /// name each time must not displace plugins that were connected.
 pub(crate) const DEPARTED: usize = 64;
 pub(crate) const DEPARTED_REFUSED: usize = 16;
@@ -124,8 +124,8 @@ pub(crate) const METRIC_NAMES: usize = 128;
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
 /// Entries read from the list of plugins in the run directory, one per line: far more than can be connected.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
-/// Notifications of the extension in flight to one plugin, each a task with its message; more are dropped and counted.
-/// A busy node's execs fill it in some seconds.
+/// Notifications of the extension that one plugin has not answered, each a task with its message;
+/// more are dropped and counted. Execs of a busy node reach this limit in some seconds.
 pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Consecutive failed updates of one container by one plugin before further ones are delayed: an ending container or a
 /// busy engine causes one or two.
@@ -133,9 +133,9 @@ pub(crate) const FREE_FAILURES: u32 = 3;
 /// Containers with repeatedly failing updates of a plugin, some 100 bytes each. Beyond this number further containers
 /// are not recorded, and their updates are not delayed.
 pub(crate) const FAILING_UPDATES: usize = 4096;
-/// Requests of one plugin that may wait, each in memory; the plugin is held back beyond that.
+/// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the plugin.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
-/// Requests with snapshots in flight to plugins, in bytes: each is in memory twice.
+/// Snapshots that are being sent to plugins, in bytes: each is in memory twice.
 pub(crate) const SNAPSHOTS: usize = 64 << 20;
 /// A line that a launched plugin prints, in bytes; a longer one is cut.
 pub(crate) const PLUGIN_LINE: usize = 1000;
@@ -163,9 +163,9 @@ pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// CRI-O pod folders that are awaited concurrently; further pods are announced with their first container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
-/// For the containers of the plain runtime: those that plugins receive, far more than a node has; the state directories
-/// that are watched, one for each namespace of an engine; the folders examined in these; the new folders of one
-/// directory whose state is awaited; and those of them that are examined concurrently.
+/// For the containers of the plain runtime: containers that plugins receive, far more than a node has;
+/// state directories that are watched, one for each namespace of an engine; folders examined in these; new
+/// folders of one directory whose state is awaited; and those of them that are examined concurrently.
 pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 pub(crate) const RUNTIME_ROOTS: usize = 256;
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
@@ -213,33 +213,33 @@ pub(crate) const TRACE_STATE: usize = 512;
 pub(crate) const DRIFTS: usize = 2000;
 /// Containers whose files time out, after 10 s each, until a check of all containers ends.
 pub(crate) const DRIFT_UNANSWERED: usize = 3;
-/// Values that are restored within a minute, and those of one container within an hour: another program may change them
-/// as often.
+/// Values that are restored within a minute, and those of one container within an hour: another
+/// program may change them again each time.
 pub(crate) const DRIFT_WRITES: usize = 60;
 pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 
-/// The latest plugin requests and responses that the daemon keeps for `sysdump`, in bytes, and the longest message of
-/// them; a creation has some 8 KiB.
+/// Recorded requests to plugins and responses that the daemon keeps for `sysdump`, in bytes, and
+/// the longest message among them; a creation has some 8 KiB.
 pub(crate) const FLIGHT: usize = 1 << 20;
 pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 
 /// A line of a script or recording, in bytes: the first line of a node with 10,000 containers has some 50 MB.
 pub(crate) const SCRIPT_LINE: usize = 256 << 20;
 
-/// One of the four large parts of a `sysdump`, in bytes, and the lines or rows of the other parts. An archive has 20 MB
-/// at most before compression.
+/// One of the four large parts of a `sysdump`, in bytes, and the lines or rows of the other parts.
+/// An archive has at most 20 MB before compression.
 pub(crate) const SYSDUMP_PART: usize = 2 << 20;
 pub(crate) const SYSDUMP_LINES: usize = 5000;
 
 // Lines and texts
 /// A line for the journal or syslog, in characters: their datagrams are limited. A longer one is cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;
-/// Lines within a minute from one place in the program, more than a large node's containers cause when they all start
-/// together; and those of them about one plugin.
+/// Lines within a minute from one place in the program (more than all containers of a large node
+/// cause when they start together), and those of them about one plugin.
 pub(crate) const LOG_LINES: usize = 300;
 pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
-/// Kinds of lines counted at the same time. Beyond it plugins share a place's lines: a peer may choose a name each
-/// time.
+/// Kinds of lines that are counted at the same time. Beyond it, plugins share the limit of a place
+/// in the program, because a peer may choose a new name each time.
 pub(crate) const LOG_KINDS: usize = 1000;
 /// Lines within a minute about connections refused for one reason, and about plugins that connect or disconnect: a peer
 /// can cause thousands a second.
@@ -263,8 +263,8 @@ pub(crate) const ID_IN_FILE_NAME: usize = 120;
 pub(crate) const SECTION_NAME: usize = 100;
 /// A word that is compared with the known keys, in characters; every key is shorter.
 pub(crate) const SPELLED_WORD: usize = 200;
-/// Rules, the first ones, with which each later rule is compared, and entries of their lists: comparing every pair
-/// takes a minute for thousands.
+/// Rules (the first ones) with which each later rule is compared, and entries of their lists:
+/// comparing every pair of thousands takes a minute.
 pub(crate) const COMPARED_RULES: usize = 32;
 /// Different changes listed in a comparison of two configurations; the others are counted.
 pub(crate) const COMPARED_ROWS: usize = 1000;
@@ -291,9 +291,9 @@ pub(crate) const HTTP_CONNECTIONS: usize = 16;
 pub(crate) const HTTP_HEAD: usize = 16 << 10;
 /// A frame between a wrapper and the daemon, in bytes: Linux allows 6 MiB of arguments and environment.
 pub(crate) const FRAME: u32 = 8 << 20;
-/// Unreturned calls off the loop, each with a thread; more wait until one returns.
+/// Calls off the loop that have not returned, each with a thread; further calls wait until one returns.
 pub(crate) const OFF_LOOP: usize = 64;
-/// Unreturned calls in one folder: a folder that hangs leaves threads for others.
+/// Calls of one folder that have not returned: a folder that hangs leaves threads for the others.
 pub(crate) const OFF_LOOP_IN_FOLDER: usize = 8;
 
 // Files and answers that are read
@@ -331,8 +331,8 @@ pub(crate) const TASK_EXIT_SOURCES: usize = 16;
 /// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; also the receive window
 /// for them.
 pub(crate) const CONTAINERD_ANSWER: u32 = 16 << 20;
-/// Pages, keys and rows (and each half KiB of a row) that one search in an engine's database visits: a forged page may
-/// have tens of thousands, each as large as the file.
+/// Pages, keys and rows (and each half KiB of a row) that one search in an engine's database may
+/// visit: a forged page may have tens of thousands of entries, each as large as the file.
 pub(crate) const DATABASE_STEPS: usize = 500_000;
 /// The depth of a tree of database pages; real ones are lower.
 pub(crate) const DATABASE_DEPTH: usize = 20;
@@ -348,8 +348,8 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
     }
 }
 
-/// Returns the first [`LISTED`] lines, and one that counts the others: `noun` in the singular, then `what`, which fits
-/// any number.
+/// Returns the first [`LISTED`] lines, and one more that counts the others: `noun` in the singular,
+/// then `what`, which must fit any number.
 pub(crate) fn listed(
     mut lines: impl Iterator<Item = String>,
     noun: &str,

@@ -19,13 +19,14 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// Oldest supported protocol: the daemon's version minus this. Wrappers of an engine that was not restarted, or of
-/// another copy of nri-runc, speak older ones.
+/// Oldest understood protocol, as the distance from the daemon's own version. Older ones come from
+/// the wrappers of an engine that was not restarted, or of another copy of nri-runc.
 const UNDERSTOOD: u32 = 2;
 
-/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's request may mean
-/// more than the daemon knows, so it is refused: the wrapper then makes the daemon execute the newer program, and asks
-/// again. Admin verbs, and the response to a refused version, have the same form in every version.
+/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
+/// request may contain more than the daemon knows, so the daemon refuses it: the wrapper then makes
+/// the daemon execute the newer program, and repeats the request. Admin verbs, and the response to
+/// a refused version, have the same form in every version.
 pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
     theirs <= own && own - theirs <= UNDERSTOOD
 }
@@ -33,20 +34,22 @@ pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
 /// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
 pub(crate) const BYPASSED_DIR: &str = "bypassed";
 
-/// File of that folder with the number of notes that wrappers removed or did not write because of the limits.
+/// File of that folder with the number of notes that wrappers removed or did not write because of
+/// the limits.
 pub(crate) const DROPPED_NOTES: &str = "dropped";
 
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`. With the first, only the audit log needs each `exec`; with the others a wrapper
-/// asks the daemon: exec rules exist, plugins handle execs, or missing plugins refuse execs.
+/// Contents of `Config::execs_file`. The first: only the audit log needs each `exec`. With the
+/// others a wrapper asks the daemon, because exec rules exist, plugins handle execs, or missing
+/// plugins refuse execs.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
-/// The engine's variables that the wrapper passes on; nothing else of the environment leaves it.
+/// The engine's variables that the wrapper passes on; it passes on no other variable.
 pub(crate) const ENGINE_VARIABLES: [&str; 9] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
@@ -104,21 +107,23 @@ pub struct LaterProcess {
     pub username: Option<String>,
     /// Whether the engine gives it a terminal.
     pub terminal: Option<bool>,
-    /// The names of the processes that requested it: the wrapper's parent first, the engine's shim last.
+    /// The names of the processes that requested the exec: the wrapper's parent first, the engine's
+    /// shim last.
     pub caller: Vec<String>,
     /// The login user of the wrapper's session.
     pub login_uid: Option<u32>,
     /// The wrapper waits for a verdict.
     pub waits: bool,
-    /// Its document for plugins, as the runtime would read it. If absent, plugins receive the complete argv.
+    /// The process's document for plugins, as the runtime would read it. Without it, plugins
+    /// receive the complete argv.
     #[serde(skip)]
     pub document: Option<Vec<u8>>,
 }
 
-/// The call of an OCI hook.
+/// A call by an OCI hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
-    /// Its stage.
+    /// The stage of the hook.
     pub stage: Stage,
     /// The container's init process, 0 when it does not run.
     pub init: u32,
@@ -151,7 +156,7 @@ impl Stage {
 pub enum Attached {
     /// The directory of the document, opened as a reference.
     Bundle = 1,
-    /// The wrapper's own pidfd; it stays valid across exec.
+    /// The pidfd of the wrapper, which stays valid across exec.
     Process = 2,
     /// The resources of an `update`: standard input, or the file.
     Resources = 3,
@@ -160,7 +165,7 @@ pub enum Attached {
 /// The daemon's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DaemonResponse {
-    /// Still working.
+    /// The daemon is still working on the request.
     Heartbeat,
     /// The command may continue.
     Proceed(Proceed),
@@ -168,16 +173,16 @@ pub enum DaemonResponse {
     Refuse(String),
     /// The daemon speaks another protocol version.
     Incompatible {
-        /// Its version of the protocol.
+        /// The daemon's protocol version.
         protocol: u32,
-        /// Its program version.
+        /// The daemon's program version.
         version: String,
     },
-    /// The response to an admin verb, as JSON; after parts, the rest of it.
+    /// The response to an admin verb, as JSON; after parts of it, the rest.
     Admin(String),
     /// The next part of such a response.
     AdminPart(String),
-    /// The daemon is about to exit and has not acted on the request: ask the next one.
+    /// The daemon is about to exit and has not acted on the request; the wrapper must ask the next daemon.
     Ending,
     /// The daemon could not read the request, for this reason, and has not acted on it.
     Unable(String),
@@ -206,9 +211,11 @@ pub enum Notice {
 const KIND_QUESTION: u8 = 1;
 const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
-/// The kind of a hook's request: a daemon that does not know hooks must not treat it as a wrapper's.
+/// The kind of a hook's request; a separate kind, so that a daemon that does not know hooks does
+/// not treat it as a wrapper's.
 const KIND_HOOK: u8 = 4;
-/// The kind of an `exec` request: a daemon that does not know it must not settle it as a verb.
+/// The kind of an `exec` request; a separate kind, so that a daemon that does not know it does not
+/// treat it as a verb.
 const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;
@@ -347,7 +354,7 @@ impl WrapperRequest {
                 TAG_INIT => init = number(value),
                 TAG_LATER => question.later = serde_json::from_slice(value).ok(),
                 TAG_LATER_DOCUMENT => document = Some(value.to_vec()),
-                _ => {} // A newer wrapper sends a field that this version does not know.
+                _ => {} // A field of a newer wrapper, which this version does not know.
             }
         }
         if kind == KIND_HOOK {

@@ -2,10 +2,10 @@
 //! A container's mark: the few facts about it that `exec` and `kill` need without asking the daemon
 //! (decisions D36 and D37).
 //!
-//! The daemon writes one file for each container that needs one, below its records, with the
-//! verdict on the container's creation; the file is removed with the container. A wrapper finds it
-//! by a hash of runtime root and ID, so that a container without a mark costs one failing `openat`.
-//! Its content never comes from the bundle, so the container's author cannot forge one.
+//! Together with the verdict on a container's creation, the daemon writes one file for each
+//! container that needs one, below its records; the file is removed with the container. A wrapper
+//! finds it by a hash of runtime root and ID, so a container without a mark costs one failing
+//! `openat`. Its content never comes from the bundle, so the container's author cannot forge it.
 //!
 //! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
 //! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
@@ -39,12 +39,12 @@ const TAG_ENGINE: u8 = 5;
 const TAG_PLUGIN: u8 = 6;
 const TAG_SUBJECT: u8 = 7;
 
-/// Facts about a container whose `exec`s involve the daemon; with them a wrapper decides alone
-/// while the daemon is away.
+/// Facts about a container whose `exec`s involve the daemon; while no daemon runs, a wrapper
+/// decides by them alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSubject {
-    /// The directory of its document.
+    /// The directory of the container's document.
     pub bundle: String,
     /// The pod's namespace.
     pub namespace: String,
@@ -65,7 +65,7 @@ pub struct ExecSubject {
 /// A value of the process that plugins changed at the container's creation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessValue {
-    /// Its place in config.json, as `explain` shows it: `process.env[PATH]`.
+    /// The field's path in config.json, as `explain` shows it: `process.env[PATH]`.
     pub field: String,
     /// The engine's value; null if it set none. For groups, the engine's user.
     pub engine: Value,
@@ -77,7 +77,7 @@ pub struct ProcessValue {
 pub(crate) const PROCESS_MEMBERS: [&str; 3] = ["oomScoreAdj", "scheduler", "ioPriority"];
 
 impl ProcessValue {
-    /// Returns the variable's name if the value is a variable.
+    /// Returns the variable's name if the value is an environment variable.
     pub(crate) fn variable(&self) -> Option<&str> {
         self.field.strip_prefix("process.env[")?.strip_suffix(']')
     }
@@ -87,7 +87,7 @@ impl ProcessValue {
         self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
     }
 
-    /// Returns the engine's user and the added groups if the value is groups.
+    /// Returns the engine's user and the added groups if the value is the list of groups.
     pub(crate) fn groups(&self) -> Option<(&Value, &Value)> {
         (self.field == GROUPS).then_some((&self.engine, &self.plugin))
     }
@@ -102,8 +102,8 @@ impl ProcessValue {
 /// The groups of the process, as a field of config.json.
 const GROUPS: &str = "process.user.additionalGids";
 
-/// The groups that plugins' changes (field, value after) added to the engine's user. `exec` needs
-/// that user too: for any other user the caller chooses the groups.
+/// The groups that plugins' changes (field, value after) added for the engine's user. `exec` needs
+/// that user too: for any other user, the caller of `exec` chooses the groups.
 pub(crate) fn added_groups<'a>(
     user: Value,
     changes: impl Iterator<Item = (&'a str, &'a Value)>,
@@ -115,8 +115,8 @@ pub(crate) fn added_groups<'a>(
     (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
-/// The values that `exec` applies: field, value before, value after. If several changes set one
-/// field, the first value before and the last value after count.
+/// The values that `exec` applies, from changes (field, value before, value after). If several
+/// changes set one field, the first value before and the last value after count.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {
@@ -154,7 +154,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The file's content; `None` if it would exceed the limit for reading.
+    /// Encodes the file's content; `None` if it would exceed the limit for reading.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = FORMAT.to_vec();
         put(&mut bytes, TAG_ROOT, self.root.as_bytes());
@@ -173,7 +173,7 @@ impl Mark {
         (bytes.len() <= limits::MARK).then_some(bytes)
     }
 
-    /// Reads a file's content; `None` if it is of another version, or damaged.
+    /// Decodes a file's content; `None` if it is of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut mark = Self::default();
         for field in fields(bytes.strip_prefix(FORMAT)?) {
@@ -222,14 +222,14 @@ pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
 /// The container's mark, if it has one.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when the file cannot be read.
 pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Result<Option<Mark>> {
     let path = place(run_dir, root, id);
     let bytes = match files::read_own(&path, limits::MARK) {
         Err(error) if error.kind() == ErrorKind::FileTooLarge => None,
         read => read.if_there().doing(|| format!("reading {}", path.display()))?,
     };
-    // A hash may be another container's too.
+    // Two containers may have the same hash.
     Ok(bytes
         .and_then(|bytes| Mark::decode(&bytes))
         .filter(|mark| mark.root == root && mark.id == id))

@@ -2,8 +2,8 @@
 //! The codes of messages: each message of `docs/errors.md` has one, printed at the end of its line, as `… [NR042]`. The
 //! table is `messages.txt`.
 //!
-//! The code is looked up by the finished text when a line is printed. Other errors, the daemon's response and the log
-//! pass errors on without handling codes.
+//! The code is looked up by the text of a finished line when the line is printed, so that errors,
+//! the daemon's response and the log need not pass codes on.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -67,8 +67,9 @@ pub(crate) fn with_code(line: &str) -> String {
     }
 }
 
-/// Returns the code of the message in a line that has none yet. Of several messages, the one with the longest fixed
-/// text wins, because it is the most specific; one that wraps others counts only if no other is found.
+/// Returns the code of the message in a line that has no code yet. Of several messages, the one
+/// with the longest fixed text wins, because it is the most specific; one that wraps others counts
+/// only if no other is found.
 pub fn code_of(line: &str) -> Option<&'static str> {
     if line.len() > limits::LINE_WITH_CODE || line.contains(" [NR") {
         return None;
@@ -79,7 +80,8 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     let known = table().filter(|message| !message.is_retired);
     let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
     let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();
-    // The end of such a message is text of a plugin or another program, which may look like one of ours.
+    // The end of such a message is a text of a plugin or another program, which may look like one
+    // of nri-runc's messages.
     let is_quoted = |inner: &Found| {
         let mut open = found.iter().filter(|outer| outer.message.text.ends_with('…'));
         open.any(|outer| !outer.message.wraps && inner.at.start >= outer.at.end)
@@ -88,12 +90,13 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     own.max_by_key(|found| (!found.message.wraps, found.own)).map(|found| found.message.code)
 }
 
-/// Whether another message describes this part of the line more specifically.
+/// Whether a more specific message covers this part of the line.
 fn is_refined(one: &Found, all: &[Found]) -> bool {
     all.iter().any(|other| other.at.end == one.at.end && other.own > one.own)
 }
 
-/// Finds a message in the line: at one of its starts, or anywhere if the message begins with `…`.
+/// Finds a message in the line: at one of the positions `starts`, or anywhere if the message begins
+/// with `…`.
 fn find(message: Message, line: &str, starts: &[usize]) -> Option<Found> {
     let mut parts = message.text.split('…');
     let first = parts.next()?;
@@ -107,7 +110,7 @@ fn find(message: Message, line: &str, starts: &[usize]) -> Option<Found> {
     })
 }
 
-/// Finds the other parts of a message, each after the one before; `at` is the first, if that has text.
+/// Finds the other parts of a message, each after the previous one; `at` is the first part, if it has text.
 fn find_rest<'t>(
     message: Message,
     line: &str,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether something exists: a file, a folder, a process. "It does not exist" and "it cannot be
-//! known now" (no descriptor left, no memory, a bad disk) are different answers, and only the first
-//! may end anything. `Ok(None)` and `Ok(false)` mean that the kernel reports absence; an error
-//! means unknown, and the caller retries or chooses the outcome that loses no container.
+//! Whether something exists: a file, a folder, a process. "It does not exist" and "that cannot be
+//! determined now" (no descriptor left, no memory, a bad disk) are different results, and only the
+//! first may end anything. `Ok(None)` and `Ok(false)` mean that the kernel reports absence; an
+//! error means unknown, and the caller retries or chooses the outcome that loses no container.
 
 use std::io;
 use std::path::Path;
@@ -25,21 +25,22 @@ pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }
 
-/// Whether a retry may have another outcome: the object is neither absent nor of the wrong kind.
+/// Whether a retry may have another outcome, because the error does not mean that the object is
+/// absent or of the wrong kind.
 pub(crate) fn may_pass(os: i32) -> bool {
     os != 0 && !is_absence(os) && !matches!(os, EINVAL | EISDIR | ELOOP)
 }
 
 /// The result of a call about an object that may be absent.
 pub(crate) trait IfThere<T, E> {
-    /// Returns `None` if it does not exist.
+    /// Returns `None` if the object does not exist.
     ///
     /// # Errors
-    /// Fails when its existence is unknown.
+    /// Fails when its existence cannot be determined.
     fn if_there(self) -> Result<Option<T>, E>;
 
-    /// Treats unknown as absent, for values that are only shown or looked up again later. Never use
-    /// it to end or permit something.
+    /// Treats an unknown object as absent, for values that are only shown or read again later.
+    /// Never use this to end or permit something.
     fn or_absent(self) -> Option<T>;
 }
 
@@ -74,13 +75,13 @@ impl<T> IfThere<T, Error> for Result<T, Error> {
 /// Whether anything exists at this path.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the path cannot be examined.
 pub(crate) fn exists(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some())
 }
 
-/// Whether the kernel reports that nothing, not even a link, has this path: a path that cannot be
-/// looked up may exist.
+/// Whether the kernel reports that nothing, not even a link, is at this path; false if the path
+/// cannot be examined.
 pub(crate) fn is_absent(path: &Path) -> bool {
     matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
 }
@@ -88,7 +89,7 @@ pub(crate) fn is_absent(path: &Path) -> bool {
 /// Whether there is a folder at this path.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the path cannot be examined.
 pub(crate) fn is_dir(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some_and(|meta| meta.is_dir()))
 }
@@ -125,7 +126,7 @@ impl Backoff {
     }
 }
 
-/// Attempts of a process that may block: a third of a second in all.
+/// Number of attempts by a process that may block: a third of a second in all.
 const ATTEMPTS: usize = 5;
 
 /// An error that may come from the operating system.
@@ -146,7 +147,7 @@ impl MayPass for Error {
     }
 }
 
-/// Retries for a moment if a retry may have another outcome; it blocks the calling thread.
+/// Retries for a moment as long as a retry may have another outcome; blocks the calling thread.
 ///
 /// # Errors
 /// Fails with the error of the last attempt.

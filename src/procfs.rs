@@ -2,11 +2,11 @@
 //! The kernel's facts about a process (proc(5)): its command line, parent, start time and environment, and a descriptor
 //! of it. All readers of these files are here.
 //!
-//! A process may end at any time and another one may get its PID, and a container's process may give itself any name:
-//! the caller decides which facts to trust. It never sends a signal.
+//! A process may end at any time, another process may get its PID, and a container's process may
+//! give itself any name, so the caller decides which facts to trust. This module sends no signal.
 //!
-//! Only the kernel's report shows that a process is gone: without free descriptors every function here returns an
-//! error.
+//! Only the kernel's report counts as proof that a process is gone: if no descriptor is free, every
+//! function here returns an error.
 
 use std::ffi::OsString;
 use std::io;
@@ -42,7 +42,7 @@ pub(crate) fn command_line(host: &Host, pid: u32) -> io::Result<Vec<Vec<u8>>> {
 /// Whether a process executes a program: one that has ended does not, nor does a kernel thread.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
     let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).if_there();
     Ok(link?.is_some())
@@ -51,7 +51,7 @@ pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
 /// The parent of a process; `None` if the process has ended.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
@@ -59,7 +59,7 @@ pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
 /// The process's name, as the kernel truncates it, and its parent; `None` if the process has ended.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(String, u32)>> {
     let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
     let stat = String::from_utf8_lossy(&stat);
@@ -125,13 +125,14 @@ pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Op
 /// When a process started, in clock ticks since the host was booted; `None` if it has ended.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
 }
 
-/// Whether a process is of this user and in this PID namespace. Otherwise its command line and environment are not
-/// read: they are in the process's memory, and a container's process can make their reader wait.
+/// Whether a process is of this process's user and PID namespace. If not, its command line and
+/// environment are not read, because they are in the process's memory, and a container's process
+/// can make the reader wait.
 pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
     let namespace =
         |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
@@ -181,7 +182,7 @@ impl Dispositions {
         self.handled & bit(signal) != 0
     }
 
-    /// Whether it ignores that signal.
+    /// Whether the process ignores the signal of this number.
     pub(crate) fn ignores(self, signal: u8) -> bool {
         self.ignored & bit(signal) != 0
     }
@@ -194,7 +195,7 @@ fn bit(signal: u8) -> u64 {
 /// Returns how a process handles signals; `None` if it has ended.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn dispositions(host: &Host, pid: u32) -> io::Result<Option<Dispositions>> {
     Ok(read(host, pid, "status")?.and_then(|status| dispositions_in(&status)))
 }
@@ -211,31 +212,31 @@ fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
 /// Opens a process; `None` if it has ended and was reaped.
 ///
 /// # Errors
-/// Fails when that is unknown because no descriptor is left.
+/// Fails when no descriptor is left.
 pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Before Linux 6.15 the kernel returns this for a reaped session leader; flags and number are valid, so it has
-        // no other cause.
+        // Before Linux 6.15 the kernel returns this for a session leader that was reaped; flags and
+        // PID are valid, so there is no other cause.
         Err(Errno::INVAL) => Ok(None),
         opened => opened.map_err(io::Error::from).if_there(),
     }
 }
 
-/// Opens the process that started at `start`, if it still runs or is a zombie; without a start time, any process of
-/// that number.
+/// Opens the process with this PID that started at `start`, if it still runs or is a zombie;
+/// without a start time, any process with this PID.
 ///
 /// # Errors
-/// Fails when it cannot be known whether that process is there.
+/// Fails when the process cannot be examined.
 pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result<Option<OwnedFd>> {
     let Some(process) = open(pid)? else { return Ok(None) };
-    // Compared after opening, because from here on the descriptor cannot mean another process.
+    // Compared after opening, because the descriptor keeps the PID from being reused.
     let is_same = start.is_none() || start_time(host, pid)? == start;
     Ok(is_same.then_some(process))
 }
 
-/// A field of `stat` by its number in proc_pid_stat(5), from the third on. It has 52 numbers and a name of at most
-/// 64 bytes, and is read several times for each command.
+/// A field of `stat` by its number in proc_pid_stat(5), from the third on. The buffer fits the whole file
+/// (52 numbers and a name of at most 64 bytes), because it is read several times for each command.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));

@@ -2,8 +2,8 @@
 //! Events for other programs (`nri-runc nri events`): a bounded ring of JSON lines. Each has a cursor from which a
 //! reader can continue, even after the daemon's re-execution.
 //!
-//! The ring is the queue of every reader: a slow reader costs no memory, delays no request, and receives a line of kind
-//! `lost` in place of the lines that it missed. This module does not read records.
+//! The ring is the queue of every reader: a slow reader costs no memory, delays no request, and receives a
+//! line of kind `lost` in place of the events that it missed. This module does not read records.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use crate::named::named;
 use crate::text::rfc3339_nanos;
 
 named! {
-    /// The subject of an event, in the order of `docs/events.md`; other programs depend on the names.
+    /// The kinds of events, in the order of `docs/events.md`; other programs depend on the names.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum EventKind {
         PodRunning => "pod_running",
@@ -46,7 +46,7 @@ named! {
     }
 }
 
-/// One event. Empty members have no meaning for its kind.
+/// One event; members that do not apply to its kind are empty.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeEvent {
     /// Unix time in nanoseconds.
@@ -60,7 +60,7 @@ pub(crate) struct NodeEvent {
     /// NRI's name of the field, or its path in config.json.
     pub(crate) field: String,
     pub(crate) reason: String,
-    /// Of `exited` and `removed`, if known.
+    /// The exit code in `exited` and `removed`, if known.
     pub(crate) exit_code: Option<i32>,
     pub(crate) subject: AuditSubject,
     /// The pod's UID, if its engine has one.
@@ -93,8 +93,8 @@ impl NodeEvent {
         Self { plugin: plugin.to_owned(), ..self }
     }
 
-    /// Formats the line, with its line feed. Tenants and plugins choose its texts: long ones are cut, and labels that
-    /// are too long become null.
+    /// Formats the line, with its line feed. Tenants and plugins choose some of its texts: long
+    /// ones are cut, and labels that are too long become null.
     fn line(mut self, cursor: &str, lost: Option<Option<u64>>) -> String {
         let Self { event, plugin, rule, field, reason, subject, pod_uid, .. } = &mut self;
         for text in
@@ -170,7 +170,7 @@ pub(crate) enum Since {
 }
 
 impl Since {
-    /// Reads a cursor, `0` or `now`; `None` for another text.
+    /// Parses a cursor, `0` or `now`; `None` for another text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "0" => Some(Self::Oldest),
@@ -236,7 +236,7 @@ impl EventRing {
     }
 }
 
-/// The events, and their readers.
+/// The event stream and its readers.
 #[derive(Debug, Default)]
 pub(crate) struct EventStream {
     ring: RefCell<EventRing>,
@@ -253,12 +253,12 @@ impl EventStream {
         self.come.notify_waiters();
     }
 
-    /// Serializes the events for the next program of this daemon.
+    /// Serializes the stream for the next program of this process.
     pub(crate) fn save(&self) -> Value {
         json!(*self.ring.borrow())
     }
 
-    /// Continues the previous program's events; an unreadable form starts a new stream.
+    /// Continues the previous program's stream; starts a new one if the saved form cannot be read.
     pub(crate) fn resume(&self, saved: Value) {
         if let Ok(ring) = serde_json::from_value(saved) {
             self.ring.replace(ring);
@@ -303,7 +303,7 @@ pub(crate) struct EventReader {
     stream: Rc<EventStream>,
     /// The number of the next event.
     next: u64,
-    /// Whether its position is in another daemon's stream.
+    /// Whether the reader's position is in another daemon's stream.
     is_other: bool,
     is_follower: bool,
 }
@@ -341,7 +341,7 @@ impl EventReader {
     /// Waits for the next lines.
     pub(crate) async fn next(&mut self) -> String {
         loop {
-            // Registered before the check: no event in between is missed.
+            // Registered before the check, so that no event in between is missed.
             let stream = Rc::clone(&self.stream);
             let come = stream.come.notified();
             let text = self.take();
@@ -460,7 +460,7 @@ mod tests {
         let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])));
         assert_eq!(rest[0], read[limits::EVENTS - 1]);
         assert_eq!((rest.len(), &rest[1]["container_id"]), (2, &json!("after")));
-        // An unknown form has the effect of a restart.
+        // A form that cannot be read has the effect of a restart.
         after.resume(json!({"stream": 5}));
         assert_eq!(all(&mut after.reader(&cursor(&rest[0]))).len(), 1);
     }

@@ -93,7 +93,8 @@ pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// The first 13 characters of an engine's ID, as crictl shows it. An ID that a person chose stays whole.
+/// The first 13 characters of an engine's ID, as crictl shows it. An ID that a person chose is
+/// returned whole.
 pub fn short_id(id: &str) -> &str {
     let is_made = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_made { &id[..13] } else { id }

@@ -40,7 +40,7 @@ impl TraceContext {
         [("traceparent", self.parent)].into_iter().chain(state).collect()
     }
 
-    /// Reads the variables of a caller; none if it is not traced.
+    /// Reads the variables of a caller; `None` if the caller is not traced.
     pub(crate) fn of_variables(variables: &[(String, OsString)]) -> Option<Self> {
         let value = |name: &str| {
             let found = variables.iter().find(|(known, _)| known == name);
@@ -49,8 +49,8 @@ impl TraceContext {
         Self::read(value("TRACEPARENT"), value("TRACESTATE"))
     }
 
-    /// Reads `traceparent`, and its `tracestate`. None if it is malformed: the reader must then ignore the trace. A
-    /// malformed `tracestate` alone is dropped.
+    /// Parses `traceparent` and its `tracestate`; `None` if `traceparent` is malformed, because the
+    /// trace must then be ignored. A malformed `tracestate` alone is dropped.
     pub(crate) fn read(parent: &str, state: &str) -> Option<Self> {
         let (version, rest) = parent.trim().split_once('-')?;
         let (trace, rest) = rest.split_once('-')?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `audit`: searches the audit log, in its files or in the journal. It needs no daemon, and prints
-//! each line as it is found; with `--follow`, then new lines as they are written.
+//! each line as it is found; with `--follow` it then prints new lines as they are written.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,7 +24,7 @@ use super::show::{screen, shortened};
 use super::watch::{has_reader, wait_for_lines};
 use super::{progress, yaml};
 
-/// Interval at which a followed file is read again.
+/// Interval of checks of a followed file for new lines.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The arguments of `audit`.
@@ -93,7 +93,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
                 return Err(Error::new("the audit log is off")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
-            // The log was enabled earlier.
+            // The log may have been enabled earlier.
             search_files(&config.audit_path, &filter, &mut page)?
         }
     };
@@ -133,7 +133,7 @@ fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u6
     Ok(unreadable)
 }
 
-/// Prints new lines until a signal, or until the reader of standard output is gone.
+/// Prints new lines until a signal, or until standard output is closed.
 fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut tail = AuditTail::open(path)?;
     loop {
@@ -151,11 +151,11 @@ fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8
     }
 }
 
-/// Prints new lines of the journal, in the same way.
+/// Prints new lines of the journal, until a signal or until standard output is closed.
 fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut journal = journalctl(&["--follow", "--lines=all"])?;
     let followed = follow_output(&mut journal, filter, page);
-    // Otherwise journalctl runs until it writes to the closed pipe.
+    // Otherwise journalctl runs on until it writes to the closed pipe.
     let _ended_by_itself = journal.kill();
     let status = journal.wait().doing(|| "reading the journal")?;
     if followed? { Err(journal_failed(status)) } else { Ok(DONE) }
@@ -182,7 +182,8 @@ fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> 
     }
 }
 
-/// Searches the journal, which records the sender's user: only the daemon's user can forge a line.
+/// Searches the journal. The journal records the sender's user, so only the daemon's user could
+/// forge a line.
 fn search_journal(filter: &AuditFilter, page: &mut Page) -> Result<u64> {
     let mut journal = journalctl(&[])?;
     let output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
@@ -210,8 +211,8 @@ fn journalctl(more: &[&str]) -> Result<Child> {
     started.map_err(|error| error.hint("install it, or set audit.target = \"file\""))
 }
 
-/// The output, written as it is found. A filter by name may match several IDs: then nothing is
-/// written, or nothing more once the log is followed.
+/// The output, which is written as lines are found. If a filter by name matches several IDs,
+/// nothing more is written.
 struct Page {
     format: Format,
     is_endless: bool,
@@ -295,7 +296,7 @@ impl Page {
     }
 }
 
-/// The IDs that start with the given prefix, of pods and of containers.
+/// The IDs of pods and of containers that start with the given prefix.
 #[derive(Default)]
 struct Prefixes {
     pods: BTreeSet<String>,
@@ -328,7 +329,7 @@ impl Prefixes {
 /// word shifts the rest of its line, or is shortened.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
-/// Whether words are shortened to their columns: for a person at a screen. A pipe receives whole words.
+/// Whether words are shortened to their columns: for a terminal, not for a pipe.
 pub(super) fn fits_columns(format: Format) -> bool {
     format == Format::Page && screen().is_some()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `drift`: values that plugins and injections own and that the kernel does not have. It changes nothing; the
-//! daemon reads the files.
+//! `drift`: values of plugins and injections that are not in force in the kernel. It changes
+//! nothing; the daemon reads the files.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{printable, short_id};
 
-/// Time limit of the request without a heartbeat of the daemon, which reads files of all containers.
+/// Maximum silence of the daemon, which reads files of all containers, before the request fails.
 const DRIFT_WAIT: Duration = Duration::from_secs(60);
 
 /// `drift`.
@@ -28,7 +28,7 @@ pub(super) struct Drift {
     pub(super) output: PlainOutput,
 }
 
-/// Prints the values that differ, and on standard error what could not be compared.
+/// Prints the values that differ; prints what could not be compared to standard error.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
     let question = json!({"verb": "drift", "id": wanted.id});
     let answer: DriftAnswer = ask_within(config, &question, DRIFT_WAIT)?;
@@ -40,7 +40,7 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     code
 }
 
-/// The exit code. If nothing could be compared, the absence of differences means nothing and is an error.
+/// The exit code. If nothing could be compared, it is an error, because no difference proves nothing then.
 fn code(answer: &DriftAnswer) -> Result<u8> {
     match answer.drift.is_empty() {
         false => Ok(FOUND),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command lines of `adjust` and `replay`, which call plugins without a node. Unlike the other
-//! verbs, they require a valid configuration: no container depends on them.
+//! verbs, they require a valid configuration, because no container depends on them.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ impl Adjust {
 }
 
 impl Replay {
-    /// Whether it records the running daemon.
+    /// Whether this `replay` records the running daemon.
     pub(super) fn records(&self) -> bool {
         self.record.is_some()
     }
@@ -61,7 +61,7 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, format: Format) -> Resu
     let Adjust { options, socket } = arguments;
     let default = if format == Format::Json { Output::Json } else { Output::Diff };
     let mut config = usable(loaded, socket.as_ref())?;
-    // A dry run must not take the daemon's socket.
+    // A dry run must not use the daemon's socket.
     config.disable_connections = socket.is_none();
     log_to_stderr(&config);
     let output = options.output.unwrap_or(default);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `events`: prints the events that the daemon keeps; with `--follow`, then new ones. After a re-execution
-//! or restart of the daemon it continues after the last event; a line marks missing events.
+//! `events`: prints the events that the daemon stores; with `--follow` it then prints new ones. After a
+//! re-execution or restart of the daemon it continues after the last event; a line marks missing events.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,7 @@ use super::pods::PodFilter;
 use super::watch::{has_reader, wait_for_lines};
 use super::{ask, paint, yaml};
 
-/// Interval of attempts to reach a daemon that is away.
+/// Interval of attempts to connect to a daemon that does not run.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The arguments of `events`.
@@ -62,7 +62,7 @@ fn cursor(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// The pod of an event, as far as the filters need it.
+/// The pod of an event, with the fields that the filters need.
 fn pod_of(event: &Value) -> PodRow {
     let of = |member: &str| event[member].as_str().unwrap_or_default().to_owned();
     let labels = Option::deserialize(&event["labels"]).unwrap_or_default();
@@ -70,7 +70,7 @@ fn pod_of(event: &Value) -> PodRow {
 }
 
 impl Events {
-    /// Whether the filters admit an event. Missing events concern every reader.
+    /// Whether the filters admit an event. A line about missing events always passes.
     fn admits(&self, event: &Value) -> bool {
         let filter = self.subject.filter();
         let is_kind = self.kind.is_empty() || self.kind.iter().any(|kind| event["kind"] == **kind);
@@ -104,7 +104,7 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
         });
         match (ended, is_away) {
             (Ok(StreamEnd::ByReader), _) => return Ok(DONE),
-            // The next attempt shows whether the daemon is there.
+            // The next attempt shows whether a daemon runs.
             (Ok(StreamEnd::ByDaemon), _) => {}
             (Err(error), None) => return Err(error),
             (Err(error), Some(false)) => {
@@ -119,15 +119,15 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
     }
 }
 
-/// The side that ended a stream.
+/// Which side ended a stream.
 enum StreamEnd {
-    /// The reader of standard output is gone.
+    /// Standard output was closed.
     ByReader,
     ByDaemon,
 }
 
-/// Begins to read. Replaces `since` by a cursor, so that a reconnection before the first event misses
-/// nothing.
+/// Starts to read. Replaces `since` by a cursor, so that a reconnection before the first event
+/// misses nothing.
 fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let question = json!({"verb": "events", "since": since, "follow": true});
     let (answer, stream) = wrapper::admin_stream(config, &question.to_string())?;
@@ -168,7 +168,7 @@ fn follow(
     }
 }
 
-/// The output, written as events come.
+/// The output, which is written as events arrive.
 struct EventPage<'w> {
     wanted: &'w Events,
     format: Format,

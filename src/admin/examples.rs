@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An example of each verb, and the values of its arguments, at the end of its help and of its man page.
+//! An example of each verb, and the values of its arguments, for the end of its help and man page.
 
 use clap::Command;
 use clap::builder::PossibleValue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit codes of admin verbs: one table, the source of the help, `docs/exit-codes.md` and a
-//! test. Scripts depend on it: rows may be added, but none changed.
+//! The exit codes of admin verbs: one table, from which the help, `docs/exit-codes.md` and a test
+//! are made. Scripts depend on it: rows may be added, but none may be changed.
 
 /// Done.
 pub(super) const DONE: u8 = 0;
@@ -59,8 +59,7 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
-/// Renders the end of one verb's help: the verb's own meaning of a code where it has one, else the
-/// general one.
+/// Renders the end of one verb's help: each code with its meaning for this verb, else its general meaning.
 pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page of `explain`: one container, one pod, or all matches of a name.
+//! The output of `explain`: one container, one pod, or all matches of a name.
 
 use std::fmt::Write as _;
 
@@ -81,7 +81,7 @@ fn of_container(container: &ContainerExplained, wide: bool) -> String {
         let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
     };
     let (id, name) = (printable(&container.id), printable(&container.name));
-    // Without an engine, and with ctr, the ID is the name.
+    // Without an engine, and with ctr, a container's name is its ID.
     line("container", &if id == name { id } else { format!("{id} ({name})") });
     line("pod", &name_of_pod(&printable(&container.namespace), &printable(&container.pod)));
     line("state", &state(container));
@@ -130,7 +130,7 @@ fn exit(code: Option<i32>, reason: Option<&str>) -> String {
     code.map(|code| format!(", exit code {code}{reason}")).unwrap_or_default()
 }
 
-/// Age since its creation, or since the refusal of one that was never created.
+/// The time since the container's creation, or since the refusal of a container that was never created.
 fn age(life: &Times) -> String {
     ago(if life.created_at > 0 { life.created_at } else { life.refused_at })
 }
@@ -141,7 +141,7 @@ fn to_seconds(time: &str) -> String {
     time.split_once('.').map(|(seconds, _)| format!("{seconds}Z")).unwrap_or(time)
 }
 
-/// Formats a time in nanoseconds in the same way.
+/// Formats a time in nanoseconds to the second.
 fn time_of(at: i64) -> String {
     to_seconds(&rfc3339_nanos(at).unwrap_or_else(|| "-".to_owned()))
 }
@@ -179,7 +179,7 @@ fn changes(container: &ContainerExplained, wide: bool, page: &mut String) {
     }
 }
 
-/// Removes from two values the members in which they agree.
+/// Removes from two values the members that are equal.
 fn differing(before: &Value, after: &Value) -> (Value, Value) {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return (before.clone(), after.clone());
@@ -298,7 +298,7 @@ fn stays(
         let _infallible = writeln!(page, "{line}");
     }
     for refused in refused {
-        // The message for the engine names this very command.
+        // The message for the engine names the `explain` command that prints it here.
         let here = format!("; see: nri-runc nri explain {}", printable(id));
         let refused = messages::with_code(&printable(refused).replace(&here, ""));
         let _infallible = writeln!(page, "refused: {refused}");

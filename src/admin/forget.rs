@@ -14,8 +14,8 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
 
-/// Time limit of the request: notified plugins may be slow, and the daemon sends heartbeats
-/// meanwhile.
+/// Maximum silence of the daemon during the request: it notifies plugins, which may be slow, and
+/// sends heartbeats meanwhile.
 const FORGET_WAIT: Duration = Duration::from_secs(60);
 
 /// `forget`.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri VERB`, the operator's commands. `exit` has their exit codes, `output` the forms of their
-//! answers. A failure prints one line on standard error, with cause and remedy. Logs never go to standard
-//! output.
+//! `nri-runc nri VERB`, the operator's commands. `exit` has their exit codes, `output` the formats
+//! of their answers. A failure prints one line on standard error, with cause and fix. Logs never go
+//! to standard output.
 
 mod audit;
 mod check;
@@ -173,16 +173,16 @@ struct DaemonOptions {
 struct Row<'a> {
     /// The value of the verb's `--output`; `adjust` has separate formats.
     output: Option<Format>,
-    /// The line for an operator while the verb waits; `None` for a verb with a screen or a stream, or
-    /// one that runs plugins itself.
+    /// The line shown to an operator while the verb waits; `None` for a verb that shows a screen or
+    /// a stream, or runs plugins itself.
     wait: Option<&'static str>,
-    /// Whether it needs root, because it reads the state of the daemon and the engines.
+    /// Whether the verb needs root, because it reads the state of the daemon and the engines.
     is_roots: bool,
-    /// Whether it fails if the named configuration file is missing: it would otherwise query another
-    /// daemon, or switch plugins off in another run directory. `check` reports the missing file instead;
-    /// the daemon and hooks refuse containers.
+    /// Whether the verb fails if the named configuration file is missing: it could otherwise ask
+    /// another daemon, or disable plugins in another run directory. `check` reports the missing
+    /// file instead; the daemon and hooks refuse containers.
     needs_file: bool,
-    /// Whether it concerns the node's engines and hooks, whichever user calls it.
+    /// Whether the verb is about the node's engines and hooks, whichever user calls it.
     is_of_node: bool,
     run: Box<dyn FnOnce(Loaded, Format) -> Result<u8> + 'a>,
 }
@@ -304,7 +304,7 @@ pub fn command() -> clap::Command {
 /// The complete command line, `nri-runc nri VERB`.
 pub fn command_of_program() -> clap::Command {
     let verbs = command().name("nri").bin_name(Resettable::<String>::Reset);
-    // The runtime handles `help` and `--help` itself.
+    // `help` and `--help` are the runtime's.
     let runtime = clap::Command::new("nri-runc").disable_help_flag(true);
     runtime.disable_help_subcommand(true).subcommand(verbs)
 }
@@ -313,8 +313,8 @@ pub fn command_of_program() -> clap::Command {
 pub fn completion(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command_of_program(), "nri-runc", &mut script);
-    // clap_complete 4.6.11 spells the hyphen of the program's name in two ways for bash, so that nothing
-    // after the first word would be completed.
+    // For bash, clap_complete 4.6.11 spells the hyphen of the program's name in two ways, so that
+    // nothing after the first word would be completed.
     String::from_utf8_lossy(&script).replace("nri__subcmd__runc", "nri__runc")
 }
 
@@ -410,8 +410,7 @@ fn run_daemon(loaded: Loaded, options: &DaemonOptions) -> Result<u8> {
     daemon::run(loaded, &start).map(|()| DONE)
 }
 
-/// Refuses a verb that needs root to another user, except to the owner of the run directory: reading
-/// the state of the daemon and the engines needs root.
+/// Refuses a verb that needs root to other users, except to the owner of the run directory.
 fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();
     let is_owner = || std::fs::metadata(&config.run_dir).is_ok_and(|d| d.uid() == user.as_raw());
@@ -429,7 +428,7 @@ fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
     read(&wrapper::admin(config, &question.to_string())?)
 }
 
-/// Like [`ask`], for a request that may take longer.
+/// Like [`ask`], with another time limit.
 fn ask_within<T: DeserializeOwned>(config: &Config, question: &Value, wait: Duration) -> Result<T> {
     read(&wrapper::admin_within(config, &question.to_string(), wait)?)
 }

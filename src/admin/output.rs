@@ -36,13 +36,13 @@ named! {
 }
 
 impl Format {
-    /// Whether a person reads it.
+    /// Whether the format is a page for people.
     pub(super) fn is_page(self) -> bool {
         matches!(self, Self::Page | Self::Wide)
     }
 }
 
-/// Accepts the words of these formats.
+/// Parses the name of one of these formats.
 fn one_of(formats: &'static [Format]) -> impl TypedValueParser<Value = Format> {
     let named = |word: String| formats.iter().find(|format| format.name() == word).copied();
     PossibleValuesParser::new(formats.iter().map(|format| format.name()))
@@ -87,7 +87,7 @@ pub(super) struct ReportOutput {
 
 /// An answer of a verb: the document for `--json`, and a page for people.
 pub(super) trait Answer: Serialize {
-    /// Colours the page.
+    /// The function that colours the page.
     const PAINTER: fn(&str) -> String = paint::plain;
 
     fn page(&self, format: Format) -> String;
@@ -116,7 +116,7 @@ pub(super) fn print_page(page: &str, painter: impl Fn(&str) -> String) -> Result
     print(paint::for_stdout(&page, painter).as_bytes())
 }
 
-/// Writes and flushes: only the standard library's entry point, which this program does not use,
+/// Writes and flushes. Only the standard library's entry point, which this program does not use,
 /// flushes at exit, and a document need not end with a line feed.
 pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     progress::clear();
@@ -125,7 +125,7 @@ pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     Ok(DONE)
 }
 
-/// Prints a line with its code to standard error, with a coloured beginning on a terminal.
+/// Prints a line with its code to standard error; on a terminal its first word is coloured.
 pub(super) fn complain(line: &str) {
     progress::clear();
     let line = format!("nri-runc: {}\n", messages::with_code(line));

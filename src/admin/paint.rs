@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Colours, only for a person at a terminal: never with `NO_COLOR` or on a dumb terminal, never
-//! into a pipe or a file. Colours only repeat information of the text. They are added to escaped
-//! text, so that no other sequence reaches the terminal, and change no character.
+//! Colours, only on a terminal: not with `NO_COLOR`, on a dumb terminal, or in a pipe or a file. A
+//! colour only repeats what the text says. Colours are added to escaped text, so that no other
+//! escape sequence reaches the terminal, and change no character.
 
 use std::env::var_os;
 use std::os::fd::AsFd;
@@ -47,7 +47,7 @@ pub(super) fn check(page: &str) -> String {
     by_beginning(page, &[("ok ", GREEN), ("NO ", RED), ("!! ", YELLOW)])
 }
 
-/// Paints the lines of `status`, `explain` and `plugins` that report trouble.
+/// Paints those lines of `status`, `explain` and `plugins` that report trouble.
 pub(super) fn trouble(page: &str) -> String {
     let page = states(page);
     by_beginning(
@@ -80,7 +80,7 @@ pub(super) fn diff(page: &str) -> String {
     })
 }
 
-/// Paints the first word of a failure.
+/// Paints the first word of an error line.
 pub(super) fn complaint(line: &str) -> String {
     by_beginning(line, &[("nri-runc:", RED)])
 }
@@ -144,7 +144,7 @@ fn colour_of(state: &str) -> Option<&'static str> {
     }
 }
 
-/// Colours the beginning of each line that starts with one of these.
+/// Colours the beginning of each line that starts with one of these texts.
 fn by_beginning(page: &str, beginnings: &[(&str, &str)]) -> String {
     let mut painted = String::with_capacity(page.len());
     for line in page.split_inclusive('\n') {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `plugins`: lists the plugins that are connected, are connecting, or disconnected recently, and
-//! with `--logs` the output of a launched one. It only asks the daemon.
+//! `plugins`: lists the plugins that are connected, are connecting, or disconnected recently; with
+//! `--logs` it prints the output of a launched plugin. It only asks the daemon.
 
 use clap::Args;
 use serde_json::json;
@@ -91,7 +91,7 @@ impl Answer for PluginOutput {
 
 const HEAD: [&str; 6] = ["plugin", "state", "pid", "requests", "failures", "on failure"];
 
-/// The columns with names: they are shortened if the list is wider than the screen.
+/// The columns of names; they are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 1] = [0];
 
 /// Returns a row of the list.
@@ -139,7 +139,7 @@ fn page(plugins: &[PluginRow], wide: bool, screen: Option<usize>) -> String {
     page
 }
 
-/// Describes the terms of a plugin's connection.
+/// Describes how a plugin is connected and what applies to it.
 fn terms(plugin: &PluginRow) -> String {
     let strikes = plugin.failure_policy.as_ref();
     let strikes = strikes.map(|policy| format!("{} ({})", policy.strikes, policy.strikes_from));
@@ -151,7 +151,7 @@ fn terms(plugin: &PluginRow) -> String {
     format!("strikes {}, NRI version {}{since}", or_dash(strikes), or_dash(version))
 }
 
-/// Describes response times, failures and the end of a plugin, one line each.
+/// Describes a plugin's response times and failures, and why it disconnected, one line each.
 fn about(plugin: &PluginRow) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(plugin.synchronizing.as_ref().map(synchronizing));
@@ -188,15 +188,15 @@ fn answer_times(answers: &AnswerRow) -> String {
     format!("answers within {p50} (p50), {p99} (p99), limit {limit}")
 }
 
-/// Formats the time limits of a plugin's requests. If the whole Synchronize has no limit, each of its
-/// requests has the usual one.
+/// Formats the time limits of a plugin's requests. Without `sync_timeout`, each request of a
+/// Synchronize has the usual limit.
 fn time_limits(limits: &TimeLimits) -> String {
     let whole = limits.synchronize_ms.map(show::milliseconds);
     let whole = whole.map(|time| format!(", {time} for Synchronize")).unwrap_or_default();
     format!("{} a request{whole}", show::milliseconds(limits.request_ms))
 }
 
-/// Formats the progress of a Synchronize; the requests are counted if there are several.
+/// Formats the progress of a Synchronize; counts its requests if there are several.
 fn synchronizing(progress: &SynchronizeRow) -> String {
     let [passed, limit] = [progress.for_ms, progress.limit_ms].map(show::milliseconds);
     let answered = match progress.answered {
@@ -206,7 +206,7 @@ fn synchronizing(progress: &SynchronizeRow) -> String {
     format!("is being synchronized for {passed}, limit {limit}{answered}")
 }
 
-/// Returns a line for below the list, if the socket is not open.
+/// Returns a line to print below the list if the socket is not open.
 fn plugin_socket(status: &Status) -> String {
     match status.plugin_socket.as_str() {
         "open" => String::new(),
@@ -214,7 +214,7 @@ fn plugin_socket(status: &Status) -> String {
     }
 }
 
-/// Lists the required plugins that are not connected, even if they never were.
+/// Lists the required plugins that are not connected, including those that never were.
 fn missing_plugins(status: &Status) -> String {
     let line = |plugin: &str| {
         let plugin = printable(plugin);

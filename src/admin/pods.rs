@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pods`: lists the requested pods and their containers, newest first. The daemon sends all of
-//! them; they are filtered here.
+//! `pods`: lists pods and their containers, newest first. The daemon sends all pods; this command
+//! filters them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl LabelFilter {
 }
 
 impl PodFilter {
-    /// Whether it admits a pod. A pod with unknown labels is admitted.
+    /// Whether the filter admits a pod. A pod whose labels are unknown is admitted.
     pub(super) fn admits(&self, pod: &PodRow) -> bool {
         let is_any = |wanted: &[String], found: &str| {
             wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
@@ -99,7 +99,7 @@ impl PodFilter {
             && pod.labels.as_ref().is_none_or(has)
     }
 
-    /// Whether it admits any pod.
+    /// Whether the filter admits every pod.
     pub(super) fn is_empty(&self) -> bool {
         self.namespace.is_empty() && self.engine.is_empty() && self.label.is_empty()
     }
@@ -165,7 +165,7 @@ fn room(format: Format) -> Option<usize> {
     screen().filter(|_| format == Format::Page)
 }
 
-/// The columns with names and IDs: they are shortened if the list is wider than the screen.
+/// The columns of names and IDs; they are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 2] = [0, 5];
 
 /// Renders the page; the wide one has whole IDs, UIDs and labels.
@@ -199,7 +199,7 @@ fn id(whole: &str, format: Format) -> String {
 }
 
 fn row_of_pod(pod: &PodRow, format: Format) -> Vec<String> {
-    // A container without a pod has its own ID as the pod's name.
+    // A container on an engine without pods has a pod whose name is the container's ID.
     let name = match pod.id == pod.name {
         true => id(&pod.id, format),
         false => printable(&pod.full_name()),
@@ -238,8 +238,7 @@ fn row_of_container(
     ]
 }
 
-/// Returns the rows of `--watch`: each row names both pod and container, because it is printed
-/// alone.
+/// Returns the rows of `--watch`. Each row names both pod and container, because it is printed alone.
 fn watched(pods: &[PodRow], format: Format, screen: Option<usize>) -> Vec<ListRow> {
     let mut rows = Vec::new();
     for pod in pods {

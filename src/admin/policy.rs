@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test`: shows which rule decides what a plugin may do with a pod, and why; with `--compare`,
-//! what another configuration would decide otherwise. It changes nothing.
+//! `policy test`: shows which rule decides what a plugin may do with a pod, and why; with
+//! `--compare` it shows what another configuration would decide differently. It changes nothing.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -74,13 +74,13 @@ pub(super) struct PolicyTest {
 }
 
 impl Policy {
-    /// Whether it needs the daemon.
+    /// Whether the command needs the daemon.
     pub(super) fn needs_daemon(&self) -> bool {
         let PolicyVerb::Test(PolicyTest { pod, .. }) = &self.verb;
         pod.is_some()
     }
 
-    /// Whether a test report was requested for the decisions about one pod, which have none.
+    /// Whether a test report was requested for one pod's decisions; only comparisons have a report.
     pub(super) fn wants_no_report(&self) -> bool {
         let PolicyVerb::Test(PolicyTest { bundle, pod, output, .. }) = &self.verb;
         output.output == Some(Format::Junit) && (bundle.is_some() || pod.is_some())

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A line that names a slow step, for a person who waits at a terminal. It is written to standard
-//! error only, after a second, and is erased before any other output. It never goes into a pipe or
-//! a file.
+//! A line on standard error that names a slow step, for a person at a terminal. It appears after a
+//! second, and is erased before any other output. It is never written to a pipe or a file.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -49,20 +48,20 @@ pub(super) fn begin(what: &str) {
     clear();
     let mut progress = progress();
     let builder = std::thread::Builder::new().name("progress".to_owned());
-    // Without a thread only the line is missing.
+    // If the thread cannot be started, only the line is missing.
     let thread = builder.spawn(show_until_cleared).ok();
     let what = what.to_owned();
     *progress = Some(Progress { what, begun: Instant::now(), is_shown: false, thread });
 }
 
-/// Renames the step of the current wait; does nothing before `begin` and after `clear`.
+/// Renames the step in progress; does nothing before `begin` and after `clear`.
 pub(super) fn step(what: &str) {
     if let Some(progress) = progress().as_mut() {
         what.clone_into(&mut progress.what);
     }
 }
 
-/// Erases the line and joins the thread: afterwards this process may fork.
+/// Erases the line and joins the thread; afterwards this process may fork.
 pub(super) fn clear() {
     let Some(progress) = progress().take() else { return };
     CLEARED.notify_all();
@@ -92,7 +91,7 @@ fn show_until_cleared() {
     }
 }
 
-/// Formats the line, shorter than the terminal: a wrapped line could not be erased.
+/// Formats the line, cut to less than the terminal's width, because a wrapped line could not be erased.
 fn line(what: &str, waited: Duration, width: usize) -> String {
     let line = format!("{} ({}) ...", printable(what), span(waited.as_secs()));
     line.chars().take(width.saturating_sub(1)).collect()

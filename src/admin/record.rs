@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `replay --record FILE`: records the requests of the running daemon as a script that `replay FILE`
-//! can send. SIGINT, SIGTERM or the daemon's exit end it. Every line of the script is complete, and
-//! the last line on standard error gives the number of recorded requests.
+//! `replay --record FILE`: records the requests of the running daemon as a script for `replay
+//! FILE`. SIGINT, SIGTERM or the daemon's exit end the recording. Every line of the script is
+//! complete; the last line on standard error has the number of recorded requests.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ use crate::wrapper;
 use super::show::REDACTED;
 use super::signals::Signals;
 
-/// Time limit for the daemon to send the rest after a signal.
+/// Time limit for the daemon to send the remaining requests after a signal.
 const REST_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of free space that POLLOUT guarantees in a pipe.
@@ -39,7 +39,7 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
     let (_, stream) = wrapper::admin_stream(config, &json!({"verb": "record"}).to_string())
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;
     stream.set_read_timeout(None)?;
-    // Before the file is created: from then on a signal loses nothing.
+    // Done before the file is created, because from here on a signal loses nothing.
     let mut listener = RecordingStream::new(stream)?;
     let mut script = ScriptFile::create(file)?;
     let ended = listen(&mut listener, |line, listener| script.add(line, show_env, listener));
@@ -54,7 +54,7 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
 struct RecordingStream {
     stream: UnixStream,
     signals: Signals,
-    /// Set by the first signal.
+    /// Time at which the recording ends; set by the first signal.
     deadline: Option<Instant>,
 }
 
@@ -81,8 +81,8 @@ impl RecordingStream {
         }
     }
 
-    /// Shuts down this side of the connection: the daemon sends the requests still in flight, then closes its side. A
-    /// second signal does not wait for them.
+    /// Shuts down this side of the connection: the daemon then sends the pending requests, and
+    /// closes its side. A second signal ends the wait for them.
     fn ask_for_the_rest(&mut self) {
         let wait = if self.deadline.is_some() { Duration::ZERO } else { REST_WAIT };
         self.deadline = Some(Instant::now() + wait);
@@ -120,10 +120,10 @@ fn listen(
 /// The script that is being written.
 struct ScriptFile {
     out: File,
-    /// `None`: standard output.
+    /// The script's path; `None` for standard output.
     path: Option<PathBuf>,
     requests: u64,
-    /// Bytes of complete lines.
+    /// The length of the complete lines in bytes.
     bytes: u64,
 }
 
@@ -163,8 +163,7 @@ impl ScriptFile {
         Ok(())
     }
 
-    /// Writes the text; a slow reader of standard output must not keep a signal from ending the
-    /// recording.
+    /// Writes the text. A slow reader of standard output does not keep a signal from ending the recording.
     fn write(&mut self, mut text: &[u8], listener: &mut RecordingStream) -> Result<()> {
         if self.path.is_some() {
             return Ok(self.out.write_all(text)?);
@@ -210,7 +209,7 @@ fn redact(line: &mut Value) {
     }
 }
 
-/// Removes those of an adjustment, and of its hooks.
+/// Removes the values of environment variables from an adjustment and its hooks.
 fn redact_adjustment(adjust: &mut Value) {
     let variables = adjust.get_mut("env").and_then(Value::as_array_mut);
     for value in variables.into_iter().flatten().filter_map(|variable| variable.get_mut("value")) {

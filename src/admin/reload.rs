@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `reload`: makes the running daemon read its configuration again, and shows the changes, or with
-//! `--dry-run` those that it would apply. It changes nothing itself.
+//! `reload`: makes the running daemon read its configuration again and shows the changes; with
+//! `--dry-run` it shows what would change. This command itself changes nothing.
 
 use clap::Args;
 use serde::Serialize;
@@ -41,16 +41,15 @@ pub(super) enum ReloadResult {
     },
 }
 
-/// Reloads. Without a daemon, the next one reads the files; an error that it would refuse is an
-/// error here too.
+/// Reloads. If no daemon runs, the next one reads the files, so an error in them that it would
+/// refuse is an error here too.
 pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
     if !wrapper::is_listening(&loaded.config) {
         if let Some(problem) = loaded.refusal() {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
             return Err(error.hint("the daemon is not running; fix this file before it starts"));
         }
-        // The other daemon has the plugins and does not read these files: reporting success would
-        // mislead.
+        // That daemon has the plugins and does not read these files, so success would be misleading.
         if let Some(other) = other::find(&loaded.config, loaded.only.as_deref()) {
             return Err(other.error(&loaded.config));
         }
@@ -69,7 +68,7 @@ pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
 impl Answer for ReloadResult {
     const PAINTER: fn(&str) -> String = paint::diff;
 
-    /// A diff of the keys and of the sections of lists; changes that need a restart are separate.
+    /// A diff of the keys and of the lists' sections; changes that need a restart are listed separately.
     fn page(&self, _: Format) -> String {
         let (Self::Done { reloaded: Reloaded { warnings, .. }, .. }
         | Self::NotRunning { warnings, .. }) = self;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stop`, `restart`, and whether the running daemon is older than the files on disk. Only the
-//! process that responds on the daemon's socket is signalled or, if none responds, the holder of
-//! the daemon's lock. systemd is asked to stop and start a daemon that it manages.
+//! process that responds on the daemon's socket is signalled or, if none responds, the process that
+//! holds the daemon's lock. If systemd manages the daemon, systemd is asked to stop and start it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,7 @@ const END_WAIT: Duration = Duration::from_secs(100);
 /// Time limit of a re-execution: the daemon finishes handshakes and requests in flight first.
 const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
-/// Time limit for a daemon that is about to serve or has almost exited.
+/// Time limit for a daemon that is starting or exiting.
 const CHANGE_WAIT: Duration = Duration::from_secs(5);
 
 /// Time limit for the next daemon's response; systemd pauses before it starts one.
@@ -39,16 +39,16 @@ const NEXT_WAIT: Duration = Duration::from_secs(15);
 /// Interval between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Time limit for a hanging daemon's orderly exit before it is killed.
+/// Time limit for a daemon that does not respond to exit by itself, before it is killed.
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.
 struct RunningDaemon {
-    /// Its status; for one that does not respond, the part that its process shows.
+    /// The daemon's status; if it does not respond, the part that its process shows.
     status: Box<Status>,
     pid: u32,
     process: OwnedFd,
-    /// It listens but does not respond.
+    /// Whether the daemon listens but does not respond.
     hangs: bool,
 }
 
@@ -56,13 +56,13 @@ struct RunningDaemon {
 enum Sight {
     Running(RunningDaemon),
     Absent,
-    /// A daemon that is about to serve or has almost exited, and the process with the lock.
+    /// A daemon that is starting or exiting, and the process with the lock.
     Changing(Error, Option<u32>),
 }
 
 impl RunningDaemon {
-    /// Finds the running daemon, also in another run directory. Waits for one that is starting or
-    /// exiting.
+    /// Finds the running daemon, even in another run directory. Waits for a daemon that is starting
+    /// or exiting.
     fn find(loaded: &Loaded) -> Result<Option<Self>> {
         let config = &loaded.config;
         let deadline = Instant::now() + CHANGE_WAIT;
@@ -103,7 +103,8 @@ impl RunningDaemon {
         if wrapper::has_ended(&error) {
             return Ok(Sight::Changing(error, holder(&lock)));
         }
-        // Another version, or a hanging one. Its PID is checked twice, because it may be killed.
+        // The daemon is of another version, or hangs. Its PID is read twice, because the process
+        // may be killed.
         let hangs = wrapper::is_silent(config);
         let Some(pid) = holder(&lock) else { return Err(error) };
         let process = open(pid)?;
@@ -114,7 +115,7 @@ impl RunningDaemon {
         Ok(Sight::Running(Self { status: shown_by_process(pid), pid, process, hangs }))
     }
 
-    /// Returns a daemon that holds the lock and neither serves nor exits.
+    /// Returns a daemon that holds the lock and neither serves nor exits in time.
     fn behind_lock(config: &Config, pid: u32) -> Result<Self> {
         let process = open(pid)?;
         let words = procfs::command_line(&Host::default(), pid)?;
@@ -125,10 +126,10 @@ impl RunningDaemon {
         Ok(Self { status: shown_by_process(pid), pid, process, hangs: true })
     }
 
-    /// Returns the unit in which systemd runs it, if it does.
+    /// Returns the systemd unit that runs the daemon, if there is one.
     ///
     /// # Errors
-    /// Fails when systemd runs it and cannot be asked to stop it.
+    /// Fails when systemd runs the daemon but cannot be asked to stop it.
     fn unit(&self, instead: &str) -> Result<Option<Unit>> {
         if self.status.supervisor.as_deref() != Some("systemd") {
             return Ok(None);
@@ -140,7 +141,7 @@ impl RunningDaemon {
         })
     }
 
-    /// Finds a daemon of this installation with another run directory than the configuration's.
+    /// Finds a daemon of this installation whose run directory differs from the configuration's.
     fn elsewhere(loaded: &Loaded) -> Result<Option<Self>> {
         let find = || daemon::other::find(&loaded.config, loaded.only.as_deref());
         let Some(other) = find() else { return Ok(None) };
@@ -156,8 +157,8 @@ impl RunningDaemon {
         Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs: false }))
     }
 
-    /// Stops it in order: requests in flight are finished first. One that hangs is killed if
-    /// necessary; returns whether it was. `is_asked`: systemd was already asked to stop it.
+    /// Stops the daemon in order: requests in flight are finished first. If it hangs, it is killed;
+    /// returns whether it was. `is_asked`: systemd was already asked to stop it.
     fn end(&self, is_asked: bool) -> Result<bool> {
         if !is_asked {
             self.signal(Signal::TERM)?;
@@ -196,11 +197,11 @@ impl RunningDaemon {
 /// Whether a daemon could serve in this run directory.
 ///
 /// # Errors
-/// Fails with the fault and its remedy.
+/// Fails with the fault and its fix.
 pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
     let there = run_dir.ancestors().find(|path| !presence::is_absent(path));
     if let Some(above) = there.filter(|path| *path != run_dir) {
-        return files::try_write(above); // It is made with the first container.
+        return files::try_write(above); // The first container creates it.
     }
     files::make_private_dir(run_dir)?;
     files::try_write(run_dir)
@@ -226,7 +227,7 @@ fn open(pid: u32) -> Result<OwnedFd> {
     process.ok_or_else(|| Error::new(format!("the daemon's process {pid} has exited")))
 }
 
-/// Returns the process that holds the lock on this file, by proc_locks(5).
+/// Returns the process that holds the lock on this file, from `/proc/locks` (proc_locks(5)).
 pub(super) fn holder(lock: &Path) -> Option<u32> {
     let meta = std::fs::metadata(lock).ok()?;
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
@@ -241,7 +242,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
     })
 }
 
-/// Returns the part of the status that an unresponsive daemon's process shows.
+/// Returns the part of the status that the process of a daemon that does not respond shows.
 fn shown_by_process(pid: u32) -> Box<Status> {
     let host = Host::default();
     let value = |name: &str| {
@@ -273,15 +274,15 @@ pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     Ok(Stopped { stopped: true, pid: Some(pid), how })
 }
 
-/// Restarts the daemon with its configuration file and its program.
+/// Restarts the daemon, with its own configuration file and program.
 pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     let running = RunningDaemon::find(loaded)
         .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;
     let status = running.as_ref().map(|running| &running.status);
     let in_force = status.and_then(|status| status.configuration.as_ref());
     let file = in_force.and_then(|in_force| in_force.file.clone());
-    // A daemon that responds may run without a configuration file; do not substitute the one of the
-    // command line.
+    // A daemon that responds may run without a configuration file; the command line's file is not
+    // used in its place.
     let file = match status {
         Some(status) if status.pid > 0 => file,
         Some(_) | None => file.or_else(|| loaded.only.clone()),
@@ -294,7 +295,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
             None => "fix this file first; no daemon runs",
         }));
     }
-    // Checked first: the running daemon must not be stopped in vain.
+    // Checked first, so that the running daemon is not stopped in vain.
     let fit = can_serve_in(&next.config.run_dir);
     fit.map_err(|error| error.hint("see: nri-runc nri check")).map_err(|error| match running {
         Some(_) => error.doing("not restarted, the daemon keeps running"),
@@ -323,7 +324,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     Ok(Restarted { was, pid, killed, by: unit.map(|_| "systemd") })
 }
 
-/// Returns the process of the daemon that responds now, and is not `was`.
+/// Returns the process of the daemon that responds now, unless it is `was`.
 fn pid_of_next(config: &Config, was: Option<u32>) -> Result<u32> {
     let deadline = Instant::now() + NEXT_WAIT;
     loop {
@@ -376,7 +377,7 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
         }
     };
     let next = match now {
-        // The daemon serves: another request re-executed it.
+        // The earlier daemon serves, so another request has made it re-execute.
         Some(pid) if pid == before.pid => return error,
         Some(pid) => format!("another daemon runs, process {pid}"),
         None => format!("no daemon runs{}", last_line_of_next(config)),
@@ -393,8 +394,8 @@ fn last_line_of_next(config: &Config) -> String {
     last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
 }
 
-/// Lists the parts of a daemon with this status that are older than the files on disk, each with
-/// the command that renews it.
+/// Lists the parts of the daemon that are older than the files on disk, according to its status,
+/// each with the command that renews it.
 pub(super) fn outdated(status: &Status) -> Vec<(String, &'static str)> {
     let mut found: Vec<_> = outdated_configuration(status).into_iter().collect();
     let program = status.program.as_ref();
@@ -415,13 +416,14 @@ pub(super) fn outdated_configuration(status: &Status) -> Option<(String, &'stati
     (!changed.is_empty()).then_some((what, how))
 }
 
-/// Whether nothing needs a restart. A daemon of an earlier version only applies the log level.
+/// Whether the daemon can apply the change without a restart; a daemon of an earlier version can
+/// only change its log level.
 fn is_live(status: &Status) -> bool {
     let in_force = status.configuration.as_ref();
     in_force.and_then(|in_force| in_force.restart_needed.as_ref()).is_some_and(Vec::is_empty)
 }
 
-/// Describes how the program differs from its file, and whether that exists.
+/// Describes how the daemon's program differs from its file, and whether the file exists.
 fn outdated_program(program: &Program, pid: u32) -> Option<(String, bool)> {
     let path = &program.path;
     let Ok(meta) = std::fs::metadata(path) else {

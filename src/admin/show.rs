@@ -12,7 +12,7 @@ use crate::limits;
 use crate::text::{age, printable};
 
 impl Answer for MetricsText {
-    /// The metrics, unchanged.
+    /// The metrics text, which is printed unchanged.
     fn page(&self, _: Format) -> String {
         self.text.clone()
     }
@@ -21,7 +21,7 @@ impl Answer for MetricsText {
 /// Placeholder for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
-/// Assumed columns of a terminal.
+/// Columns assumed for a terminal of unknown size.
 pub(super) const TERMINAL_WIDTH: usize = 80;
 
 /// Replaces the middle of a shortened text.
@@ -75,7 +75,7 @@ pub(super) fn ago(at: i64) -> String {
     age(at, SystemTime::now())
 }
 
-/// Formats a time with two digits.
+/// Formats a duration in milliseconds with two digits.
 pub(super) fn milliseconds(millis: f64) -> String {
     match millis {
         _ if millis >= 9950.0 => format!("{:.0}s", millis / 1000.0),
@@ -91,8 +91,8 @@ pub(super) fn wrapped(title: &str, words: &str) -> String {
     lines_of(title, words, TERMINAL_WIDTH, "    ").join("\n") + "\n"
 }
 
-/// Wraps the words at this width, after `title` in the first line and indented in the others. A longer
-/// word has a separate line.
+/// Wraps the words at this width, after `title` in the first line and indented in the others. A
+/// word that is too long gets a line of its own.
 pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = vec![title.to_owned()];
     for word in words.split(' ') {
@@ -107,8 +107,7 @@ pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> 
     lines
 }
 
-/// The width of the screen if a person reads the output there; `None` for a pipe, which receives whole
-/// words.
+/// The width of the screen if the output goes to a terminal; `None` for a pipe, which receives whole words.
 pub(super) fn screen() -> Option<usize> {
     let out = std::io::stdout();
     if !isatty(&out) {
@@ -204,7 +203,7 @@ mod tests {
         assert_eq!(cut[0][2], "short", "the widest column alone is cut");
         fit(&head, &mut whole, &[0, 2], None);
         assert_eq!(whole, rows(), "a pipe gets whole names");
-        // A screen that is too narrow for any text.
+        // A screen that is too narrow for the table.
         fit(&head, &mut cut, &[0, 2], Some(1));
         assert_eq!(shortened("\u{e4}bcdefgh", 5), "\u{e4}...h");
         assert_eq!((shortened("abc", 3).as_str(), shortened("abcd", 0).as_str()), ("abc", "..."));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals as events, awaited beside a descriptor: a command that must clean up is not interrupted
-//! in the middle of a step, and SIGTERM has no default effect on the first process of a pod.
+//! Signals as events, awaited together with a descriptor: a command that must clean up is not interrupted
+//! in the middle of a step. (In the first process of a pod, SIGTERM has no default effect.)
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::error::{Context, Result};
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks them for this thread and the threads that it starts.
+    /// Blocks the signals for this thread and the threads that it starts.
     ///
     /// # Errors
     /// Fails when the kernel refuses.

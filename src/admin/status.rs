@@ -62,7 +62,7 @@ fn line(page: &mut String, title: &str, words: &str) {
     let _infallible = writeln!(page, "{:<16}{words}", format!("{title}:"));
 }
 
-/// Adds the lines about present and past failures.
+/// Adds the lines about current and past failures.
 fn troubles(page: &mut String, status: &Status) {
     for path in &status.set_aside {
         line(page, "set aside", &printable(&path.to_string_lossy()));
@@ -102,7 +102,7 @@ fn troubles(page: &mut String, status: &Status) {
     }
 }
 
-/// Describes whether plugins can connect, and where: a daemon keeps the path of its start.
+/// Describes whether plugins can connect, and at which path; a daemon keeps the path with which it started.
 fn socket_with_path(status: &Status) -> String {
     let state = printable(&status.plugin_socket);
     let path = printable(&status.plugin_socket_state.path.to_string_lossy());

@@ -18,9 +18,9 @@ pub(super) struct Stopped {
 #[derive(Debug, Serialize)]
 pub(super) struct HowStopped {
     pub(super) killed: bool,
-    /// The next container starts the daemon again.
+    /// Whether the next container starts the daemon again.
     pub(super) autostart: bool,
-    /// `systemd`, if that stopped it.
+    /// `systemd`, if it stopped the daemon.
     pub(super) by: Option<&'static str>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Restarted {
     pub(super) was: Option<u32>,
     pub(super) pid: u32,
     pub(super) killed: bool,
-    /// `systemd`, if that started it.
+    /// `systemd`, if it started the daemon.
     pub(super) by: Option<&'static str>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tips for words of other tools: `ps` and `inspect` of crictl and docker, `start` of systemctl,
-//! `--format`. clap itself suggests verbs and flags of similar spelling.
+//! Tips for a user who types the words of another tool: `ps` and `inspect` of crictl and docker,
+//! `start` of systemctl, `--format`. clap itself suggests verbs and flags of similar spelling.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -60,7 +60,7 @@ const VERBS: [(&str, &str); 50] = [
     ("watch", "pods --watch"),
 ];
 
-/// Flags of other tools, and a sentence on the equivalent.
+/// Flags of other tools, each with a sentence that names the equivalent here.
 const FLAGS: [(&str, &str); 19] = [
     ("--all", "all are listed unless a filter is given"),
     ("--all-namespaces", "all are listed unless --namespace is given"),
@@ -83,7 +83,7 @@ const FLAGS: [(&str, &str); 19] = [
     ("-y", "no command asks for confirmation"),
 ];
 
-/// Adds the tip, if the word is one of another tool's.
+/// Adds a tip if the unknown word is another tool's.
 pub(super) fn add_tip(error: &mut clap::Error) {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => word.clone(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `disable` and `enable`: a file in the run directory that every wrapper process checks. The log
-//! records the user, even if no daemon runs.
+//! `disable` and `enable`: a file in the run directory that every wrapper checks. The log records
+//! the user who called them, even if no daemon runs.
 
 use std::path::Path;
 
@@ -68,7 +68,7 @@ fn is_memory(dir: &Path) -> bool {
     statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// Logs the switch: the daemon does, or without one this process, in the daemon's log.
+/// Logs the switch: the daemon does it, or if none runs, this process writes to the daemon's log.
 fn log(config: &Config, off: bool) {
     let by = match std::env::var("SUDO_USER") {
         Ok(user) => format!("{user} (process {})", std::process::id()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The unit in which systemd runs the daemon. systemctl stops and restarts it: otherwise systemd
-//! would restart a stopped daemon next to one that was started manually.
+//! The systemd unit that runs the daemon. Such a daemon is stopped and restarted by systemctl:
+//! otherwise systemd would start a second one beside a daemon that was started manually.
 
 use std::time::Duration;
 
@@ -39,20 +39,20 @@ impl Unit {
         Err(Error::new("no systemd unit has this main process"))
     }
 
-    /// Returns the package's unit, if systemd runs it or should run it: a daemon started in
-    /// addition would conflict. `autostart`: without a unit, a daemon may be started.
+    /// Returns the package's unit, if systemd runs it or should run it: another daemon would
+    /// conflict with it. `autostart`: a daemon may be started without a unit.
     pub(super) fn that_is_wanted(autostart: bool) -> Option<Self> {
         let state = property(USUAL, "ActiveState").ok()?;
         let is_loaded = property(USUAL, "LoadState").ok()? == "loaded";
         (is_loaded && (state != "inactive" || !autostart)).then(|| Self(USUAL.to_owned()))
     }
 
-    /// Asks systemd to start or restart it, without waiting.
+    /// Asks systemd to start or restart the unit, without waiting.
     pub(super) fn restart(&self) -> Result<()> {
         systemctl(&["--no-block", "restart", &self.0]).map(drop)
     }
 
-    /// Asks systemd to stop it, and its socket, which would start it again.
+    /// Asks systemd to stop the unit and its socket, which would start the unit again.
     pub(super) fn stop(&self) -> Result<()> {
         let socket = self.0.replace(".service", ".socket");
         let _there_may_be_none = systemctl(&["--no-block", "stop", &socket]);
@@ -65,8 +65,8 @@ fn property(unit: &str, name: &str) -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
-/// The words before a verb of systemctl: a user's daemon is a unit of the user's service manager, never the
-/// node's.
+/// The option of systemctl for a user's daemon, which is a unit of the user's service manager,
+/// never of the node's.
 fn of_manager() -> Option<&'static str> {
     crate::config::is_unprivileged().then_some("--user")
 }

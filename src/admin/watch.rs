@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `--watch`: prints a list, then each row that is new, changed or gone, until Ctrl-C. It asks the
-//! daemon once a second; the daemon may stop and restart meanwhile.
+//! daemon once a second, and continues if the daemon restarts.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct ListRow {
     /// The identity of the row.
     pub(super) key: String,
-    /// The values whose change prints the row again: not ages and counts.
+    /// The values whose change prints the row again; ages and counts are left out.
     pub(super) compared: String,
     pub(super) cells: Vec<String>,
     pub(super) name: String,
@@ -41,11 +41,11 @@ pub(super) struct WatchedList<'l, T> {
     pub(super) question: Value,
     pub(super) head: Vec<&'static str>,
     pub(super) rows: &'l dyn Fn(T) -> Result<Vec<ListRow>>,
-    /// The state to print for a row that disappeared; `None`: nothing is printed.
+    /// The state to print for a row that disappeared; with `None`, nothing is printed.
     pub(super) gone: Option<&'static str>,
 }
 
-/// Prints until a signal ends the process, or until the reader of standard output is gone.
+/// Prints until a signal ends the process, or standard output is closed.
 ///
 /// # Errors
 /// Fails when the first request fails, or the output cannot be written.
@@ -72,7 +72,7 @@ pub(super) fn watch<T: DeserializeOwned>(
                     seen.print(&row)?;
                 }
             }
-            // Each absence is reported once: the daemon may be restarting.
+            // The absence of the daemon is reported once, because it may be restarting.
             Err(_) if is_away => {}
             Err(error) => {
                 is_away = true;
@@ -83,7 +83,7 @@ pub(super) fn watch<T: DeserializeOwned>(
     Ok(DONE)
 }
 
-/// Waits for `wait`; false once the reader of standard output is gone.
+/// Waits for `wait`; returns false once standard output is closed.
 pub(super) fn has_reader(wait: Duration) -> Result<bool> {
     let out = std::io::stdout();
     let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
@@ -94,7 +94,7 @@ pub(super) fn has_reader(wait: Duration) -> Result<bool> {
     }
 }
 
-/// Waits until `input` is readable; false once the reader of standard output is gone.
+/// Waits until `input` is readable; returns false once standard output is closed.
 pub(super) fn wait_for_lines(input: &impl AsFd) -> Result<bool> {
     let out = std::io::stdout();
     loop {

@@ -24,10 +24,10 @@ pub(crate) struct DriftRow {
     pub(crate) owner: String,
     pub(crate) expected: String,
     pub(crate) actual: String,
-    /// The process that wrote the value. The kernel names writers only to a watch, and only the files of pods
-    /// are watched.
+    /// The process that wrote the value. The kernel names writers only for watched files, and only
+    /// files of pods are watched.
     pub(crate) writer: Option<String>,
     pub(crate) file: String,
-    /// Whether it is a value of the container's process, which may have changed it itself.
+    /// Whether it is a value of the container's init process, which may have changed the value itself.
     pub(crate) process: bool,
 }

@@ -54,19 +54,19 @@ pub(crate) struct ContainerExplained {
     pub(crate) pod: String,
     pub(crate) name: String,
     pub(crate) state: String,
-    /// `None` while unknown.
+    /// The exit code; `None` while unknown.
     pub(crate) exit_code: Option<i32>,
-    /// The reason why it no longer runs, in CRI's words.
+    /// Why the container's process no longer runs, in CRI's words.
     pub(crate) status_reason: Option<String>,
     pub(crate) engine: String,
     pub(crate) evidence: Vec<String>,
     pub(crate) runtime: String,
     pub(crate) bundle: String,
-    /// Whether its record was lost and it was recovered from the runtime's state.
+    /// Whether the container's record was lost and then recovered from the runtime's state.
     pub(crate) found: bool,
-    /// Field to plugin.
+    /// The owners: fields with their plugins.
     pub(crate) owners: BTreeMap<String, String>,
-    /// The changes in order of time, and within one event in the order of the chain.
+    /// The changes in order of time, and those of one event in the order of the chain.
     pub(crate) changes: Vec<Dated<Change>>,
     pub(crate) changed_behind: Vec<ChangedMember>,
     pub(crate) times: Vec<Dated<CallTime>>,
@@ -112,7 +112,7 @@ pub(crate) struct PodExplained {
     pub(crate) containers: Vec<MemberRow>,
 }
 
-/// The mark by which readers distinguish a pod from a container.
+/// The member by which readers distinguish a pod from a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PodKind {
@@ -160,7 +160,7 @@ pub(crate) struct InjectionNote {
 pub(crate) struct WayGiven {
     pub(crate) plugin: String,
     pub(crate) field: String,
-    /// The owner of the existing value; `None` if the container has it.
+    /// The owner of the value that took precedence; `None` if it is the container's.
     pub(crate) to: Option<String>,
 }
 
@@ -172,11 +172,11 @@ pub(crate) struct PromiseOutcome {
     pub(crate) plugin: String,
     pub(crate) why: String,
     pub(crate) mode: RuleMode,
-    /// `None` for a pod.
+    /// The outcome; `None` for a pod's promise.
     pub(crate) result: Option<String>,
 }
 
-/// A value that the engine repeats while a plugin's stays.
+/// A value that the engine repeats while the plugin's value stays in force.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Repetition {

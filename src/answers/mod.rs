@@ -32,7 +32,7 @@ pub(crate) use top::*;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SocketMounts {
-    /// The number of these containers; not all are listed.
+    /// The number of all such containers; the list may be shorter.
     pub(crate) count: usize,
     pub(crate) containers: Vec<SocketMount>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Unseen {
 #[serde(default)]
 pub(crate) struct Forgotten {
     pub(crate) containers: Vec<ForgottenContainer>,
-    /// Their IDs.
+    /// The IDs of the dropped pods.
     pub(crate) pods: Vec<String>,
     pub(crate) warning: String,
 }
@@ -74,7 +74,7 @@ pub(crate) struct ForgottenContainer {
     pub(crate) name: String,
 }
 
-/// Metrics in OpenMetrics' text.
+/// Metrics as OpenMetrics text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct MetricsText {
@@ -90,7 +90,7 @@ pub(crate) struct Reexec {
     pub(crate) was_version: String,
     /// The number of plugins that stayed connected.
     pub(crate) plugins: usize,
-    /// Time for which requests waited.
+    /// Time for which requests were held, in milliseconds.
     pub(crate) held_ms: u64,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::named::named;
 
 named! {
-    /// The stage of a plugin's connection.
+    /// How far a plugin's connection has got.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub(crate) enum PluginState {
@@ -31,50 +31,50 @@ pub(crate) struct PluginRow {
     pub(crate) index: String,
     pub(crate) name: String,
     pub(crate) state: PluginState,
-    /// Whether the daemon starts it from a file.
+    /// Whether the daemon launched the plugin from a file.
     pub(crate) launched: bool,
     pub(crate) pid: Option<i32>,
     pub(crate) connected_at: i64,
     pub(crate) connected_time: Option<String>,
-    /// The process that it is about to replace.
+    /// The PID of the process that the plugin is about to replace.
     pub(crate) replaces: Option<i32>,
-    /// Events that it is subscribed to.
+    /// Events to which the plugin is subscribed.
     pub(crate) events: Vec<String>,
     pub(crate) nri_version: String,
-    /// Events that it receives as the deprecated StateChange.
+    /// Events that the plugin receives as the deprecated StateChange.
     pub(crate) deprecated_events: Vec<String>,
-    /// Methods of the extension that it is subscribed to.
+    /// Methods of the extension to which the plugin is subscribed.
     pub(crate) extension_events: Vec<String>,
     pub(crate) requests: u64,
     pub(crate) timeouts: u64,
     pub(crate) failures: u64,
     pub(crate) last_failure: Option<PluginFailure>,
     pub(crate) failure_policy: Option<PolicyRow>,
-    /// `None` before the plugin has registered.
+    /// The time limits; `None` before the plugin has registered.
     pub(crate) time_limits: Option<TimeLimits>,
-    /// `None` before the first response.
+    /// The response times; `None` before the first response.
     pub(crate) answers: Option<AnswerRow>,
     pub(crate) synchronizing: Option<SynchronizeRow>,
     pub(crate) restarts: u64,
-    /// The exit status of the last process that the daemon started.
+    /// How the last process that the daemon started ended.
     pub(crate) exit_status: Option<String>,
     /// The last lines of that process.
     pub(crate) last_words: Vec<String>,
     pub(crate) restart_in_seconds: Option<f32>,
-    /// Whether its last requests all timed out.
+    /// Whether the plugin's last requests all timed out.
     pub(crate) unresponsive: bool,
-    /// Whether it was disconnected for time-outs.
+    /// Whether the plugin was disconnected for time-outs.
     pub(crate) struck: bool,
-    /// The reason why its process is older than its file.
+    /// Why the plugin's process is older than its file.
     pub(crate) outdated: Option<String>,
     pub(crate) start_failure: Option<String>,
-    /// Whether its connection was refused.
+    /// Whether the plugin's connection was refused.
     pub(crate) refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gone_at: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gone_time: Option<String>,
-    /// The reason why it disconnected.
+    /// Why the plugin disconnected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
@@ -105,7 +105,7 @@ pub(crate) struct PluginOutput {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PluginRun {
-    /// Its exit status.
+    /// How the process ended.
     pub(crate) exit_status: Option<String>,
     pub(crate) lines: Vec<PrintedLine>,
 }
@@ -128,15 +128,15 @@ pub(crate) struct PluginFailure {
     pub(crate) what: String,
 }
 
-/// The effect of a plugin's missing response, and the source of this policy: the configuration, the plugin or
-/// the default.
+/// What a plugin's missing response means, and whether the configuration, the plugin or the default
+/// decides that.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PolicyRow {
     /// `refuse` or `skip`.
     pub(crate) on_failure: String,
     pub(crate) on_failure_from: String,
-    /// Consecutive time-outs before it is disconnected; 0 for never.
+    /// Consecutive time-outs after which the plugin is disconnected; 0 for never.
     pub(crate) strikes: u32,
     pub(crate) strikes_from: String,
 }
@@ -146,7 +146,7 @@ pub(crate) struct PolicyRow {
 #[serde(default)]
 pub(crate) struct TimeLimits {
     pub(crate) request_ms: f64,
-    /// For the whole Synchronize; `None` if each of its requests has the usual limit.
+    /// Limit of the whole Synchronize; `None` if only each of its requests has a limit.
     pub(crate) synchronize_ms: Option<f64>,
 }
 

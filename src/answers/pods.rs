@@ -17,7 +17,7 @@ pub(crate) struct PodRow {
     /// The evidence for the engine.
     pub(crate) evidence: Vec<String>,
     pub(crate) state: String,
-    /// `None` from a daemon of an earlier version, which does not list them.
+    /// The pod's labels; `None` from an earlier version of the daemon, which does not report them.
     pub(crate) labels: Option<BTreeMap<String, String>>,
     pub(crate) created_at: i64,
     pub(crate) created_time: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct PodRow {
 }
 
 impl PodRow {
-    /// `NAMESPACE/NAME`, as other verbs accept it, or the ID of a pod without a name.
+    /// Returns `NAMESPACE/NAME`, as other verbs accept it, or the ID of a pod without a name.
     pub(crate) fn full_name(&self) -> String {
         match (self.namespace.as_str(), self.name.as_str()) {
             (_, name) if name.is_empty() || name == self.id => self.id.clone(),
@@ -43,7 +43,7 @@ pub(crate) struct ContainerRow {
     pub(crate) name: String,
     pub(crate) state: String,
     pub(crate) pid: Option<u32>,
-    /// Whether its record was lost and it was recovered from the runtime's state.
+    /// Whether the container's record was lost and then recovered from the runtime's state.
     pub(crate) found: bool,
     #[serde(flatten)]
     pub(crate) times: Times,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules' decisions about a pod: the response to `policy test`.
+//! What the rules decide about a pod: the response to `policy test`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(crate) struct PolicyPod {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) engine: String,
     pub(crate) handler: String,
-    /// Whether no tenant can have written these values.
+    /// Whether these values cannot be a tenant's.
     pub(crate) proven: bool,
     pub(crate) id: String,
     pub(crate) name: String,
@@ -43,7 +43,7 @@ pub(crate) struct PluginRights {
     /// The first rule that decides.
     pub(crate) rule: Option<String>,
     pub(crate) mode: Option<RuleMode>,
-    /// Whether it receives no events of the pod.
+    /// Whether the plugin receives no events of the pod.
     pub(crate) hidden: bool,
     /// NRI's names of fields, or `*`.
     pub(crate) refused: Vec<String>,
@@ -69,7 +69,7 @@ pub(crate) struct ExecRuleRow {
     pub(crate) rule: String,
     pub(crate) matches: Fit,
     pub(crate) why: String,
-    /// Whether it is tried before another rule decides.
+    /// Whether the rule is tried, because no earlier rule decides.
     pub(crate) decides: bool,
     pub(crate) allow: bool,
     pub(crate) mode: RuleMode,
@@ -91,7 +91,7 @@ pub(crate) struct InjectionRow {
     pub(crate) when: String,
     /// `refuse` or `skip`.
     pub(crate) on_failure: String,
-    /// The rule that excludes it.
+    /// The rule that hides the pod from the injection.
     pub(crate) hidden_by: Option<String>,
 }
 

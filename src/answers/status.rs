@@ -17,19 +17,19 @@ pub(crate) struct Status {
     pub(crate) version: String,
     /// The NRI version that the daemon offers to plugins.
     pub(crate) nri_version: String,
-    /// 0 if the daemon does not respond.
+    /// The daemon's PID; 0 if it does not respond.
     pub(crate) pid: u32,
     pub(crate) run_dir: PathBuf,
-    /// The command or file that shows its log.
+    /// The command or file that shows the daemon's log.
     pub(crate) log: String,
     pub(crate) log_lines_lost: u64,
-    /// The reason why the log cannot be written.
+    /// Why the log cannot be written.
     pub(crate) log_failure: Option<String>,
     /// The files in force.
     pub(crate) configuration: Option<ConfigurationInForce>,
-    /// The program that it executes.
+    /// The program that the daemon executes.
     pub(crate) program: Option<Program>,
-    /// The supervisor that restarts it: `systemd`.
+    /// The supervisor that restarts the daemon: `systemd`.
     pub(crate) supervisor: Option<String>,
     pub(crate) uptime_seconds: u64,
     /// Connected plugins.
@@ -39,7 +39,7 @@ pub(crate) struct Status {
     /// Requests of wrappers by outcome.
     pub(crate) requests: BTreeMap<String, u64>,
     pub(crate) failures: Vec<Failure>,
-    /// Commands that bypassed plugins.
+    /// Commands that ran without plugins being asked.
     pub(crate) bypassed: u64,
     /// Containers whose records were lost and that were recovered from the runtime's state.
     pub(crate) found: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Status {
     /// Containers and pods whose records could not be written to disk.
     pub(crate) unwritten: Vec<String>,
     pub(crate) records_refused: Option<RefusedRecords>,
-    /// `None` without an audit log.
+    /// The counts of the audit log; `None` if it is off.
     pub(crate) audit: Option<AuditCounts>,
     /// Launched plugins that are older than their files.
     pub(crate) outdated_plugins: Vec<OutdatedPlugin>,
@@ -60,7 +60,7 @@ pub(crate) struct Status {
     pub(crate) missing: Vec<MissingData>,
     /// Identity claims of tenants that the daemon rejected.
     pub(crate) contradictions: Vec<IdentityClaim>,
-    /// `open`, or the reason why plugins cannot connect.
+    /// `open`, or why plugins cannot connect.
     pub(crate) plugin_socket: String,
     pub(crate) plugin_socket_state: SocketState,
     /// Whether the engine serves plugins itself, and nri-runc only executes the runtime.
@@ -68,14 +68,14 @@ pub(crate) struct Status {
     pub(crate) disabled: bool,
     pub(crate) disabled_by: Option<String>,
     pub(crate) required: Vec<RequiredPlugin>,
-    /// `None` from a daemon of an earlier version.
+    /// The promises; `None` from an earlier version of the daemon.
     pub(crate) promises: Option<Vec<PromiseRow>>,
     pub(crate) refused_connections: Vec<RefusedConnections>,
 }
 
 impl Status {
-    /// Required plugins that are not connected. None is required while plugins are disabled, or served
-    /// by the engine's own NRI.
+    /// Required plugins that are not connected. No plugin is required while plugins are disabled,
+    /// or served by the engine's own NRI.
     pub(crate) fn missing_plugins(&self) -> impl Iterator<Item = &str> {
         let are_asked_for = !self.pass_through && !self.disabled;
         let missing = self.required.iter().filter(move |row| are_asked_for && !row.connected);
@@ -99,7 +99,7 @@ pub(crate) struct ConfigurationInForce {
     pub(crate) log_level: String,
 }
 
-/// A program's file, as it was when it was executed.
+/// A program's file, with its attributes when it was executed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Program {
@@ -114,7 +114,7 @@ pub(crate) struct ProgramFile {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) size: u64,
-    /// Seconds and nanoseconds.
+    /// Time of the last modification, in seconds and nanoseconds.
     pub(crate) modified: [i64; 2],
 }
 
@@ -135,7 +135,7 @@ impl ProgramFile {
 pub(crate) struct Failure {
     pub(crate) at: i64,
     pub(crate) time: Option<String>,
-    /// Time of its first occurrence.
+    /// Unix time of its first occurrence, in nanoseconds.
     pub(crate) first: i64,
     pub(crate) count: u64,
     pub(crate) what: String,
@@ -159,7 +159,7 @@ pub(crate) struct RefusedRecords {
 pub(crate) struct AuditCounts {
     pub(crate) written: u64,
     pub(crate) lost: u64,
-    /// The reason why it cannot be written now.
+    /// Why the audit log cannot be written now.
     pub(crate) failure: Option<String>,
 }
 
@@ -180,7 +180,7 @@ pub(crate) struct MissingData {
     pub(crate) what: String,
     pub(crate) count: u64,
     pub(crate) at: i64,
-    /// The last container that it concerned, or empty.
+    /// The ID of the last container whose data could not be read, or empty.
     pub(crate) id: String,
 }
 
@@ -202,7 +202,7 @@ pub(crate) struct SocketState {
     pub(crate) state: String,
     pub(crate) path: PathBuf,
     pub(crate) since: i64,
-    /// The process that listens on it instead of the daemon.
+    /// The process that listens on the socket in place of the daemon.
     pub(crate) listener: Option<Listener>,
 }
 
@@ -220,7 +220,7 @@ pub(crate) struct Listener {
 #[serde(default)]
 pub(crate) struct RequiredPlugin {
     pub(crate) connected: bool,
-    /// Its name or `NN-name`.
+    /// The plugin's name or `NN-name`.
     pub(crate) plugin: String,
 }
 
@@ -229,7 +229,7 @@ pub(crate) struct RequiredPlugin {
 #[serde(default)]
 pub(crate) struct PromiseRow {
     pub(crate) promise: String,
-    /// Its name or `NN-name`.
+    /// The plugin's name or `NN-name`.
     pub(crate) plugin: String,
     pub(crate) mode: RuleMode,
     pub(crate) connected: bool,

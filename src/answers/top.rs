@@ -12,10 +12,10 @@ use super::{PluginRow, PodRow, Status};
 pub(crate) struct TopAnswer {
     pub(crate) status: Status,
     pub(crate) plugins: Vec<PluginRow>,
-    /// By state.
+    /// The number of containers in each state.
     pub(crate) containers: BTreeMap<String, usize>,
     pub(crate) requests: Vec<RequestCounts>,
-    /// The counts of each of `plugins`, in their order.
+    /// The counts of the plugins, in the order of `plugins`.
     pub(crate) calls: Vec<PluginCounts>,
     pub(crate) pods: Vec<PodRow>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct RequestCounts {
     pub(crate) proceeded: u64,
     pub(crate) refused: u64,
     pub(crate) bypassed: u64,
-    /// The times for which the daemon held them.
+    /// The times for which the daemon held these commands.
     pub(crate) held: Observations,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct PluginCounts {
     pub(crate) errors: u64,
     pub(crate) skips: u64,
     pub(crate) refusals: u64,
-    /// Its response times.
+    /// The plugin's response times.
     pub(crate) latency: Observations,
-    /// The times for which requests waited for their turn.
+    /// The times for which requests waited for the plugin's turn.
     pub(crate) queue: Observations,
 }
 
@@ -51,13 +51,13 @@ pub(crate) struct PluginCounts {
 #[serde(default)]
 pub(crate) struct Observations {
     pub(crate) sum: f64,
-    /// Upper bounds, each with the number of durations between the previous bound and it; the last bound
-    /// is `f64::MAX`.
+    /// Upper bounds, each with the number of durations above the previous bound and up to this one;
+    /// the last bound is `f64::MAX`.
     pub(crate) buckets: Vec<(f64, u64)>,
 }
 
 impl Observations {
-    /// No durations, with these bounds.
+    /// Creates empty observations with these bounds.
     pub(crate) fn within(bounds: &[f64]) -> Self {
         let buckets = bounds.iter().chain([&f64::MAX]).map(|bound| (*bound, 0));
         Self { sum: 0.0, buckets: buckets.collect() }
@@ -80,7 +80,8 @@ impl Observations {
         self
     }
 
-    /// The durations after `before`; all of them if `before` has more, because then the daemon restarted.
+    /// Returns the durations since `before`; all of them if `before` has more, because the daemon
+    /// then restarted.
     pub(crate) fn since(&self, before: &Self) -> Self {
         if self.count() < before.count() {
             return self.clone();

@@ -2,7 +2,7 @@
 //! The flags of runc, crun and youki: which of them take a value, and which the wrapper reads.
 //!
 //! Tables only; `walk.rs` applies them. A flag is listed if the wrapper needs its value, or if its
-//! value must not be mistaken for the verb or the container's ID.
+//! value could be taken for the verb or the container's ID.
 //! Reference: the `--help` of runc 1.1 to 1.6, crun 1.8 to 1.29 and youki 0.7, by verb.
 
 use super::Verb;
@@ -12,17 +12,18 @@ use super::Verb;
 pub(super) struct Flag {
     /// The long name without dashes.
     pub(super) name: &'static str,
-    /// Its one-letter forms.
+    /// The flag's one-letter forms.
     pub(super) letters: &'static str,
-    /// Whether it needs a value, which may be the next word.
+    /// Whether the flag needs a value, which may be the next word.
     pub(super) takes_word: bool,
-    /// Its meaning to the wrapper.
+    /// What the flag means to the wrapper.
     pub(super) means: FlagMeaning,
-    /// The runtimes with this long name: this decides how `-name` and abbreviations are read.
+    /// The runtimes that know this long name, which decides how `-name` and abbreviations are read.
     pub(super) known_by: KnownBy,
 }
 
-/// The runtimes that know a long name. Only runc reads `-name` as `--name`, only crun `--na`.
+/// The runtimes that know a long name. Only runc reads `-name` as `--name`; only crun accepts an
+/// abbreviation such as `--na`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
     /// runc and crun; youki too, unless it has a separate table.
@@ -56,7 +57,7 @@ pub(super) enum FlagMeaning {
     PidFile,
     /// The file with the process document of an `exec`.
     Process,
-    /// The terminal and the user of that process.
+    /// The terminal and the user of the process of an `exec`.
     Tty,
     User,
     Cwd,
@@ -67,11 +68,11 @@ pub(super) enum FlagMeaning {
     Force,
     Detach,
     All,
-    /// The ID is a pattern, not a container's.
+    /// The ID is a pattern, not the ID of one container.
     Regex,
     /// Makes the runtime only print something.
     Help,
-    /// Not used; listed to define whether it takes a value.
+    /// Not used; listed because it may take a value.
     Passed,
 }
 
@@ -102,8 +103,8 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("systemd-cgroup", "s", FlagMeaning::SystemdCgroup, KnownBy::All),
     word("cgroup-manager", "", FlagMeaning::CgroupManager, KnownBy::Crun),
     lone("debug", "", FlagMeaning::Passed, KnownBy::All),
-    // crun also takes the next word here. Not `KnownBy::All`, because crun reads `--ro` as
-    // `--root`.
+    // crun also takes the next word as a value here. Not `KnownBy::All`, because crun reads `--ro`
+    // as `--root`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
     // runc 1.4 removed it; containerd up to 1.6 can be configured to send it.
     word("criu", "", FlagMeaning::Passed, KnownBy::Runc),
@@ -160,7 +161,7 @@ const RESTORE: &[Flag] = &[
     word("empty-ns", "", FlagMeaning::Passed, KnownBy::Runc),
     word("lsm-profile", "", FlagMeaning::Passed, KnownBy::All),
     word("lsm-mount-context", "", FlagMeaning::Passed, KnownBy::All),
-    // crun declares it without a value, but consumes the next word.
+    // crun declares the flag without a value, but consumes the next word.
     word("network-lock", "", FlagMeaning::Passed, KnownBy::Crun),
     lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("no-pivot", "", FlagMeaning::Passed, KnownBy::Runc),
@@ -191,7 +192,7 @@ const UPDATE: &[Flag] = &[
     word("memory-reservation", "", FlagMeaning::Resource, KnownBy::All),
     word("memory-swap", "", FlagMeaning::Resource, KnownBy::All),
     word("pids-limit", "", FlagMeaning::Resource, KnownBy::All),
-    // No runtime accepts these in `--resources`: they stay flags.
+    // No runtime accepts these members in `--resources`, so they stay flags.
     word("l3-cache-schema", "", FlagMeaning::Passed, KnownBy::All),
     word("mem-bw-schema", "", FlagMeaning::Passed, KnownBy::All),
 ];
@@ -258,10 +259,10 @@ pub(super) const VERBS: &[(&str, Verb)] = &[
     ("state", Verb::State),
 ];
 
-/// The runtimes' other verbs, listed so that a word is recognized as a verb.
+/// The runtimes' other verbs, so that these words are recognized as verbs.
 pub(super) const OTHER_VERBS: &[&str] = &[
     "checkpoint",
-    "checkpointt", // youki's spelling
+    "checkpointt", // youki spells it like this.
     "completion",
     "events",
     "features",

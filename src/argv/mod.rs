@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Parses runc's command line by a table, and never rewrites it.
 //!
-//! [`read`] finds the verb, the ID and the few flags that the wrapper acts on. It never fails: words that it cannot
-//! parse reach the runtime unchanged, and the runtime reports the error. It never copies, corrects or reorders words;
-//! only [`for_update_by_stdin`] and [`with_process_file`] build another command line.
+//! [`read`] finds the verb, the ID and the few flags that the wrapper acts on. It never fails:
+//! words that it cannot parse reach the runtime unchanged, and the runtime reports the error. Words
+//! are never corrected or reordered; only [`for_update_by_stdin`], [`with_process_file`] and
+//! [`with_later_process`] build another command line.
 //!
-//! One parser handles three grammars. If they differ, runc's is tried first:
+//! One parser handles three grammars. Where they differ, runc's is tried first:
 //!
 //! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc, youki), not `=B` (crun).
 //!   Only words that runc does not accept are tried as crun's and youki's bundled letters (`-fr`, `-bB`) and crun's
@@ -18,11 +19,11 @@
 //!   such a call is inert here, but the wrapper still involves plugins.
 //! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
 //!
-//! Words that can be parsed count as a real call even if a runtime would refuse them: asking plugins in vain is
-//! harmless. A call is inert only if no runtime would act on it, except for those two IDs.
+//! Words that can be parsed count as a real call even if a runtime would refuse them: asking plugins
+//! needlessly is harmless. A call is inert only if no runtime would act on it, except for those two IDs.
 //!
-//! An unlisted flag is assumed to take no value, unless there would be a plain word too many: then the next word was
-//! its value. So a future runtime's flag cannot hide the verb or the ID.
+//! An unlisted flag is assumed to take no value, unless there is one plain word too many: then the
+//! next word was its value. So an unknown flag of a future runtime cannot hide the verb or the ID.
 //!
 //! Reference: urfave/cli v1 and v3 over Go's `flag` (runc), glibc argp (crun), clap (youki).
 
@@ -61,7 +62,8 @@ pub enum Verb {
     Exec,
     /// `state`.
     State,
-    /// nri-runc's own verb; only as the first word, so that no container or flag is mistaken for it.
+    /// nri-runc's own verb; recognized only as the first word, so that no container or flag is
+    /// taken for it.
     Nri,
     /// Any other verb, known or not.
     Other,
@@ -127,10 +129,10 @@ pub struct CommandLine {
     pub verb_index: Option<usize>,
     /// The container's ID. Also `None` if the word is a pattern (crun's `--regex`).
     pub id: Option<OsString>,
-    /// Its index in argv; the words after it are an `exec`'s command.
+    /// The ID's index in argv; the words after it are an `exec`'s command.
     pub id_index: Option<usize>,
-    /// Whether an unlisted flag precedes it, so that it may be that flag's value. An `exec` ends at its first word, so
-    /// its container, flags and command may then be wrong.
+    /// Whether an unlisted flag precedes the ID, so that the word may be that flag's value. An
+    /// `exec` ends at its first plain word, so its container, flags and command may then be wrong.
     pub id_may_be_value: bool,
     /// `--root`.
     pub root: Option<OsString>,
@@ -187,7 +189,7 @@ pub struct ProcessFlag {
 pub struct ResourcesFlag {
     /// A file, or `-` for standard input.
     pub value: OsString,
-    /// The argv words it occupies: one or two.
+    /// The argv words of the flag: one or two.
     pub range: Range<usize>,
 }
 
@@ -196,14 +198,14 @@ pub struct ResourcesFlag {
 pub struct ResourceFlag {
     /// The long name without dashes, in full.
     pub name: &'static str,
-    /// As written.
+    /// The value as written.
     pub value: OsString,
-    /// The argv words it occupies: one or two.
+    /// The argv words of the flag: one or two.
     pub range: Range<usize>,
 }
 
-/// Whether no runtime can create a container of this ID, because below a runtime's root it means the root itself or a
-/// parent directory.
+/// Whether no runtime can create a container of this ID, because as a path below the runtime's root
+/// it names the root itself or a parent directory.
 pub(crate) fn is_never_an_id(id: &OsStr) -> bool {
     id.is_empty() || id == "." || id == ".."
 }
@@ -231,11 +233,11 @@ pub fn read(argv: &[OsString]) -> CommandLine {
     reading.finish(word.is_some_and(|word| asks_for_help(word)))
 }
 
-/// Returns the command line with its resources from standard input: `--resources` and the single
-/// resources are removed, `--resources=-` is inserted right after the verb, all other words stay.
+/// Returns the command line with its resources from standard input: `--resources` and the single resources
+/// are removed, `--resources=-` is inserted right after the verb, and all other words stay.
 ///
-/// `--resources=-` is one word because runc 1.1 moves flags to the front, before a lone `-`: for `--resources -
-/// --l3-cache-schema X ID` it reads the file `--l3-cache-schema`.
+/// `--resources=-` is one word, because runc 1.1 moves flags to the front, before a lone `-`: for
+/// `--resources - --l3-cache-schema X ID` it would read the file `--l3-cache-schema`.
 pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsString> {
     let Some(verb_index) = call.verb_index else { return argv.to_vec() };
     let mut gone: Vec<Range<usize>> = Vec::new();
@@ -263,8 +265,8 @@ pub(crate) fn process_file(call: &CommandLine) -> Option<&ProcessFlag> {
     call.process.as_ref().filter(|flag| !flag.value.is_empty())
 }
 
-/// Returns the `exec` with its process read from `file`; all other words and the flag's spelling
-/// stay.
+/// Returns the `exec` with its process document read from `file`; all other words and the flag's
+/// spelling stay.
 pub(crate) fn with_process_file(
     argv: &[OsString],
     flag: &ProcessFlag,
@@ -280,8 +282,8 @@ pub(crate) fn with_process_file(
     words
 }
 
-/// Returns an `exec` without a process document, with more flags, which override earlier ones, and with other arguments
-/// of the process.
+/// Returns an `exec` without a process document, with additional flags, which override earlier
+/// ones, and with other arguments of the process.
 pub(crate) fn with_later_process(
     argv: &[OsString],
     call: &CommandLine,
@@ -308,8 +310,8 @@ pub(crate) fn with_later_process(
 /// The signals with which engines stop an infrastructure container, by number and name.
 const ENDING_SIGNALS: [(u8, &str); 4] = [(2, "INT"), (3, "QUIT"), (9, "KILL"), (15, "TERM")];
 
-/// Returns the number of a `kill`'s signal, if the signal should end the process. Without one, runc and crun send
-/// SIGTERM.
+/// Returns the number of a `kill`'s signal, if the signal is one that should end the process. If
+/// the command line has no signal, runc and crun send SIGTERM.
 pub(crate) fn ending_signal(call: &CommandLine) -> Option<u8> {
     let Some(signal) = &call.signal else { return Some(15) };
     let signal = signal.to_str()?.to_ascii_uppercase();
@@ -322,7 +324,7 @@ fn asks_for_help(word: &OsStr) -> bool {
     word == "help" || word == "h"
 }
 
-/// Collects the meanings of the words.
+/// Collects what the words mean.
 #[derive(Default)]
 struct CommandLineReader {
     call: CommandLine,
@@ -400,7 +402,7 @@ impl CommandLineReader {
     }
 }
 
-/// Whether Go parses this as false; other values that do not parse as true are errors there.
+/// Whether Go parses this value as false; a value that is neither true nor false is an error there.
 fn is_false(value: &OsStr) -> bool {
     matches!(value.as_bytes(), b"0" | b"f" | b"F" | b"false" | b"False" | b"FALSE")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Walks a command line with the tables of `flags.rs` and emits each flag and word.
 //!
-//! It knows where a flag's value ends, but not the flag's meaning. Reference: `mod.rs`.
+//! It knows where a flag's value ends, but not what the flag means. Reference: `mod.rs`.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -24,8 +24,8 @@ pub(super) enum CommandPart<'a> {
 
 /// Walks the words before the verb; returns the verb's index.
 ///
-/// The first plain word is the verb. After an unlisted flag it may be that flag's value: it is
-/// skipped if it is not a verb and a verb follows.
+/// The first plain word is the verb. After an unlisted flag it may be that flag's value: then it is
+/// skipped if it is no verb and a verb follows.
 pub(super) fn walk_globals<'a>(
     argv: &'a [OsString],
     sink: &mut dyn FnMut(CommandPart<'a>),
@@ -106,7 +106,7 @@ enum Step {
     Word,
     /// `--`.
     End,
-    /// Listed flags, and the number of words that they take with their values.
+    /// Listed flags, with the number of words that they and their values take.
     Flags { words: usize },
     /// An unlisted flag.
     Unknown { has_value: bool },
@@ -116,7 +116,7 @@ enum Step {
 struct Tables {
     own: &'static [Flag],
     ends: &'static [Flag],
-    /// Global flags after the verb, only by their full long names.
+    /// Global flags that may follow the verb, only by their full long names.
     outer: &'static [Flag],
 }
 
@@ -156,7 +156,7 @@ impl Tables {
         self.own.iter().chain(self.ends)
     }
 
-    /// Finds a full name or a single letter. Go's `flag` accepts either with one dash or two.
+    /// Finds a flag by its full name or letter. Go's `flag` accepts both with one dash or two.
     fn exact(&self, name: &[u8], dashes: usize) -> Option<&'static Flag> {
         if let [letter] = name {
             return self.letter(*letter);
@@ -170,7 +170,7 @@ impl Tables {
         self.own_and_ends().find(|flag| flag.letters.as_bytes().contains(&letter))
     }
 
-    /// Finds crun's flag of this abbreviation, if there is only one.
+    /// Finds the crun flag with this abbreviation, if there is only one.
     fn shortened(&self, name: &[u8]) -> Option<&'static Flag> {
         let mut fitting = self
             .own_and_ends()
@@ -179,7 +179,7 @@ impl Tables {
         if name.is_empty() || fitting.next().is_some() { None } else { first }
     }
 
-    /// Whether every letter is a flag, up to one that takes a value.
+    /// Whether every letter is a flag, up to a letter whose flag takes a value.
     fn are_letters(&self, body: &[u8]) -> bool {
         for byte in body {
             match self.letter(*byte) {

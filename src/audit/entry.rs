@@ -7,16 +7,16 @@ use serde_json::Value;
 use crate::named::named;
 
 named! {
-    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the lines.
+    /// The kinds of entries, in the order of `docs/audit.md`. Scripts search for these names in the lines.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum AuditAction {
         /// A value was applied.
         Applied => "applied",
         /// A request was refused, for this field if one is named.
         Refused => "refused",
-        /// A rule in audit mode would have refused it.
+        /// A rule in audit mode would have refused the request.
         WouldRefuse => "would_refuse",
-        /// An injection in audit mode would have set it.
+        /// An injection in audit mode would have set the value.
         WouldInject => "would_inject",
         /// A value was not applied, or a plugin was skipped, and the request continued.
         Skipped => "skipped",
@@ -36,8 +36,8 @@ named! {
 }
 
 impl AuditAction {
-    /// Whether it is about a connection: any process with access to the plugin socket can cause
-    /// many of these.
+    /// Whether the entry is about a connection: a process with access to the plugin socket can
+    /// cause any number of these.
     pub(crate) fn is_about_connections(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected | Self::Rejected)
     }
@@ -61,7 +61,7 @@ pub(crate) struct AuditSubject {
 }
 
 impl AuditSubject {
-    /// Its texts, which tenants choose.
+    /// The texts, which tenants choose.
     pub(crate) fn texts_mut(&mut self) -> [&mut String; 6] {
         let Self { engine, namespace, pod, pod_id, container, container_id } = self;
         [engine, namespace, pod, pod_id, container, container_id]
@@ -73,7 +73,7 @@ impl AuditSubject {
 pub(crate) struct ExecutedProcess {
     /// `UID:GID`.
     pub(crate) user: Option<String>,
-    /// The login user (`/proc/PID/loginuid`).
+    /// The login user (from `/proc/PID/loginuid`).
     #[serde(rename = "loginuid")]
     pub(crate) login_uid: Option<u32>,
     /// Names of the calling processes, up to the engine's shim.
@@ -95,7 +95,7 @@ pub(crate) struct AuditValues {
     pub(crate) to: Value,
 }
 
-/// One entry. Empty members are omitted from the line, which has the others in this order.
+/// One entry. The line has its members in this order, without the empty ones.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AuditEntry {
     /// Unix time in nanoseconds.
@@ -112,13 +112,13 @@ pub(crate) struct AuditEntry {
     /// Path in config.json, `cgroup:FILE`, or NRI's name of a refused field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) field: String,
-    /// If a value was applied.
+    /// The values, if one was applied.
     #[serde(flatten)]
     pub(crate) values: Option<AuditValues>,
     /// The process, if the entry is about `exec`.
     #[serde(flatten)]
     pub(crate) executed: Option<ExecutedProcess>,
-    /// The rule that decided.
+    /// The rule that decided about the request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) rule: String,
     /// The reason, in one line.

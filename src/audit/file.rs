@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The audit log as a file of root (0600) with a bounded size: at its limit it is renamed to
-//! `NAME.1`, the former one to `NAME.2`, and the oldest is removed. It contains only whole lines: a
-//! partial write is truncated. Lines about connections may use only a share of each file, so that a
-//! flood of them causes no rotation.
+//! `NAME.1`, the former `NAME.1` to `NAME.2` and so on, and the oldest is removed. It contains only
+//! whole lines: a partial write is cut off. Lines about connections may use only a share of each
+//! file, so that a flood of them causes no rotation.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -28,7 +28,7 @@ struct OpenFile {
     file: File,
     inode: (u64, u64),
     size: u64,
-    /// Bytes used of the share of lines about connections.
+    /// Bytes that lines about connections have used of their share.
     about_connections: u64,
 }
 
@@ -59,7 +59,7 @@ impl RotatedFile {
     }
 
     /// Appends a line about a connection; returns false if such lines have used their share of the
-    /// file, or it would need a rotation.
+    /// file, or the line would need a rotation.
     ///
     /// # Errors
     /// Fails as `append` does.
@@ -76,7 +76,7 @@ impl RotatedFile {
         Ok(true)
     }
 
-    /// Returns the file that has this name now: an operator may have renamed the open one.
+    /// Returns the file that now has the log's name: an operator may have renamed the open one.
     fn opened(&mut self) -> io::Result<&mut OpenFile> {
         let there = std::fs::symlink_metadata(&self.path).or_absent();
         let inode = there.map(|there| (there.dev(), there.ino()));
@@ -84,7 +84,7 @@ impl RotatedFile {
             Some(open) => open,
             None => {
                 let mut open = open(&self.path)?;
-                // Existing bytes count as used: a restart must not grant a second share.
+                // Existing bytes count as used, so that a restart does not grant a second share.
                 let left = self.max_size.saturating_sub(open.size) / SHARE;
                 open.about_connections = (self.max_size / SHARE).saturating_sub(left);
                 open
@@ -112,7 +112,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
     }
     let mut size = there.len();
     if size > 0 && !ends_a_line(&mut file)? {
-        // A crash truncated the last line.
+        // A crash cut off the last line.
         file.write_all(b"\n")?;
         size += 1;
     }
@@ -244,8 +244,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_whole_lines() {
-        // /dev/full is not a regular file, and a limit of the process would end the whole test
-        // program.
+        // /dev/full is not a regular file, and a limit of this process would affect all other tests.
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 1000, 2);

@@ -11,7 +11,7 @@ use crate::journal::{SOCKET, push_field};
 /// The identifier of the lines for `journalctl -t`.
 pub(crate) const IDENTIFIER: &str = "nri-runc-audit";
 
-/// Time limit for sending a line to a journal that does not read.
+/// Time limit for sending a line to a journal that does not read its socket.
 const SEND_WAIT: Duration = Duration::from_secs(2);
 
 /// The journal's priority of every line: informational.
@@ -22,7 +22,7 @@ const PRIORITY: u8 = 6;
 pub(super) struct Journal(Option<UnixDatagram>);
 
 impl Journal {
-    /// Sends a message of [`datagram`].
+    /// Sends a message that [`datagram`] formatted.
     ///
     /// # Errors
     /// Fails when the journal is missing or does not read.

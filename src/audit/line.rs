@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Formats an entry as a line: JSON in ASCII, with a maximum length. Names, reasons and values come
-//! from tenants and plugins: they are escaped, so that none can end the line, begin another or
-//! control a terminal.
+//! Formats an entry as a line: JSON in ASCII, with a maximum length. Names, reasons and values come from
+//! tenants and plugins, so they are escaped: none can end the line, begin another or control a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -20,7 +19,7 @@ const VERSION: u32 = 1;
 /// Placeholder for the value of an environment variable.
 const HIDDEN: &str = "(hidden)";
 
-/// Stands for omitted arguments.
+/// Replaces arguments that are left out.
 const CUT: &str = "\u{2026}";
 
 /// The members of a line in their order.
@@ -33,7 +32,7 @@ struct Line<'a> {
     entry: &'a AuditEntry,
 }
 
-/// Formats the line, without its line feed. Truncates the entry's long texts and hides its secrets.
+/// Formats the line, without its line feed. Cuts the entry's long texts and hides its secrets.
 pub(super) fn of(entry: &mut AuditEntry) -> String {
     let AuditEntry { event, plugin, field, rule, reason, subject, .. } = entry;
     for text in [event, plugin, field, rule, reason].into_iter().chain(subject.texts_mut()) {
@@ -55,7 +54,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     ascii(&serde_json::to_string(&line).unwrap_or_default())
 }
 
-/// Returns a value without secrets; a long one becomes a truncated text.
+/// Returns a value without secrets; a long one is returned as a text that is cut.
 fn shown(field: &str, mut value: Value) -> Value {
     redact(field, &mut value, HIDDEN);
     let mut text = match &value {
@@ -70,7 +69,7 @@ fn shown(field: &str, mut value: Value) -> Value {
     Value::String(text)
 }
 
-/// Hides the values of arguments such as `KEY=VALUE`, and truncates long ones.
+/// Hides the values of arguments such as `KEY=VALUE`, and cuts long arguments.
 fn bound(executed: &mut ExecutedProcess) {
     let mut room = limits::AUDIT_VALUE;
     let mut is_cut = false;
@@ -98,7 +97,7 @@ fn cut(text: &mut String, limit: usize) {
 }
 
 /// Escapes all characters outside ASCII: JSON permits control characters above 0x7e and direction
-/// marks, which occur only in its strings.
+/// marks. In JSON they occur only in strings.
 pub(crate) fn ascii(json: &str) -> String {
     let mut ascii = String::with_capacity(json.len());
     for character in json.chars() {

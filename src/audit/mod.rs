@@ -3,10 +3,10 @@
 //! applied, for each plugin that connects, disconnects or is refused, and optionally for each
 //! process that `exec` starts.
 //!
-//! A dedicated thread writes the lines, to a file with a bounded size or to the journal, so that a
-//! slow or full disk delays no container: lines that do not fit its queue are counted, reported
-//! once, and summed up in a line later. It does not use records, decides nothing and never fails a
-//! request.
+//! A thread of its own writes the lines, to a file with a bounded size or to the journal, so that a
+//! slow or full disk delays no container. Lines that do not fit its queue are counted, reported
+//! once, and later replaced by one line with their number. This folder does not use records,
+//! decides nothing and never fails a request.
 
 mod entry;
 mod file;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hides the values of environment variables (D27), of the process and of hooks.
+//! Hides the values of environment variables of the process and of hooks (D27).
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub(crate) fn redact(field: &str, value: &mut Value, instead: &str) {
     }
 }
 
-/// A hook is an object with `"env": ["NAME=value"]`.
+/// Hides the values in a hook, an object with `"env": ["NAME=value"]`.
 fn redact_inside(value: &mut Value, instead: &str) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(|item| redact_inside(item, instead)),

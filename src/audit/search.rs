@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Searches the audit log: its files, oldest first, for the lines that an operator requests.
+//! Searches the audit log: passes the lines that an operator requests, from its files, oldest first.
 
 use std::fs::File;
 use std::io::{BufRead, Read};
@@ -50,7 +50,7 @@ impl AuditFilter {
                 plugin == wanted || name == Some(wanted)
             })
         };
-        // A gap concerns every search.
+        // A line about missing lines passes every filter.
         let is_gap = line["action"] == "lost";
         let is_about = self.pod.as_ref().is_none_or(is_pod)
             && self.container.as_ref().is_none_or(is_container)
@@ -82,7 +82,7 @@ fn begins(id: &str, wanted: &str) -> bool {
     !wanted.is_empty() && id.starts_with(wanted)
 }
 
-/// Makes times comparable as text: `Z` sorts after a fraction of the same second.
+/// Returns a time in a form that compares as text: `Z` would sort after a fraction of the same second.
 fn comparable(time: &str) -> &str {
     time.trim_end_matches('Z')
 }
@@ -110,8 +110,8 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     (has_a_form && time.chars().zip(form.chars()).all(is_like)).then(|| time.to_owned())
 }
 
-/// Opens the files of the log, oldest first. They are opened from the newest to the oldest, so that a file rotated
-/// meanwhile is read twice instead of missed. A rotation leaves one number free.
+/// Opens the files of the log, oldest first. They are opened from the newest to the oldest, so that a file
+/// that is rotated meanwhile is read twice instead of missed. During a rotation one number is free.
 ///
 /// # Errors
 /// Fails when a file is unreadable, or none exists.
@@ -142,10 +142,10 @@ pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Passes the lines that the filter admits to `found`; returns the number of unreadable lines.
+/// Passes the lines that the filter admits to `found`; returns the number of lines that cannot be parsed.
 ///
 /// # Errors
-/// Fails when reading does, or when `found` does.
+/// Fails when a read fails, or `found` does.
 pub(crate) fn search(
     mut lines: impl BufRead,
     filter: &AuditFilter,
@@ -160,7 +160,7 @@ pub(crate) fn search(
         if read == 0 {
             return Ok(unreadable);
         }
-        // The rest of an overlong line.
+        // Skips the rest of a line that is too long.
         let was_cut = std::mem::replace(&mut is_cut, !bytes.ends_with(b"\n"));
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim_end();
         match serde_json::from_str::<Value>(text) {
@@ -257,13 +257,14 @@ mod tests {
             files.into_iter().map(|file| std::io::read_to_string(file).unwrap()).collect()
         };
         assert_eq!(read(&path), ["oldest", "older", "new"]);
-        // While files are renamed, one number is free: first the second to last, later the current file's.
+        // While files are renamed, one number is free: first the second to last, at the end the
+        // current file's.
         std::fs::rename(rotated(&path, 1), temp.path().join("kept")).unwrap();
         assert_eq!(read(&path), ["oldest", "new"]);
         std::fs::rename(temp.path().join("kept"), rotated(&path, 1)).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
-        // A file that is set aside while the files are opened is read twice.
+        // A file that is rotated while the files are opened is read twice.
         std::fs::hard_link(rotated(&path, 1), &path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
         std::os::unix::fs::symlink("/etc/passwd", rotated(&path, 3)).unwrap();

@@ -14,7 +14,7 @@ use crate::presence::IfThere;
 
 use super::search::open_files;
 
-/// Maximum bytes of one read; a line is shorter.
+/// Maximum bytes of one read; longer than a line.
 const CHUNK: u64 = 1 << 20;
 
 /// The files still to read, oldest first; the last may grow.
@@ -22,7 +22,7 @@ const CHUNK: u64 = 1 << 20;
 pub(crate) struct AuditTail {
     path: PathBuf,
     files: VecDeque<File>,
-    /// Whether the beginning of an overlong line was read, but not its end.
+    /// Whether the beginning of a line that is too long was read, but not its end.
     is_cut: bool,
     may_have_missed: bool,
 }
@@ -61,8 +61,7 @@ impl AuditTail {
                 }
                 continue;
             }
-            // An unfinished line is read again once it is complete: the daemon may also truncate
-            // it.
+            // An unfinished line is read again once it is complete, because the daemon may also cut it off.
             let back = i64::try_from(unfinished).unwrap_or_default();
             file.seek(SeekFrom::Current(-back)).doing(reading)?;
             bytes.truncate(whole);
@@ -83,12 +82,12 @@ impl AuditTail {
         }
     }
 
-    /// Whether lines may be missing since the last call: files were removed before they were read.
+    /// Whether lines may be missing since the last call, because files were removed before they were read.
     pub(crate) fn take_gap(&mut self) -> bool {
         std::mem::take(&mut self.may_have_missed)
     }
 
-    /// Ends the first part of an overlong line as a line; drops the rest.
+    /// Returns the first part of a line that is too long as a line; drops the rest.
     fn cut(&mut self, mut part: Vec<u8>) -> Option<Vec<u8>> {
         part.push(b'\n');
         (!std::mem::replace(&mut self.is_cut, true)).then_some(part)
@@ -104,13 +103,13 @@ impl AuditTail {
             if line.is_empty() || was_cut {
                 return Ok(AtEnd::ReadOn);
             }
-            // A crash truncated the line.
+            // A crash cut the line off.
             line.push(b'\n');
             return Ok(AtEnd::Unfinished(line));
         }
         let Some(file) = self.files.front_mut() else { return Ok(AtEnd::Wait) };
         let open = file.metadata()?;
-        // Truncated in place, as by logrotate's copytruncate.
+        // The file was cut in place, as by logrotate's copytruncate.
         if open.len() < file.stream_position()? {
             file.seek(SeekFrom::Start(0))?;
             return Ok(AtEnd::ReadOn);
@@ -138,7 +137,7 @@ impl AuditTail {
         let of_each: Vec<Metadata> =
             newer.iter().map(File::metadata).collect::<std::io::Result<_>>()?;
         let first = of_each.iter().position(is_open).map(|open| open + 1).unwrap_or_else(|| {
-            // The file was removed. Files rotated before it were also written before it.
+            // The open file was removed. Files that were rotated before it were also written before it.
             let written = |file: &Metadata| (file.mtime(), file.mtime_nsec());
             let first = of_each.iter().position(|file| written(file) >= written(open));
             let first = first.unwrap_or(of_each.len());
@@ -150,13 +149,13 @@ impl AuditTail {
     }
 }
 
-/// The state of a file that has no further whole line.
+/// What follows in a file without a further whole line.
 enum AtEnd {
-    /// It is the current file.
+    /// Nothing yet: it is the current file.
     Wait,
-    /// There are more lines, in it or in the next file.
+    /// More lines, in it or in the next file.
     ReadOn,
-    /// It was rotated with this unfinished line at its end.
+    /// The next file: it was rotated, with this unfinished line at its end.
     Unfinished(Vec<u8>),
 }
 
@@ -283,7 +282,7 @@ mod tests {
         assert_eq!(text(&mut tail), "set aside\na long line\n");
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert_eq!(text(&mut tail), "");
-        // Later than the file that was set aside, according to the file system's clock.
+        // Later than the rotated file, according to the file system's clock.
         std::thread::sleep(std::time::Duration::from_millis(20));
         append(&path, b"anew\n");
         assert_eq!(text(&mut tail), "anew\n");

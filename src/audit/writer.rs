@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The queue of lines and the thread that writes them. The daemon's loop only queues: it never
-//! waits for a disk or for the journal.
+//! The queue of lines and the thread that writes them. The daemon's loop only queues lines: it
+//! never waits for a disk or for the journal.
 
 use std::cell::RefCell;
 use std::io;
@@ -31,7 +31,7 @@ pub(crate) struct AuditLog {
     counts: Arc<AuditCounts>,
 }
 
-/// The counts of written and lost lines, and the failure.
+/// The counts of written and lost lines, and the current failure.
 #[derive(Debug, Default)]
 pub(crate) struct AuditCounts {
     written: AtomicU64,
@@ -40,7 +40,7 @@ pub(crate) struct AuditCounts {
     untold: AtomicU64,
     queued_bytes: AtomicUsize,
     failure: Mutex<Option<String>>,
-    /// The reason why the log cannot be written now.
+    /// Why the log cannot be written now.
     failing: Mutex<Option<String>>,
 }
 
@@ -70,7 +70,7 @@ impl AuditCounts {
     }
 }
 
-/// The queue to the thread, which writes the queued lines and exits once this is dropped.
+/// The queue to the thread. When it is dropped, the thread writes the queued lines and exits.
 #[derive(Debug)]
 struct Queue {
     orders: SyncSender<Order>,
@@ -80,11 +80,11 @@ struct Queue {
 #[derive(Debug)]
 enum Order {
     Write(Vec<u8>, Share),
-    /// A request for a response once everything before it is written.
+    /// Asks for a response once everything before this is written.
     Flush(oneshot::Sender<()>),
 }
 
-/// The share of a log file that a line may use.
+/// Which share of a log file a line may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Share {
     All,
@@ -114,8 +114,8 @@ impl AuditLog {
         if queue.as_ref().map(|queue| &queue.settings) == settings.as_ref() {
             return;
         }
-        // The old thread finishes its lines, possibly concurrently with the new one: both append
-        // whole lines.
+        // The old thread finishes its lines, perhaps at the same time as the new one writes; both
+        // append whole lines.
         *queue = settings.and_then(|settings| start(settings, &self.counts));
     }
 
@@ -161,7 +161,7 @@ impl AuditLog {
         }
     }
 
-    /// Takes the failure that `status` has not yet reported. A failure is recorded whenever writing
+    /// Takes a failure that `status` does not show yet. One is recorded each time that writing
     /// starts to fail.
     pub(crate) fn new_failure(&self) -> Option<String> {
         self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -229,12 +229,12 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes a line; false if it exceeds its share.
+    /// Writes a line; returns false if it exceeds its share.
     fn write(&mut self, bytes: &[u8], share: Share) -> io::Result<bool> {
         match (self, share) {
             (Self::File(file), Share::Connections) => file.append_about_connection(bytes),
             (Self::File(file), Share::All) => file.append(bytes).map(|()| true),
-            // The journal limits lines itself.
+            // The journal has its own limit of lines.
             (Self::Journal(journal), _) => journal.send(bytes).map(|()| true),
         }
     }
@@ -256,7 +256,7 @@ struct Writer {
 enum Written {
     Yes,
     No,
-    /// It is about a connection, and such lines have used their share.
+    /// The line is about a connection, and such lines have used their share.
     BeyondShare,
 }
 
@@ -286,7 +286,7 @@ impl Writer {
         }
     }
 
-    /// Writes a line with the number of lines that are missing here.
+    /// Writes a line with the number of lines that were lost before it.
     fn report_lost(&mut self) {
         let lost = self.counts.untold.swap(0, Relaxed);
         if lost == 0 {
@@ -324,8 +324,8 @@ impl Writer {
         }
     }
 
-    /// Counts a written line; after the first one about a connection, reports how many of these
-    /// were dropped.
+    /// Counts a written line; after the first one about a connection that fits again, reports how
+    /// many of these were dropped.
     fn note_written(&mut self, share: Share) {
         self.counts.written.fetch_add(1, Relaxed);
         if share == Share::All || self.beyond_share == 0 {

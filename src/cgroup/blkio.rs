@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Block I/O, on both layouts.
 //!
-//! A list replaces the file's limits: limits of devices that only the file has are lifted. An
-//! absent list leaves the limits unchanged, and a weight of zero is the kernel's default.
+//! A list replaces the file's limits: for a device that is not in the list, the limit is lifted. An
+//! absent list leaves the limits unchanged, and a weight of zero sets the kernel's default.
 //! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;
-//! runc's `cgroups/fs/blkio.go` and `fs2/io.go` for which file is chosen.
+//! for the choice of the file, runc's `cgroups/fs/blkio.go` and `fs2/io.go`.
 
 use std::collections::BTreeMap;
 
@@ -37,16 +37,16 @@ struct Limit {
     rate: u64,
 }
 
-/// A device, as the kernel writes it.
+/// A device (`MAJOR:MINOR`), as the kernel writes it.
 type Device = String;
 
 /// One of the four throttles.
 struct Throttle<'a> {
     limits: Option<&'a Vec<Limit>>,
     field: &'static str,
-    /// Its file on v1.
+    /// The throttle's file on v1.
     v1: &'static str,
-    /// Its key in `io.max`.
+    /// The throttle's key in `io.max`.
     v2: &'static str,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut
         return;
     }
     let controller = "blkio";
-    // The kernel's scheduler decides which file exists: the former CFQ's, or BFQ's.
+    // The kernel's scheduler decides which files exist: those of the former CFQ, or of BFQ.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
         ("blkio.weight", "blkio.weight_device", "0", 500)
     } else {
@@ -134,7 +134,7 @@ pub(super) fn plan_v2(
     Ok(())
 }
 
-/// The weight for all devices; zero restores the default if it was changed.
+/// Plans the weight for all devices; zero restores the default if it was changed.
 fn plan_weight(
     weight: Option<u64>,
     (controller, file): (&'static str, &str),
@@ -185,7 +185,8 @@ fn plan_list(
     writes.push(Write { undo, ..write(controller, file, value.join("\n"), field) });
 }
 
-/// `io.max` has all four limits of a device on one line; unnamed keys are unchanged.
+/// Plans `io.max`, which has all four limits of a device on one line; keys that the line omits are
+/// unchanged.
 fn plan_max(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let before = lines(files.text("", "io.max"));
     let key_of = |line: &str, key: &str| {
@@ -237,7 +238,7 @@ mod tests {
     use super::super::{CgroupFiles, Unfit};
     use super::*;
 
-    /// Files by name; the layout determines their controller.
+    /// Files by name; the controller does not matter.
     struct FakeFiles(BTreeMap<&'static str, &'static str>);
 
     impl CgroupFiles for FakeFiles {
@@ -254,7 +255,7 @@ mod tests {
         FakeFiles(files.iter().copied().collect())
     }
 
-    /// File, value and undo value.
+    /// The file, value and undo value of each write.
     fn shown(writes: &[Write]) -> Vec<String> {
         let show = |write: &Write| {
             let undo = write.undo.as_ref().map(|(_, value)| value.as_str()).unwrap_or_default();

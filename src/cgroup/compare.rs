@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares cgroup files with their expected values. The kernel shows many values in another form: lists of CPUs, bytes
-//! in whole pages, "max". A value that cannot be compared is an error, never a difference. It only reads. Reference:
-//! kernel `cgroup-v1/`, `cgroup-v2.rst`.
+//! Compares cgroup files with the expected values. The kernel shows many values in another form:
+//! lists of CPUs, bytes in whole pages, "max". A value that cannot be compared is an error, never a
+//! difference. This module only reads. Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`.
 
 use std::path::PathBuf;
 use std::str::SplitWhitespace;
@@ -24,10 +24,11 @@ pub(crate) struct Difference {
     pub(crate) is_certain: bool,
 }
 
-/// Files that runtimes and kernels accept without applying the value.
+/// Files whose value runtimes and kernels accept without applying it.
 const NOT_APPLIED: [&str; 2] = ["memory.kmem.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
 
-/// One second in microseconds, and the granularity in which runtimes give systemd the CPU time of one second.
+/// One second in microseconds, and the step (in microseconds) in which runtimes give systemd the
+/// CPU time of one second.
 const SECOND: u128 = 1_000_000;
 const SYSTEMD_STEP: u128 = 10_000;
 
@@ -48,7 +49,7 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
         // The file has quota and period; only the value of this field is compared.
         ("cpu.max", "cpu.quota") => (word(value, 0), word(&text, 0)),
         ("cpu.max", "cpu.period") => (word(value, 1), word(&text, 1)),
-        // A unified value may be written without the period.
+        // A unified value may be given without the period.
         ("cpu.max", _) if !value.contains(' ') => (value.as_str(), word(&text, 0)),
         ("memory.oom_control", _) => (value.as_str(), oom_kill_disable(&text)),
         _ => (value.as_str(), text.as_str()),
@@ -72,8 +73,8 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
     }
 }
 
-/// Whether this is systemd's value for a quota: the runtime gives systemd the time per second, rounded up to 10 ms, and
-/// systemd writes that at each reload.
+/// Whether this is systemd's value for a quota: the runtime gives systemd the CPU time of one
+/// second, rounded up to 10 ms, and systemd writes that value again at each reload.
 fn is_rounded_quota(
     cgroups: &Cgroups,
     write: &Write,
@@ -107,7 +108,7 @@ fn oom_kill_disable(text: &str) -> &str {
     text.lines().find_map(|line| line.strip_prefix("oom_kill_disable ")).unwrap_or_default()
 }
 
-/// Whether the kernel shows `actual` for a written `expected`; `None` if only the kernel knows.
+/// Whether the kernel shows `actual` after `expected` was written; `None` if only the kernel knows.
 fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     if expected == actual {
         return Some(true);
@@ -207,7 +208,8 @@ mod tests {
     use super::super::{Around, plan};
     use super::*;
 
-    /// `file: expected -> actual` for each differing value, and the reasons why others cannot be compared.
+    /// Returns `file: expected -> actual` for each differing value, and the reasons why others
+    /// cannot be compared.
     fn compared(tree: &CgroupTree, wanted: Value) -> Result<Vec<String>, String> {
         let (cgroups, wanted) = (tree.cgroups(), map(wanted));
         let around = Around { before: &wanted, tried: None, after: &wanted };
@@ -277,7 +279,7 @@ mod tests {
             tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
         }
         for same in [
-            // Runtimes use one of two formulas; the older one gives 39.
+            // Runtimes use one of two formulas; 39 is the result of the newer one for 1024 shares.
             json!({"cpu": {"shares": 1024}}),
             json!({"cpu": {"quota": 5000}}),
             json!({"cpu": {"period": 20_000}}),

@@ -8,8 +8,8 @@
 /// The minimum and maximum of shares.
 const SHARES: (u64, u64) = (2, 262_144);
 
-/// The weight for `shares`, by the formula that gives the current weight `now` for one of `before`,
-/// or by the newer one if none does. The second value is the other formula's.
+/// The weight for `shares`, by the formula that gives the current weight `now` for one of `before`;
+/// by the newer one if neither does. The second value is the other formula's result.
 pub(super) fn weights(shares: u64, before: &[u64], now: Option<u64>) -> (u64, u64) {
     let by = |formula: fn(u64) -> u64| before.iter().any(|shares| Some(formula(*shares)) == now);
     let (old, new) = (linear(shares), curved(shares));
@@ -68,11 +68,12 @@ mod tests {
     fn the_current_weight_shows_which_formula_made_it() {
         assert_eq!(weight(512, &[1024], Some(39)), 20);
         assert_eq!(weight(512, &[1024], Some(100)), 59);
-        // A failed update tried 700 in place of 300: the old formula gives 12 and 27 for them.
+        // A failed update tried 700 where 300 was in force: the old formula gives 12 for 300, and
+        // 27 for 700.
         for now in [12, 27] {
             assert_eq!(weight(512, &[300, 700], Some(now)), 20, "{now}");
         }
-        // The new formula gives 39 for 300; the old one gives 39 for 1024.
+        // The new formula gives 39 for 300, and the old one gives 39 for 1024.
         for (before, now) in
             [(&[][..], None), (&[2], Some(1)), (&[1024], Some(77)), (&[300, 1024], Some(39))]
         {

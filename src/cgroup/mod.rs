@@ -35,15 +35,15 @@ pub(crate) use compare::difference;
 pub(crate) use place::{Cgroups, Layout, Mounts};
 pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members, reads_as};
 
-/// The files that a decision may read: `file` of `controller` (always empty on v2).
+/// The files that a decision may read: `file` of `controller`, which is empty on v2.
 pub(crate) trait CgroupFiles {
-    /// Whether the file exists; an error if that is unknown.
+    /// Whether the file exists; an error if it cannot be examined.
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool>;
-    /// Its text, without the final line feed; `None` if it does not exist.
+    /// The file's text, without the final line feed; `None` if the file does not exist.
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>>;
 }
 
-/// The files, as one decision sees them. An unreadable file fails the whole decision.
+/// The files that a decision reads. An unreadable file fails the whole decision.
 struct SeenFiles<'a> {
     files: &'a dyn CgroupFiles,
     unknown: RefCell<Option<(String, io::Error)>>,
@@ -79,23 +79,23 @@ pub(crate) struct Write {
     pub controller: &'static str,
     /// Name of the file.
     pub file: String,
-    /// The text to write, line by line.
+    /// The text; each of its lines is written separately.
     pub value: String,
     /// Path of the resource below `linux.resources`.
     pub field: String,
-    /// File and value that revert the write, unless the file's earlier text does.
+    /// File and value that revert the write, if writing the file's earlier text does not.
     pub undo: Option<(String, String)>,
     /// Another value that some runtimes write for the field.
     pub other: Option<String>,
-    /// Skip the write if the file is absent.
+    /// Whether the write is skipped if the file is absent.
     is_optional: bool,
     /// Whether the kernel may silently choose another value, which counts as a failure.
     pub is_verified: bool,
 }
 
 impl Write {
-    /// Whether the kernel may take seconds for it: a limit below current use makes it reclaim
-    /// memory within the call, writing to disks, and other memory nodes make it move pages.
+    /// Whether the kernel may take seconds for the write: a limit below the current use makes it
+    /// reclaim memory within the call, writing to disks, and other memory nodes make it move pages.
     pub(crate) fn may_take_long(&self) -> bool {
         self.file.starts_with("memory.") || self.file == "cpuset.mems"
     }
@@ -107,14 +107,14 @@ pub(crate) type Result<T, E = Unfit> = std::result::Result<T, E>;
 /// The reason why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// It is impossible on this host.
+    /// The host cannot do it.
     Refused {
         /// Path of the resource.
         field: String,
         /// Why.
         why: String,
     },
-    /// The runtime may be able to do it.
+    /// The cgroup files cannot show it, but the runtime may be able to set it.
     NotDirect(String),
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// The complete resources before and after an update.
+/// The complete resources of a container before and after an update.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
     /// The resources in force.
@@ -138,7 +138,7 @@ pub(crate) struct Around<'a> {
     pub after: &'a Map<String, Value>,
 }
 
-/// The writes for `wanted`, in order.
+/// Plans the writes for `wanted`, in order.
 ///
 /// # Errors
 /// Fails with the field that cannot be written, and the reason.
@@ -228,7 +228,7 @@ fn refused<T>(field: &str, why: impl Into<String>) -> Result<T> {
     Err(Unfit::Refused { field: field.to_owned(), why: why.into() })
 }
 
-/// Resources that can be written. Any others make parsing fail.
+/// The resources that can be written; parsing fails if there are others.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct WritableResources {
@@ -298,13 +298,13 @@ struct DeviceRule {
     access: String,
 }
 
-/// Zero means "unchanged" to every runtime.
+/// Returns the value; `None` for zero, which means "unchanged" to every runtime.
 fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::default())
 }
 
-/// The write as the first of the pair if its file's value falls, else as the second. A burst may never exceed the
-/// quota, so a lower one is written before the quota, and a higher one after it.
+/// Returns the write first if it lowers its file's value, else second. A burst may never exceed the
+/// quota, so a lower burst is written before the quota, and a higher one after it.
 fn early_or_late(write: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>, Option<Write>) {
     let falls = write.as_ref().is_some_and(|write| {
         let now = first_number(files.text(write.controller, &write.file)).unwrap_or(0);

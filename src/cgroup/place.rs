@@ -2,8 +2,8 @@
 //! Finds a container's cgroups: by its init process, and by its runtime's state if that names them.
 //!
 //! An init process may have moved itself into a child of the cgroup that its runtime made, as
-//! systemd in a container does. The runtime's record counts if the process is at or below that
-//! cgroup; otherwise nothing is written. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
+//! systemd in a container does. The runtime's record counts if the process is in that cgroup or
+//! below it; otherwise nothing is written. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ use super::CgroupFiles;
 /// The controllers whose files are written.
 const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
 
-/// The kind of cgroups that has the controllers.
+/// Which version of cgroups has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// v1 or hybrid.
@@ -33,7 +33,7 @@ pub(crate) enum Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mounts {
     layout: Layout,
-    /// Controller (empty for v2) to the mount's root and mount point.
+    /// For each controller (empty for v2), the mount's root and the mount point.
     mounts: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
@@ -64,7 +64,7 @@ impl Mounts {
                         v1.entry(controller.to_owned()).or_insert_with(|| place.clone());
                     }
                 }
-                // Next to v1 it is another mount, for systemd, without controllers.
+                // Beside v1, cgroup2 is a mount for systemd without controllers.
                 "cgroup2" if v2.is_none() => v2 = Some(place),
                 _ => {}
             }
@@ -144,7 +144,7 @@ impl Cgroups {
         Some(Self { layout: mounts.layout, dirs: dirs.collect() })
     }
 
-    /// The kind of cgroups.
+    /// The version of the cgroups.
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
@@ -154,12 +154,12 @@ impl Cgroups {
         self.dirs.get(controller).map(PathBuf::as_path)
     }
 
-    /// One of its folders, for messages.
+    /// One of the folders, for messages.
     pub(crate) fn any_dir(&self) -> Option<&Path> {
         self.dirs.values().next().map(PathBuf::as_path)
     }
 
-    /// Whether systemd manages it: then only systemd may write it (D22).
+    /// Whether systemd manages the cgroups; then only systemd may write most of their files (D22).
     pub(crate) fn is_scope(&self) -> bool {
         let is_scope =
             |dir: &PathBuf| dir.extension().is_some_and(|e| e == "scope" || e == "slice");
@@ -175,14 +175,14 @@ impl Cgroups {
         })
     }
 
-    /// Whether it still exists; true if that is unknown.
+    /// Whether the cgroups still exist; true if they cannot be examined.
     pub(crate) fn exists(&self) -> bool {
         self.dirs.values().all(|dir| presence::is_dir(dir).unwrap_or(true))
     }
 
-    /// Whether its processes are frozen, by it or by a cgroup above.
+    /// Whether the processes are frozen, by this cgroup or by one above it.
     pub(crate) fn is_frozen(&self) -> bool {
-        // This only explains a failure, and decides nothing.
+        // Unreadable files count as not frozen, because this only explains a failure.
         let text = |controller, file| self.text(controller, file).or_absent().flatten();
         match self.layout {
             Layout::V1 => text("freezer", "freezer.state").is_some_and(|text| text != "THAWED"),

@@ -2,8 +2,8 @@
 //! Groups of resctrl: moves a running container into another group, thread by thread as the kernel
 //! requires, and removes a group that a runtime made for a container whose creation failed.
 //!
-//! A thread that starts meanwhile is in its parent's group, so the tasks are read again until no
-//! new one is found. It never creates or changes a group, nor removes one that has threads.
+//! A thread that starts meanwhile is in its parent's group, so the tasks are read again until none
+//! is new. This module never creates or changes a group, and removes none that has threads.
 //! Reference: kernel `filesystems/resctrl.rst`.
 
 use std::collections::BTreeSet;
@@ -20,18 +20,18 @@ use crate::presence::{self, IfThere};
 
 use super::Cgroups;
 
-/// Rounds of searching for new threads; if these are not enough, the container forks faster than it
-/// can be moved.
+/// Maximum rounds of searching for new threads; a container with new ones in each round forks
+/// faster than it can be moved.
 const ROUNDS: usize = 20;
 
 /// Controllers whose folders show the container's processes, the likeliest first.
 const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 
-/// A resctrl group: the default one has no name.
+/// A resctrl group; the default group has an empty name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     name: String,
-    /// Its monitoring group.
+    /// The name of the monitoring group, if any.
     monitoring: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Group {
         Self { name: name.to_owned(), monitoring: None }
     }
 
-    /// Its folders, in the order in which a thread enters them.
+    /// The group's folders, in the order in which a thread enters them.
     fn folders(&self, resctrl: &Path) -> Vec<PathBuf> {
         let group = resctrl.join(&self.name);
         let monitoring = self.monitoring.as_ref();
@@ -80,7 +80,7 @@ fn enter_one(host: &Host, dir: &Path, (resctrl, group): (&Path, &Path)) -> Resul
             }
             is_done = false;
             match tasks.write_all(format!("{thread}\n").as_bytes()) {
-                // The thread has ended.
+                // The thread has ended meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => return Err(said(&error) + &status(host, resctrl)),
                 Ok(()) => {}
@@ -102,7 +102,7 @@ fn status(host: &Host, resctrl: &Path) -> String {
     }
 }
 
-/// Whether there is certainly no group of this name.
+/// Whether the kernel reports that no group has this name.
 pub(crate) fn is_missing(host: &Host, resctrl: &Path, name: &str) -> bool {
     matches!(presence::is_dir(&host.path(resctrl.join(name))), Ok(false))
 }
@@ -111,7 +111,7 @@ pub(crate) fn is_missing(host: &Host, resctrl: &Path, name: &str) -> bool {
 /// exist.
 ///
 /// # Errors
-/// Fails with the reason in one line if it still exists.
+/// Fails with the reason in one line if the group still exists.
 pub(crate) fn remove_unused(host: &Host, resctrl: &Path, name: &str) -> Result<(), String> {
     let dir = host.path(resctrl.join(name));
     let said = |error: std::io::Error| {

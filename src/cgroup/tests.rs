@@ -101,7 +101,7 @@ pub(super) fn map(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }
 
-/// The writes for `wanted`, as `file=value`.
+/// Plans `wanted`, and returns the writes as `file=value`.
 fn planned(tree: &CgroupTree, wanted: Value, before: Value) -> Result<Vec<String>, Unfit> {
     let (wanted, before) = (map(wanted), map(before));
     let mut after = before.clone();
@@ -323,7 +323,7 @@ fn a_failed_write_reverts_the_earlier_ones() {
     let wanted = map(json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}}));
     let around = Around { before: &Map::new(), tried: None, after: &wanted };
     let writes = plan(cgroups.layout(), &wanted, around, &cgroups).unwrap();
-    // A link that appears between decision and writing must not be followed.
+    // A link that appears between plan and write must not be followed.
     let file = cgroups.dir("").unwrap().join("cpu.max");
     std::fs::rename(&file, file.with_extension("aside")).unwrap();
     std::os::unix::fs::symlink(file.with_extension("aside"), &file).unwrap();

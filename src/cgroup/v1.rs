@@ -74,8 +74,8 @@ fn plan_memory(memory: &Memory, files: &SeenFiles<'_>, writes: &mut Vec<Write>) 
     Ok(())
 }
 
-/// Plans memory limits: memory may never exceed memory with swap, so raising starts with the
-/// latter.
+/// Plans memory limits. The limit of memory may never exceed the limit with swap, so when limits
+/// rise, the latter is written first.
 fn plan_limits(
     limit: Option<i64>,
     swap: Option<i64>,
@@ -88,7 +88,8 @@ fn plan_limits(
     let follows = swap.is_none() || swap == limit || swap == Some(-1);
     // Unlimited memory implies unlimited memory with swap.
     let swap = if limit == Some(-1) { swap.or(Some(-1)) } else { swap };
-    // A kernel without swap accounting has no such file, so a derived value is skipped.
+    // A kernel without swap accounting has no such file, so a value that only follows the memory
+    // limit is skipped.
     let swap = swap.map(|swap| write("memory", MEMSW, swap, "memory.swap").optional(follows));
     let limit = limit.map(|limit| write("memory", LIMIT, limit, "memory.limit"));
     let now = first_number(files.text("memory", LIMIT)).unwrap_or(i64::MAX);
@@ -133,8 +134,8 @@ fn plan_cpu(cpu: &Cpu, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     writes.extend(in_order(runtime, period, files));
 }
 
-/// A quota and its period: writing a shorter period first would briefly make the old quota a larger
-/// share, which the parent cgroup may not allow.
+/// Orders a quota and its period. A shorter period written first would make the old quota a larger
+/// share for a moment, which the parent cgroup may not allow.
 fn in_order(
     quota: Option<Write>,
     period: Option<Write>,
@@ -147,7 +148,7 @@ fn in_order(
 /// Kinds of access, in the kernel's order.
 const ACCESS: [char; 3] = ['r', 'w', 'm'];
 
-/// Plans device rules: only changes are written, so that reverting them removes nothing else.
+/// Plans device rules. Only changes are written, so that a reversal removes nothing else.
 fn plan_devices(
     rules: &[DeviceRule],
     files: &SeenFiles<'_>,
@@ -177,7 +178,7 @@ fn plan_devices(
             true => !has_all && !own.contains(*kind) && !wider.contains(*kind),
             false => has_all || own.contains(*kind),
         };
-        // Permission to make a node without opening it does not matter.
+        // Permission to make a node does not matter without permission to open it.
         let stays = |kind: &char| matches!(kind, 'r' | 'w') && wider.contains(*kind);
         if !rule.allow && !has_all && ACCESS.iter().any(|kind| is_meant(kind) && stays(kind)) {
             let why = format!("a wider rule than {} {device} allows it", rule.kind);
@@ -199,7 +200,7 @@ fn plan_devices(
     Ok(())
 }
 
-/// The kinds of access that the list grants to the relevant devices.
+/// The kinds of access that `listed` grants to the devices for which `counts` returns true.
 fn granted(listed: &str, kind: &str, counts: impl Fn(&str) -> bool) -> String {
     let lines = listed.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     lines
@@ -210,7 +211,7 @@ fn granted(listed: &str, kind: &str, counts: impl Fn(&str) -> bool) -> String {
         .collect()
 }
 
-/// Whether one pair of numbers includes another.
+/// Whether the numbers `wide` (with `*`) include those of `device`.
 fn covers(wide: &str, device: &str) -> bool {
     let mut pairs = wide.split(':').zip(device.split(':'));
     pairs.all(|(wide, number)| wide == "*" || wide == number)

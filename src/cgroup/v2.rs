@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts resources for cgroup v2: OCI uses v1's terms, which are converted as runc does.
 //!
-//! Controllers are in runc's order, with the unified settings last so that they take precedence.
+//! Writes are in runc's order of controllers, with the unified settings last, so that they take precedence.
 //! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
@@ -32,7 +32,7 @@ pub(super) fn plan(
     plan_hugepages("", "max", hugepages, &mut writes);
     for (key, value) in unified {
         let field = format!("unified[{key}]");
-        // The caller has checked the keys; this still prevents a path outside of the folder.
+        // The caller has checked the key; this check still prevents a path out of the folder.
         if key.contains('/') || key.starts_with("cgroup.") || !key.contains('.') {
             return refused(&field, "it is not a resource file of a cgroup");
         }
@@ -66,7 +66,7 @@ fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> 
     let limit = set(*limit);
     let in_all = limit.or_else(|| number(around.after, "memory", "limit"));
     if let Some(swap) = swap_max(in_all, set(*swap), limit == Some(-1))? {
-        // A kernel without swap has no such file, and then neither zero nor "max" needs one.
+        // A kernel without swap has no such file; then zero and "max" need none.
         let is_optional = swap <= 0;
         let swap = write("", "memory.swap.max", or_max(swap), "memory.swap");
         writes.push(swap.optional(is_optional));
@@ -124,8 +124,7 @@ fn plan_cpu(
         writes.push(write("", "cpu.idle", idle, "cpu.idle"));
     }
     let is_idle = idle.or_else(|| number(around.after, "cpu", "idle")) == Some(1);
-    // The kernel accepts no weight for an idle group; the weight applies again when idle is
-    // cleared.
+    // The kernel accepts no weight for an idle group; the weight applies again once idle is cleared.
     if let Some(shares) = set(*shares).filter(|_| !is_idle) {
         let before = std::iter::once(around.before).chain(around.tried);
         let before = before.filter_map(|before| number(before, "cpu", "shares"));
@@ -144,7 +143,7 @@ fn plan_cpu(
     Ok(())
 }
 
-/// Quota and period share a file: the one that is not requested is unchanged.
+/// Plans `cpu.max`, which has quota and period: the one that is not requested is unchanged.
 fn max(
     quota: Option<i64>,
     period: Option<u64>,

@@ -23,13 +23,13 @@ pub(crate) struct AppliedWrite {
     pub file: String,
     /// Path of the resource.
     pub field: String,
-    /// Its text before the write.
+    /// The file's text before the write.
     pub before: String,
-    /// Its text after the write.
+    /// The file's text after the write.
     pub after: String,
 }
 
-/// A write that the kernel refused; nothing is changed then.
+/// A write that the kernel refused, after which nothing is changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteError {
     /// Path of the resource.
@@ -48,9 +48,9 @@ pub(crate) fn carry_out(
 ) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
-        // An unreadable value could not be restored.
+        // A value that cannot be read could not be restored.
         let before = match cgroups.text(write.controller, &write.file) {
-            // Write-only files such as devices.allow.
+            // The file can only be written, such as devices.allow.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             known => known,
         };
@@ -89,13 +89,13 @@ fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
 
-/// Whether the file's value may result from the write; false only if it certainly does not. Kernels
-/// show lists of CPUs and bytes in other forms, and a weight has two formulas.
+/// Whether the file's value may result from the write; false only if it surely does not. Kernels
+/// show lists of CPUs and bytes in other forms, and there are two formulas for a weight.
 pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,
-        // crun leaves the file unchanged when a quota is removed.
+        // crun does not write the file when a quota is removed.
         "cpu.max" => text == write.value || write.value.starts_with("max"),
         "memory.max" | "memory.low" => text == write.value || is_rounded(&text, &write.value),
         "cpuset.cpus" | "cpuset.mems" => match (members(&text), members(&write.value)) {
@@ -121,11 +121,11 @@ pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
     }
 }
 
-/// The largest page size of any machine: limits are rounded down to whole pages.
+/// The largest page size of any machine, in bytes: limits are rounded down to whole pages.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// Whether the kernel rounded the wanted number of bytes to this one; a negative number lifts the
-/// limit, which v1 shows as its largest number.
+/// Whether the kernel may have rounded the wanted number of bytes to this one. A negative number
+/// lifts the limit, which v1 shows as its largest number.
 fn is_rounded(now: &str, wanted: &str) -> bool {
     match (now.parse::<u64>(), wanted.parse::<u64>()) {
         (Ok(now), Ok(wanted)) => is_within_a_page(now, wanted),
@@ -176,7 +176,7 @@ fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut file = options.open(path).map_err(said)?;
     let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();
     if lines.peek().is_none() {
-        // An empty line empties a file that was empty before, such as v2's cpuset.
+        // An empty line makes a file empty again, such as v2's cpuset.
         return file.write_all(b"\n").map_err(said);
     }
     lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin in the chain: its counters, its policy, and the policy's effect on each outcome of a
-//! call (NRI FailurePolicy).
+//! One plugin in the chain: its counters, its policy, and what the policy makes of each outcome of
+//! a call (NRI FailurePolicy).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -46,9 +46,9 @@ pub struct PluginFailure {
     pub cause: Cause,
     /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
-    /// The field that it may not set or that another plugin has set, by NRI's name.
+    /// The field that the plugin may not set, or that another plugin has set, by NRI's name.
     pub field: Option<NriField>,
-    /// The rule that refused it.
+    /// The rule that refused the request.
     pub against: Option<Box<RuleNote>>,
 }
 
@@ -95,10 +95,10 @@ impl PluginFailure {
 /// The result of asking one plugin.
 #[derive(Debug)]
 pub enum PluginReply<T> {
-    /// It answered.
+    /// The plugin answered.
     Answer(T),
-    /// It did not reply, and the request continues without it; the reason, without the plugin's
-    /// name.
+    /// The plugin did not reply, and the request continues without it; the reason, without the
+    /// plugin's name.
     Skipped(String),
     /// The request fails.
     Refusal(PluginFailure),
@@ -120,7 +120,7 @@ impl<T> PluginReply<T> {
 struct Terms {
     policy: Policy,
     rights: Result<Rc<Rights>, String>,
-    /// The reason why its rights are unknown for now.
+    /// Why the plugin's rights are unknown for now.
     doubt: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl Terms {
         let rights = Rights::from_names(allow, &settings.deny);
         Self {
             policy: plugin.policy(settings),
-            // A nonexistent field name must not permit everything, so it refuses.
+            // A nonexistent field name must not permit every field, so requests are refused.
             rights: rights.map(Rc::new).map_err(|error| {
                 format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
             }),
@@ -139,19 +139,19 @@ impl Terms {
     }
 }
 
-/// A plugin's counters, with which the next program goes on.
+/// A plugin's counters, with which the next program continues.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PluginCounts {
-    /// Requests sent to it.
+    /// Requests sent to the plugin.
     pub requests: u64,
-    /// Requests that it did not answer in time.
+    /// Requests that the plugin did not answer in time.
     pub timeouts: u64,
-    /// Requests that it did not answer, or answered with an error.
+    /// Requests that the plugin did not answer, or answered with an error.
     pub failures: u64,
-    /// Unix time in nanoseconds, and the failure.
+    /// The last failure, with its Unix time in nanoseconds.
     pub last_failure: Option<(i64, String)>,
     strikes: u32,
-    /// When it connected (Unix time in nanoseconds); 0 in data that an earlier version saved.
+    /// Unix time in nanoseconds of the plugin's connection; 0 in data that an earlier version saved.
     #[serde(default)]
     pub connected_at: i64,
 }
@@ -167,11 +167,12 @@ pub struct ChainedPlugin {
     counts: RefCell<PluginCounts>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Strikes,
-    /// Consecutive execs that waited for it in vain; an `exec` waits less than its time-out.
+    /// Consecutive execs for which the plugin's reply came too late; an `exec` waits less than the
+    /// plugin's time-out.
     pub(super) late_execs: Strikes,
-    /// Wakes the requests that wait for their turn, once the plugin hangs.
+    /// Wakes the requests that wait for a turn when the plugin no longer answers.
     given_up: Notify,
-    /// Notifications of the extension in flight.
+    /// Notifications of the extension that the plugin has not answered yet.
     notices: Cell<usize>,
 }
 
@@ -192,8 +193,8 @@ impl ChainedPlugin {
         }
     }
 
-    /// Marks the plugin's rights as unknown because of a mistake in the operator's settings: it may
-    /// refuse requests, and its changes are dropped.
+    /// Marks the plugin's rights as unknown because of a mistake in the operator's settings: the
+    /// plugin may refuse requests, and its changes are dropped.
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
         let why =
@@ -210,7 +211,7 @@ impl ChainedPlugin {
         self.terms.replace(Terms::new(&self.plugin, &settings));
     }
 
-    /// Accepts a reply that changes nothing, and any reply of a plugin with known rights.
+    /// Accepts every reply of a plugin with known rights; otherwise only a reply that changes nothing.
     ///
     /// # Errors
     /// Fails with the reason why the reply is dropped.
@@ -224,12 +225,12 @@ impl ChainedPlugin {
         }
     }
 
-    /// Returns its counters.
+    /// Returns the plugin's counters.
     pub fn counts(&self) -> PluginCounts {
         PluginCounts { strikes: self.strikes.count(), ..self.counts.borrow().clone() }
     }
 
-    /// Continues with the counters of the program before.
+    /// Continues with the counters of the previous program.
     pub fn resume_counts(&self, counts: PluginCounts) {
         self.strikes.resume(counts.strikes, self.plugin.frames_received());
         self.counts.replace(counts);
@@ -240,8 +241,8 @@ impl ChainedPlugin {
         self.plugin.id()
     }
 
-    /// Logs fields of its replies that this version does not know, each once per connection.
-    /// Returns the new ones.
+    /// Logs fields of the plugin's replies that this version does not know, each once per
+    /// connection. Returns the new ones.
     pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {
         let mut reported = self.reported_unknown.borrow_mut();
         let mut new = Vec::new();
@@ -260,12 +261,12 @@ impl ChainedPlugin {
         counts.last_failure = Some((clock::now(), what.to_owned()));
     }
 
-    /// The policy in force for it.
+    /// The policy in force for the plugin.
     pub fn policy(&self) -> Policy {
         self.terms.borrow().policy.clone()
     }
 
-    /// Notifies it by the extension, unless too many notifications are already in flight.
+    /// Notifies the plugin by the extension, unless too many of its notifications are unanswered.
     pub async fn notify_by_extension<R: PluginRequest>(&self, request: &R) {
         if self.notices.get() >= limits::EXTENSION_NOTICES {
             return self.plugin.record_skip(R::METHOD, "busy");
@@ -276,13 +277,13 @@ impl ChainedPlugin {
         self.notices.set(self.notices.get() - 1);
     }
 
-    /// Whether its last request timed out.
+    /// Whether the plugin's last request timed out.
     pub fn has_strikes(&self) -> bool {
         self.strikes.count() > 0
     }
 
-    /// Whether its last requests all timed out, so that containers are created without it, or
-    /// refused.
+    /// Whether the plugin's last requests all timed out, so that containers are created without it,
+    /// or refused.
     pub fn is_unresponsive(&self) -> bool {
         self.strikes.count() >= HANGING_STRIKES
     }
@@ -298,7 +299,7 @@ impl ChainedPlugin {
         })
     }
 
-    /// Awaits its reply to a request, and applies its policy to the outcome.
+    /// Awaits the plugin's reply to a request, and applies its policy to the outcome.
     pub async fn ask<T>(
         &self,
         event: Event,
@@ -315,8 +316,8 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // In a hanging plugin's queue, a request would wait one time-out for each request ahead
-            // of it: with many containers at once, one plugin would delay all of them for minutes.
+            // Without this, a request would wait one time-out of a hanging plugin for each request
+            // before it, so that one plugin would delay many containers for minutes.
             outcome = tokio::select! {
                 biased;
                 outcome = call => Some(outcome),

@@ -15,13 +15,13 @@ use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, re
 use super::ruled::RuleScope;
 use super::validate;
 
-/// The plugins that are involved.
+/// The plugins that a creation involves.
 pub struct Participants<'a> {
     /// The plugins to ask, in order.
     pub subscribers: &'a [Rc<ChainedPlugin>],
     /// All plugins that were registered when the request began, in order, validators included.
     pub registered: &'a [Rc<ChainedPlugin>],
-    /// The built-in validator, which judges only if it is enabled.
+    /// The built-in validator, which decides only if it is enabled.
     pub builtin: &'a DefaultValidator,
     /// The operator's rules.
     pub scope: RuleScope<'a>,
@@ -63,7 +63,7 @@ pub struct ChainError {
 /// all requests.
 pub(crate) const SMALL: u64 = 64 << 10;
 
-/// Merges one plugin's response, on this thread if that is quick.
+/// Merges one plugin's response; on this thread if the response is short.
 pub(super) async fn merge(
     creation: Creation,
     member: &ChainedPlugin,
@@ -94,7 +94,7 @@ struct Injecting<'a> {
 }
 
 impl Injecting<'_> {
-    /// Merges the injections up to this index, or all without one.
+    /// Merges the injections up to this index; without an index, all that are left.
     fn up_to(
         &mut self,
         index: Option<&str>,
@@ -112,7 +112,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// Sets the values of injections that only apply where no other value is set.
+    /// Sets the values of those injections that apply only where no other value is set.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {
@@ -135,11 +135,11 @@ fn check_owned<'o>(
     Ok(())
 }
 
-/// Asks the subscribers, merges their replies, and asks the validators.
+/// Asks the subscribers, merges their replies, and asks the validators about the result.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply if its policy refuses;
-/// and with all validators that reject or do not answer.
+/// Fails with the first plugin that refuses, conflicts, or does not reply although its policy
+/// requires a reply; or with all validators that reject or do not answer.
 pub async fn create(
     participants: &Participants<'_>,
     mut creation: Creation,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ExecContainer of the extension through the chain: a process is about to be started in a container. The responses are
-//! merged like those to CreateContainer, then the validators of execs judge the result (decision D60).
+//! ExecContainer of the extension through the chain: a process is about to be started in a
+//! container. The responses are merged like those to CreateContainer; then the validators of execs
+//! decide about the result (decision D60).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,17 +25,18 @@ use super::ruled::RuleScope;
 use super::update::accept;
 use super::validate::{all_agree, rejection};
 
-/// The owner's name of the working directory, for which NRI has no field; the right to set Args covers it.
+/// The name of the working directory in the owner table: NRI has no field for it, so the right to
+/// set Args covers it.
 const CWD: &str = "Cwd";
 
-/// Time limit for all plugins together: a wrapper waits a second, transfer included.
+/// Time limit for all plugins together: a wrapper waits a second, including the transfer.
 pub(crate) const EXEC_WAIT: Duration = Duration::from_millis(850);
 
-/// Time for which a plugin is not asked about execs after it was late three times in a row: otherwise each of a node's
-/// probes would lose most of the second that kubelet gives it.
+/// Time in which a plugin is not asked about execs after three late replies in a row: otherwise
+/// each probe of the node would lose most of the second that kubelet gives it.
 const LATE_FOR: Duration = Duration::from_secs(10);
 
-/// The part of that time reserved for validators.
+/// The part of `EXEC_WAIT` that is reserved for validators.
 const VALIDATION: Duration = Duration::from_millis(250);
 
 /// The plugins of one exec.
@@ -44,13 +46,13 @@ pub(crate) struct ExecMembers<'a> {
     /// The plugins that validate the result.
     pub(crate) validators: &'a [Rc<ChainedPlugin>],
     pub(crate) scope: RuleScope<'a>,
-    /// When the exec continues without the missing replies, or is refused.
+    /// Time at which the exec continues without the missing replies, or is refused.
     pub(crate) until: Instant,
 }
 
 impl ExecMembers<'_> {
-    /// Deadline for the subscribers' replies: validators are asked afterwards, and one without time left would reject
-    /// because another plugin was slow.
+    /// Deadline for the subscribers' replies: validators are asked afterwards, and a validator
+    /// without time left would reject only because another plugin was slow.
     fn until_answered(&self) -> Instant {
         let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
         self.until.checked_sub(later).unwrap_or(self.until)
@@ -63,7 +65,7 @@ pub(crate) struct ExecChanges {
     /// Arguments, variables and limits.
     pub(crate) adjust: api::ContainerAdjustment,
     pub(crate) cwd: Option<String>,
-    /// Field to plugin, as `Env[PATH]` to `10-foo`.
+    /// The owners: fields with their plugins, such as `Env[PATH]` with `10-foo`.
     pub(crate) owners: BTreeMap<String, String>,
     /// Changes that a rule in audit mode would refuse.
     pub(crate) noted: Vec<RuleNote>,
@@ -89,8 +91,8 @@ type Cwd = Option<(String, String)>;
 /// Asks the subscribers in turn, merges their replies, and asks the validators.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply if its policy refuses; and with all
-/// validators that reject or do not answer.
+/// Fails with the first plugin that refuses, conflicts, or does not reply although its policy
+/// requires a reply; or with all validators that reject or do not answer.
 pub(crate) async fn exec(
     members: &ExecMembers<'_>,
     mut request: ExecContainerRequest,
@@ -100,7 +102,7 @@ pub(crate) async fn exec(
     let mut creation = creation_of(&request);
     let (mut cwd, mut noted): (Cwd, Vec<RuleNote>) = (None, Vec::new());
     for member in members.subscribers {
-        // A nonexistent field name in the operator's settings must not permit everything.
+        // A nonexistent field name in the operator's settings must not permit every field.
         member.rights()?;
         show(&mut request, &creation, &cwd);
         let call = member.plugin.extension(&request, members.until_answered());
@@ -112,7 +114,7 @@ pub(crate) async fn exec(
                 }
                 Err(why) => observer.skipped(&member.id(), &why),
             },
-            // It was connected when the exec was about to be decided, and disconnected while queued.
+            // The plugin was connected when the exec began, and disconnected while the request was queued.
             PluginReply::Skipped(why) if member.policy().on_failure == OnFailure::Refuse => {
                 let text = format!("{} {why}", member.id());
                 return Err(PluginFailure::new(member.id(), Cause::Gone, text));
@@ -133,8 +135,8 @@ pub(crate) async fn exec(
 }
 
 impl ChainedPlugin {
-    /// Awaits its reply about an `exec`. If a plugin did not answer the last execs in time, its policy decides at once,
-    /// for [`LATE_FOR`].
+    /// Awaits the plugin's reply about an `exec`. If the plugin was late at the last execs, its
+    /// policy applies at once for [`LATE_FOR`].
     async fn ask_about_exec<T>(
         &self,
         event: ExtensionEvent,
@@ -160,7 +162,7 @@ impl ChainedPlugin {
     }
 }
 
-/// The process in place of its container's, as CreateContainer describes it.
+/// Builds a creation whose process is that of the exec, so that changes are merged as for CreateContainer.
 fn creation_of(request: &ExecContainerRequest) -> Creation {
     let process = request.process.get_or_default();
     let container = api::Container {
@@ -184,7 +186,7 @@ fn show(request: &mut ExecContainerRequest, creation: &Creation, cwd: &Cwd) {
         cwd.as_ref().map_or_else(|| std::mem::take(&mut process.cwd), |(_, cwd)| cwd.clone());
 }
 
-/// Merges one answer.
+/// Merges one reply.
 async fn take_in(
     members: &ExecMembers<'_>,
     member: &ChainedPlugin,
@@ -215,14 +217,14 @@ async fn take_in(
     Ok((merge(creation, member, &rights, answer).await?, cwd))
 }
 
-/// Asks all validators concurrently; a missing reply rejects.
+/// Asks all validators concurrently; a missing reply counts as a rejection.
 async fn validate(
     members: &ExecMembers<'_>,
     request: &ExecContainerRequest,
     engines: ExecProcess,
     changes: &ExecChanges,
 ) -> Result<(), PluginFailure> {
-    // A leading hyphen means that the plugin removed the variable.
+    // A hyphen before the name means that the plugin removed the variable.
     let owner = |(field, plugin): (&String, &String)| {
         (field.clone(), plugin.trim_start_matches('-').to_owned())
     };

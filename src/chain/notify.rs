@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events whose replies have no content: a plugin can at most refuse them.
+//! Events whose replies have no content: a plugin can only accept or refuse them.
 
 use std::rc::Rc;
 
@@ -16,24 +16,24 @@ use super::create::{ChainError, ChainObserver};
 pub struct Notification {
     /// The event.
     pub event: Event,
-    /// Its pod.
+    /// The event's pod.
     pub pod: api::PodSandbox,
-    /// Its container, unless it is about the pod.
+    /// The event's container; `None` if the event is about the pod.
     pub container: Option<api::Container>,
-    /// The runtime root of that container: IDs are unique only below one root, and the protocol has
-    /// only the ID.
+    /// The runtime root of that container, because IDs are unique only below one root, and the
+    /// protocol has only the ID.
     pub root: String,
-    /// UpdatePodSandbox: the overhead, and the requested resources.
+    /// For UpdatePodSandbox: the overhead, and the requested resources.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
     /// The pod's engine, and whether a tenant may have written it; rules use both.
     pub origin: (String, bool),
-    /// Whether plugins learn of its container by this event, because they received no
-    /// CreateContainer.
+    /// Whether plugins receive the container first by this event, because they received no
+    /// CreateContainer of it.
     pub is_first: bool,
 }
 
 impl Notification {
-    /// An event without resources.
+    /// Creates an event without resources.
     pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
         let origin = (String::new(), true);
         Self {
@@ -47,27 +47,27 @@ impl Notification {
         }
     }
 
-    /// Makes it the event by which plugins learn of its container.
+    /// Marks the event as the first by which plugins receive its container.
     pub fn first(self) -> Self {
         Self { is_first: true, ..self }
     }
 
-    /// Whether plugins learn of its pod or container by this event.
+    /// Whether the event is the first by which plugins receive its pod or container.
     pub fn begins(&self) -> bool {
         self.is_first || matches!(self.event, Event::RunPodSandbox | Event::CreateContainer)
     }
 
-    /// Sets the runtime root of its container.
+    /// Sets the runtime root of the event's container.
     pub fn below(self, root: &str) -> Self {
         Self { root: root.to_owned(), ..self }
     }
 
-    /// Sets the engine of its pod.
+    /// Sets the engine of the event's pod.
     pub fn of_engine(self, engine: &str, is_doubtful: bool) -> Self {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
     }
 
-    /// The approximate bytes of its request.
+    /// The approximate length of the event's request, in bytes.
     pub fn size(&self) -> u64 {
         let resources = self.resources.iter().flat_map(|(overhead, asked)| [overhead, asked]);
         let resources: u64 = resources.flatten().map(Message::compute_size).sum();
@@ -82,7 +82,7 @@ impl Notification {
     }
 }
 
-/// Notifies the subscribers in turn until one refuses. `observer` is called for skipped plugins.
+/// Notifies the subscribers in turn until one refuses. Calls `observer` for skipped plugins.
 ///
 /// # Errors
 /// Fails with the first refusal, and the number of plugins asked before it.
@@ -101,9 +101,8 @@ pub async fn notify_until_refused(
     Ok(())
 }
 
-/// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns the
-/// failures. NRI: in the reference, the others do not receive it after the first failure (BUG-44,
-/// BUG-47).
+/// Notifies every subscriber in turn of a past event, regardless of replies. Returns the failures. NRI: in
+/// the reference, the remaining plugins do not receive the event after the first failure (BUG-44, BUG-47).
 pub async fn notify_all(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules in one request: the fields that each plugin may set, and the parts that
-//! each validator receives. `adaptation` applies rules; this module chooses none.
+//! The operator's rules in one request: the fields that each plugin may set, and the parts of the request
+//! that each validator receives. This module only looks rules up; `adaptation` enforces them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -37,7 +37,8 @@ impl<'a> RuleScope<'a> {
         Self { rules: &NONE, subject: None, pods: &() }
     }
 
-    /// The fields that a plugin may set in the request's container, and in those its reply names.
+    /// The fields that a plugin may set in the request's container, and in the containers that its
+    /// reply names.
     ///
     /// # Errors
     /// Fails when the operator's settings for the plugin are invalid.
@@ -62,8 +63,8 @@ impl<'a> RuleScope<'a> {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// The reason to drop this plugin's reply: it knew the request's container before a rule hid
-    /// the container from it.
+    /// Why this plugin's reply must be dropped: the plugin knew the request's container before a
+    /// rule hid the container from it. `None` if it need not.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;
@@ -71,8 +72,7 @@ impl<'a> RuleScope<'a> {
         Some(format!("may not change anything: the rule \"{rule}\" hides this pod from it"))
     }
 
-    /// The request as this validator receives it: without updates of containers that are hidden
-    /// from it.
+    /// The request as this validator receives it: without updates of containers that rules hide from it.
     pub(super) fn shown_to<'r>(
         &self,
         member: &ChainedPlugin,

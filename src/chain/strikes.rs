@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Consecutive requests that a plugin did not answer in time, and whether waiting for it still makes sense.
+//! Consecutive requests that a plugin did not answer in time, and whether it is still worth waiting
+//! for the plugin.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until it
-/// sends something. NRI: the reference waits its full time-out each time (BUG-48).
+/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until the
+/// plugin sends something. NRI: the reference waits its full time-out each time (BUG-48).
 pub(super) const HANGING_STRIKES: u32 = 3;
 
-/// Time for which a hanging plugin is not called: a plugin that lost a request may never send another frame unprompted.
+/// Time in which a hanging plugin is not called. It ends, because a plugin that lost a request may
+/// never send another frame by itself.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The consecutive time-outs.
+/// The consecutive time-outs of one plugin.
 #[derive(Debug, Default)]
 pub(super) struct Strikes {
     count: Cell<u32>,
-    /// The number of frames that the plugin had sent at the last one.
+    /// The number of frames that the plugin had sent at the last time-out.
     received: Cell<usize>,
     at: Cell<Option<Instant>>,
 }
@@ -28,7 +30,7 @@ impl Strikes {
         self.count.get()
     }
 
-    /// Adds one; `received`: the frames that the plugin has sent so far.
+    /// Adds a time-out; `received` is the number of frames that the plugin has sent so far.
     pub(super) fn add(&self, received: usize) {
         self.resume(self.count.get() + 1, received);
     }
@@ -45,14 +47,14 @@ impl Strikes {
         self.at.set((count > 0).then(Instant::now));
     }
 
-    /// Whether they are so many, the last of them within this time, that waiting makes no sense.
+    /// Whether there are so many time-outs, the last of them within `within`, that waiting is useless.
     pub(super) fn are_too_many(&self, within: Duration) -> bool {
         let is_recent = self.at.get().is_some_and(|at| at.elapsed() < within);
         self.count.get() >= HANGING_STRIKES && is_recent
     }
 
-    /// Whether they are so many that waiting makes no sense, until a frame arrives from the plugin or [`RETRY_AFTER`]
-    /// has passed.
+    /// Whether there are so many time-outs that waiting is useless, until the plugin sends a frame
+    /// or [`RETRY_AFTER`] has passed.
     pub(super) fn are_hopeless(&self, received: usize) -> bool {
         let since = self.at.get().map_or(Duration::ZERO, |at| at.elapsed());
         is_given_up(self.count.get(), received == self.received.get(), since)

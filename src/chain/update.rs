@@ -13,10 +13,11 @@ use super::create::{ChainError, ChainObserver};
 use super::ruled::RuleScope;
 
 /// Asks the subscribers in turn about an engine's update; each receives the changes of the earlier
-/// ones. `observer` is called for skipped plugins.
+/// ones. Calls `observer` for skipped plugins.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply if its policy refuses.
+/// Fails with the first plugin that refuses, conflicts, or does not reply although its policy
+/// requires a reply.
 pub async fn update(
     subscribers: &[Rc<ChainedPlugin>],
     request: api::UpdateContainerRequest,
@@ -83,7 +84,8 @@ pub async fn stop(
     (updated, failures)
 }
 
-/// Accepts a reply that may have an effect.
+/// Accepts a reply. One that has an effect is dropped, with the reason, if the plugin's rights are unknown or
+/// a rule hides the container from the plugin.
 pub(super) fn accept<T: Default + PartialEq>(
     member: &ChainedPlugin,
     scope: RuleScope<'_>,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ValidateContainerAdjustment: asks all validators concurrently; each must agree.
 //!
-//! Fail-closed: a validator that was active when the request began and does not answer fails the
-//! create under any policy. NRI: the reference lets such a create pass (BUG-27), and reports any
-//! one of several refusals (BUG-26).
+//! A missing answer fails the create: a validator that was connected when the request began must
+//! answer, whatever its policy. NRI: the reference lets such a create pass (BUG-27), and of several
+//! refusals it reports only one (BUG-26).
 
 use std::rc::Rc;
 
@@ -58,7 +58,7 @@ pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailur
     }
 }
 
-/// The reason why a validator does not agree; its reply states whether it rejects `what`, and why.
+/// Why a validator does not agree; its reply says whether it rejects `what`, and why.
 pub(super) fn rejection(
     member: &ChainedPlugin,
     what: &str,
@@ -68,7 +68,7 @@ pub(super) fn rejection(
     let (cause, text) = match reply {
         PluginReply::Answer((false, _)) => return None,
         PluginReply::Answer((true, reason)) => return Some(rejected(id, what, &reason)),
-        // A validator that answers with an error has refused.
+        // A validator that answers with an error rejects too.
         PluginReply::Refusal(failure) => (failure.cause, format!("validator {failure}")),
         PluginReply::Skipped(why) => {
             let cause = if member.plugin.is_gone() && !member.has_strikes() {

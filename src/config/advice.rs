@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about valid settings that are probably mistakes: rules that never apply, files that are not read, plugins
-//! that never connected. `check` and `reload` print them; they change nothing for containers. Nothing here reads a
-//! file.
+//! Warnings about valid settings that are probably mistakes: rules that never apply, files that are
+//! not read, plugins that never connected. `check` and `reload` print them; containers are not
+//! affected. Nothing here reads a file.
 
 use std::collections::BTreeSet;
 
@@ -25,14 +25,14 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     limits::listed(lines, "rule", "that can never decide")
 }
 
-/// The exec rules that also refuse probes and lifecycle hooks, one line each: kubelet starts these like a person's
-/// command, and authors rarely want to refuse them.
+/// The exec rules that also refuse probes and lifecycle hooks, one line each: kubelet starts these
+/// like a person's command, and their authors rarely mean to refuse them.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
         rule.mode == RuleMode::Enforce && is_bare
     };
-    // A rule before it that permits commands in all of its pods may permit what kubelet starts.
+    // An earlier rule that permits commands in all of its pods may permit what kubelet starts.
     let is_after_permission = |at: usize, denial: &ExecRuleSection| {
         let before = rules.iter().take(at.min(limits::COMPARED_RULES));
         before.filter(|rule| rule.allow).any(|rule| covers_pods(&rule.pods, &denial.pods))
@@ -50,7 +50,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     limits::listed(lines, "exec rule", "that would refuse probes and lifecycle hooks too")
 }
 
-/// The fields that are never restored, because no check for drift is configured.
+/// Returns a warning if fields are to be restored but no check for drift is configured.
 pub(super) fn idle_reapply(config: &Config) -> Option<String> {
     let is_idle = config.drift_every.is_none() && !config.drift_reapply.is_empty();
     is_idle.then(|| "drift.reapply restores nothing without drift.every".to_owned())
@@ -78,8 +78,8 @@ fn covers_pods(pods: &PodSelectors, other: &PodSelectors) -> bool {
         })
 }
 
-/// An empty list matches everything. A long list, or one with exclusions, covers only an equal list; exclusions in
-/// `other` only make `other` narrower.
+/// Whether `list` matches everything that `other` matches. An empty list matches everything. A long list,
+/// or one with exclusions, covers only an equal list; exclusions in `other` only make `other` narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
     if list.len() > limits::COMPARED_RULES || list.iter().any(|entry| excluded(entry).is_some()) {
         return list == other;
@@ -102,7 +102,8 @@ fn covers_plugin(pattern: &str, other: &str) -> bool {
 }
 
 impl Config {
-    /// The plugins that the configuration names and that are not among `known` (each `NN-name`), one line each.
+    /// The plugins that the configuration names but that are not among `known` (each `NN-name`),
+    /// one line each.
     pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
         let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));

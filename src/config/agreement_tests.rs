@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties of mutated configurations: all processes that read one get the same settings, and a
-//! refused reload changes none.
+//! refused reload changes nothing.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -204,7 +204,7 @@ proptest! {
         let is_refused = worst >= Some(Consequence::KeepsLast);
         let refuses_creates = worst >= Some(Consequence::RefusesCreates);
 
-        // While a daemon runs, a reload, `check` and the wrapper use the result of `load`.
+        // While a daemon runs, reload, `check` and wrapper all use the result of `load`.
         let loaded = place.load(&lines);
         prop_assert_eq!(&loaded.problems, &problems);
         prop_assert_eq!(loaded.refusal().is_some(), is_refused);
@@ -213,7 +213,7 @@ proptest! {
         prop_assert_eq!(&without_error(&loaded.config), in_force);
         prop_assert_eq!(&*loaded.for_next_program().config, in_force);
 
-        // No daemon has stored a valid configuration, so the start finds the same errors and
+        // No daemon has stored a valid configuration yet, so the start finds the same errors and
         // decides by them.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
@@ -243,7 +243,7 @@ proptest! {
             }
             prop_assert_eq!(without_error(&started.config), wanted);
         }
-        // A wrapper ignores rules that a daemon has read, and nothing else.
+        // A wrapper ignores only the rules that a daemon has read.
         if !is_refused {
             apart.keep(&apart.load(&lines));
         }

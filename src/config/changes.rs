@@ -18,11 +18,11 @@ use crate::error::quoted;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ChangedKey {
-    /// Its dotted name; for a section of a list, `LIST "NAME"`.
+    /// The dotted name of the key; for a section of a list, `LIST "NAME"`.
     pub key: String,
-    /// The key; for a section, the change: `rule "no env": deny changed`.
+    /// The key's name; for a section, what changed: `rule "no env": deny changed`.
     pub line: String,
-    /// Its value in TOML, or its default; `None` if it has neither.
+    /// The former value in TOML, or the default; `None` if there is neither.
     pub before: Option<String>,
     pub after: Option<String>,
     /// The step that makes the new value take effect.
@@ -50,8 +50,8 @@ pub(crate) fn changes(
     changed.chain(sections).collect()
 }
 
-/// Every key in force with its value in TOML and its origin (a position in a file, or the default), and the sections of
-/// lists.
+/// Every key in force with its value in TOML and its origin (a position in a file, or the default),
+/// and the sections of the lists.
 pub(crate) fn effective(loaded: &Loaded) -> Value {
     let files = loaded.in_force();
     let written = settings(files);
@@ -124,7 +124,7 @@ fn change(
 
 fn known(dotted: &str) -> Option<&'static Key> {
     let exact = KEYS.iter().find(|key| key.path == dotted);
-    // An operator's chosen name may contain dots.
+    // A name that an operator chose may contain dots.
     exact.or_else(|| {
         KEYS.iter().find(|key| {
             let around = key.path.split_once('*');
@@ -133,7 +133,7 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, formatted like [`settings`]. `[plugin."*"]` may give a plugin's key another default.
+/// The default, formatted like [`settings`]. `[plugin."*"]` may change the default of a plugin's key.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;
@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(lines(&[RULES], &[&between]), ["rule \"new\": new"]);
     }
 
-    /// Sets each key to a value that differs from the default. Only keys that a start applies keep the running value.
+    /// For each key, sets a value that differs from the default. Only keys that need a restart keep
+    /// the running value.
     #[test]
     fn a_reload_applies_all_values_that_need_no_restart() {
         let (running, mut seen) = (Config::default(), 0);

@@ -14,7 +14,7 @@ const UNITS: [(&str, f64); 7] = [
     ("h", 3600.0),
 ];
 
-/// Parses a Go-style duration; `None` when it is malformed, negative or absurdly long.
+/// Parses a Go-style duration; `None` if it is malformed, negative or too long to be meant.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

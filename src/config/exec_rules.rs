@@ -13,15 +13,15 @@ use super::settings::Config;
 use super::spelling::distance_to_key;
 use super::tables::{ListKey, ListedSection, list_keys};
 
-/// Maximum edit distance at which a word counts as the list's misspelled name.
+/// Maximum edit distance at which a word counts as a misspelling of `exec_rule`.
 const MISSPELLED_LETTERS: usize = 3;
 
 /// One `[[exec_rule]]` as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecRuleSection {
-    /// Its name, else `FILE:LINE` of its header.
+    /// The rule's name, else `FILE:LINE` of its header.
     pub name: String,
-    /// The pods that it selects.
+    /// The pods that the rule selects.
     pub pods: PodSelectors,
     /// Only processes with a terminal, or only those without one.
     pub terminal: Option<bool>,
@@ -31,7 +31,7 @@ pub struct ExecRuleSection {
     pub commands: Vec<String>,
     /// Whether the process is permitted; else it is refused.
     pub allow: bool,
-    /// Whether it is enforced.
+    /// Whether the rule is enforced.
     pub mode: RuleMode,
 }
 
@@ -48,8 +48,8 @@ impl ListedSection for ExecRuleSection {
     }
 }
 
-/// Refuses every remaining process if an unknown section or key at `place` may be a misspelled exec rule: creates are
-/// refused then, but nothing else would refuse an `exec`.
+/// Refuses every remaining process if an unknown section or key at `place` may be a misspelled exec
+/// rule: creates are then refused too, but an `exec` would not be.
 pub(super) fn close_if_meant(config: &mut Config, word: &str, place: &str) {
     let lower = word.to_lowercase().replace('-', "_");
     let is_meant = lower.starts_with("exec")
@@ -73,7 +73,7 @@ list_keys! {
     "mode" = "\"enforce\"", "`enforce`: refuse what the rule does not permit. `audit`: permit it and log it.", |r, v| r.mode = read_mode(v)?;
 }
 
-/// Users, as numbers or texts.
+/// Parses users, which are numbers or texts.
 fn read_users(value: &Value) -> Result<Vec<String>, Mistake> {
     let list = value.as_array().ok_or("expected a list of users, such as [0, \"!1000\"]")?;
     let users = list.iter().map(|user| {

@@ -20,7 +20,7 @@ use crate::named::{Named, named};
 /// The description of a wrong value.
 type Mistake = std::borrow::Cow<'static, str>;
 
-/// Sets a key to a value; `name` is the name in place of the key's `*`.
+/// Sets a key to a value; `name` is what the file has in place of the key's `*`.
 type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 
 named! {
@@ -28,7 +28,7 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub(crate) enum Effect {
-        /// None: wrappers read it at every call.
+        /// None, because wrappers read it at every call.
         Call => "call",
         /// A reload of the daemon.
         #[default]
@@ -41,13 +41,13 @@ named! {
 /// One key of the configuration file.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// Dotted path; one `*` stands for an operator's chosen name.
+    /// Dotted path; one `*` stands for a name that the operator chooses.
     pub path: &'static str,
     /// Default as TOML.
     pub default: &'static str,
     /// The step that makes a changed value take effect.
     pub effect: Effect,
-    /// Its effect, for `docs/config.md`.
+    /// What the key does, for `docs/config.md`.
     pub meaning: &'static str,
     pub(super) set: SetKey,
 }
@@ -100,7 +100,7 @@ fn read_strings(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", read_string)
 }
 
-/// Parses the one list that may also be a single string, because there is often one runtime.
+/// Parses the one list that may also be a single string, because an operator often has one runtime.
 fn read_runtimes(value: &Value) -> Result<Vec<String>, Mistake> {
     if let Some(runtime) = value.as_str() {
         return Ok(vec![runtime.to_owned()]);
@@ -108,7 +108,8 @@ fn read_runtimes(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings, or a string", read_string)
 }
 
-/// Parses names of fields that plugins can set; with a mistyped name, `deny` would not forbid the intended field.
+/// Parses names of fields that plugins can set. A mistyped name is refused, because `deny` would
+/// not forbid the intended field.
 fn read_fields(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", |value| {
         let name = read_string(value)?;
@@ -177,7 +178,7 @@ fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
     if read_string(value)?.is_empty() { Ok(None) } else { read_named(value).map(Some) }
 }
 
-/// The minimum size of an audit log file, in bytes: any line fits.
+/// The minimum size of an audit log file, in bytes, into which any line fits.
 const LEAST_AUDIT_FILE: u64 = 256 << 10;
 
 fn read_audit_size(value: &Value) -> Result<u64, Mistake> {
@@ -191,7 +192,7 @@ fn read_audit_files(value: &Value) -> Result<u32, Mistake> {
     number.ok_or_else(|| "expected a number from 1 to 1000".into())
 }
 
-/// Sets `required`, which needs a plugin name: without one, no plugin can be missing.
+/// Sets `required`, which needs a plugin's name in the section's header.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
         true if name == ANY_PLUGIN => {
@@ -337,12 +338,12 @@ keys! {
     "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 
-/// The known key that was probably meant, as the end of a sentence.
+/// Names the known key that was probably meant, as the end of a sentence.
 pub(super) fn hint_of_key(dotted: &str) -> String {
     did_you_mean(dotted, KEYS.iter().map(|key| key.path))
 }
 
-/// The keys that only test builds have.
+/// The keys that exist only in test builds.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
 /// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys. A key is below

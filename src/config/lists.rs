@@ -29,18 +29,18 @@ impl TableMistake {
 /// Reads the tables of one file; `place` returns the `FILE:LINE` of an offset.
 type ReadTables = fn(&mut Config, &ArrayOfTables, &dyn Fn(usize) -> String) -> Vec<TableMistake>;
 
-/// Reads a table of plain values; false if the TOML parser must read it.
+/// Reads a table of plain values; returns false if the TOML parser must read the table.
 type AddPlain = fn(&mut Config, settings: &[(String, Value)], place: &str) -> bool;
 
 /// One list of tables, `[[NAME]]`.
 pub(super) struct TableList {
     pub(super) name: &'static str,
-    /// Whether each of its tables protects, so that a mistake in one makes creates fail.
+    /// Whether a mistake in one of its tables makes creates fail, because each table protects.
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Closes the list while files with such tables are unreadable, because their permissions are
-    /// unknown.
+    /// Closes the list while a file that may have such tables is unreadable, because what it
+    /// permits is then unknown.
     pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
@@ -80,7 +80,7 @@ pub(super) fn named(name: &str) -> Option<&'static TableList> {
     LISTS.iter().find(|list| list.name == name)
 }
 
-/// The list that was probably meant, as the end of a sentence.
+/// Names the list that was probably meant, as the end of a sentence.
 pub(super) fn hint_of(name: &str) -> String {
     did_you_mean(name, LISTS.iter().map(|list| list.name))
 }

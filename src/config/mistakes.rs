@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The consequence of an error in a key. An operator who mistypes `deny` believes that something is forbidden, so an
-//! error in a protecting key makes creates fail until the file is fixed (`Config::protection_error`). An error in a key
-//! that names a runtime never changes which runtime is used (decision D7). Nothing here reads a file.
+//! The consequence of an error in a key. An operator who mistypes `deny` believes that something is
+//! forbidden, so an error in a protecting key makes creates fail until the file is fixed
+//! (`Config::protection_error`). An error in a key that names a runtime never makes another runtime
+//! be used (decision D7). Nothing here reads a file.
 
 use super::keys::{KEYS as ALL, Key};
 use super::lists;
@@ -13,17 +14,18 @@ const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
 const KEYS: [&str; 3] = ["exempt_namespaces", "on_daemon_failure", "on_rootless"];
 /// Keys that determine the runtime.
 const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
-/// Keys that protect only in those sections.
+/// Keys that protect, but only in those sections.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
 /// Maximum edit distance at which a key counts as a misspelled key of a protecting section.
 const TYPO_LETTERS: usize = 4;
-/// Maximum edit distance for keys that name a runtime: less, because they are short.
+/// Maximum edit distance for keys that name a runtime; smaller, because these keys are short.
 const RUNTIME_TYPO_LETTERS: usize = 2;
 
 /// The consequence of an invalid value of a key.
 pub(super) fn of_value(key: &Key, dotted: &str) -> Consequence {
-    // The default may name another runtime, or another policy for an unavailable daemon, than was in force so far.
+    // The default may name another runtime, or another policy for an unavailable daemon, than the
+    // one in force.
     if RUNTIMES.contains(&key.path) || key.path == "on_daemon_failure" {
         return Consequence::UsesNoFile;
     }
@@ -45,8 +47,8 @@ pub(super) fn of_unknown_table(dotted: &str) -> Consequence {
     of_unknown_key(dotted).max(Consequence::RefusesCreates)
 }
 
-/// Whether a mistake in the key `dotted` may permit what the operator meant to forbid: it is in a protecting section,
-/// or may be a misspelled one.
+/// Whether a mistake in the key `dotted` may permit what the operator meant to forbid: it is in a
+/// protecting section, or may be a misspelled protecting key.
 fn is_protecting(dotted: &str) -> bool {
     let is_ours = |key: &str| {
         let is_below = |section: &str| {

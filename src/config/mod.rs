@@ -2,9 +2,10 @@
 //! Loads the configuration. The table in `keys.rs` has each key with its default, meaning and parser; `docs/config.md`
 //! is generated from it.
 //!
-//! Every process reads the files only here: a wrapper, the daemon at its start and at a reload, `check`. If the files
-//! have an error that makes a reload fail, all of them use the last valid configuration in the run directory, if there
-//! is one. So all processes agree, and an invalid file never changes which runtime is used (decisions D7, D64).
+//! Every process reads the files only through this module: a wrapper, the daemon at its start and
+//! at a reload, `check`. If the files have an error that makes a reload fail, all of them use the
+//! last valid configuration in the run directory, if there is one. So all processes agree, and an
+//! invalid file never changes which runtime is used (decisions D7, D64).
 
 mod advice;
 #[cfg(test)]
@@ -71,7 +72,7 @@ use snapshot::Snapshot;
 pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
 /// The folder of further files, read after the main one in name order.
 pub(crate) const DEFAULT_DROP_INS: &str = "/etc/nri-runc/config.d";
-/// The variable with the only file to read; for tests, and for running beside an installed copy.
+/// The variable that names the only file to read; for tests, and for running beside an installed copy.
 pub(crate) const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
 /// The daemon's copy of its last valid configuration, in the run directory.
 pub(crate) const SNAPSHOT: &str = "config.good.toml";
@@ -82,8 +83,8 @@ pub(crate) type Files = Vec<(PathBuf, String)>;
 /// The result of [`load`].
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
-    /// The settings to use. They are on the heap, because a wrapper passes them on many times and uses few pages of
-    /// memory.
+    /// The settings to use. They are on the heap, because a wrapper moves them often and should use
+    /// few pages of memory.
     pub config: Box<Config>,
     /// The errors in the files.
     pub problems: Vec<Problem>,
@@ -91,25 +92,26 @@ pub struct Loaded {
     pub files: Files,
     /// The files from which `config` was read, if they are not the ones on disk: the last valid configuration.
     last_good: Option<Files>,
-    /// Files in the folder of further files that are not named `*.toml`.
+    /// Files in the drop-in directory that are not named `*.toml`.
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
     /// The defaults of a user's daemon, if these are its files.
     user: Option<Box<Config>>,
-    /// The runtimes of root's configuration, if these are the files of a user's daemon: like a file before them.
+    /// The runtimes of root's configuration, if these are the files of a user's daemon; they count
+    /// like a file before them.
     pub(crate) of_root: Files,
     /// The paths from which those runtimes were read.
     paths_of_root: Vec<PathBuf>,
     /// The reason why the named file could not be read.
     pub unreadable: Option<String>,
-    /// Whether a file that was read has an error after which its runtimes do not count.
+    /// Whether a file that was read has an error that makes its runtimes unusable.
     is_unreliable: bool,
-    /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
+    /// Why the settings in force are unknown; [`Loaded::config`] may then name another runtime.
     unknown: Option<Error>,
 }
 
-/// The state of a file or a folder that shows a change without opening it.
+/// The state of a file or folder, by which a change is found without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     place: (u64, u64),
@@ -134,14 +136,14 @@ impl FileStamp {
 }
 
 impl Loaded {
-    /// The first error that makes a reload fail. With one, no process uses these files while a daemon runs that has
-    /// read valid ones.
+    /// The first error that makes a reload fail. While a daemon runs that has read valid files, no
+    /// process uses files with such an error.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// The state of every path from which these settings were read. While they are unchanged, the files need not be
-    /// read again.
+    /// The state of every path from which these settings were read. While all are unchanged, the
+    /// files need not be read again.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
         self.paths().iter().map(|path| FileStamp::of(path).ok()).collect()
     }
@@ -200,8 +202,8 @@ impl Loaded {
         }
     }
 
-    /// Returns the settings for a daemon that continues as another program. Its last valid configuration stays in
-    /// force, whatever the files contain now.
+    /// Returns the settings for a daemon that continues as another program: its last valid
+    /// configuration stays in force, whatever the files contain now.
     pub(crate) fn for_next_program(mut self) -> Self {
         if self.is_last_good() {
             self.config.protection_error = None;
@@ -230,7 +232,7 @@ impl Loaded {
         self.user.clone().unwrap_or_default()
     }
 
-    /// Reads one file's text. Without a named file, each may be absent.
+    /// Reads one file's text. A file that the operator did not name may be absent.
     fn read_file(&mut self, path: PathBuf) {
         match read_text(&path) {
             Ok(text) => self.files.push((path, text)),
@@ -269,8 +271,8 @@ impl Loaded {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
-                    // Users cannot read the run directory of root's daemon. For them the readable part of the files
-                    // applies, unless it may name another runtime than the one in force.
+                    // Users cannot read the run directory of root's daemon. For them the readable part of
+                    // the files applies, unless it may name another runtime than the one in force.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
                     if !is_hidden || self.user.is_some() || self.is_unreliable {
                         self.unknown = Some(unknown);
@@ -298,9 +300,9 @@ impl Loaded {
     }
 }
 
-/// Reads the configuration: `only` (of `--config` or the environment) alone, else the default files. Never fails: if
-/// the files have an error, returns the last valid configuration or, without one, the readable part of the files, with
-/// `Config::protection_error` set if that makes creates fail.
+/// Reads the configuration: the file `only` (from `--config` or the environment), else the default files.
+/// Never fails: if the files have an error, returns the last valid configuration; without one, returns the
+/// readable part of the files, with `Config::protection_error` set if that makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }
@@ -332,7 +334,7 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
         Some(only) => vec![only.clone()],
         None => {
             let further = drop_ins(&folder).unwrap_or_else(|error| {
-                // It may contain a protecting file.
+                // The folder may contain a protecting file.
                 loaded.add_unreadable(&folder, &error);
                 Vec::new()
             });
@@ -351,12 +353,13 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
         }
         config
     });
-    // A file that the user may not read at all has no runtimes for this user.
+    // A file that the user may not read names no runtime for this user.
     let mut in_files = loaded.problems.iter().skip(unread);
     loaded.is_unreliable = in_files.any(|problem| problem.consequence == Consequence::UsesNoFile);
     loaded.settle(config);
     if loaded.unreadable.is_some() {
-        // Without its file, this configuration has the paths of the node's daemon, so no daemon is started with it.
+        // Without its file, this configuration has the paths of the node's daemon, so it must not
+        // start a daemon.
         loaded.config.autostart = false;
     }
     loaded
@@ -385,8 +388,8 @@ fn load_of_node() -> Loaded {
     load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
 }
 
-/// The configuration of an operator's command. If a user without privileges has a configuration file or a daemon, it
-/// is that of the user's daemon, unless the environment names another file.
+/// The configuration for an operator's command. For an unprivileged user with a configuration file
+/// or a daemon, it is that of the user's daemon, unless the environment names another file.
 pub(crate) fn load_for_operator() -> Loaded {
     let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
     let has_daemon = || user::made_run_dir().and_then(|_| user::path());
@@ -396,9 +399,9 @@ pub(crate) fn load_for_operator() -> Loaded {
     }
 }
 
-/// The settings of the daemon of this process's user, from the copy in its run directory, because a wrapper in a user
-/// namespace may not know where the user's files are. `None` if the user has no daemon. `node` is the configuration of
-/// root's daemon.
+/// The settings of this user's own daemon, from the copy in its run directory, because a wrapper in
+/// a user namespace may not know where the user's files are. `None` if the user has no daemon.
+/// `node` is the configuration of root's daemon.
 ///
 /// # Errors
 /// Fails when the copy cannot be read.
@@ -427,7 +430,8 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
 /// environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();
-    // The kernel's words for a file that was replaced, as an upgrade does under a running daemon.
+    // The kernel appends this to the path of a file that was replaced, as an upgrade does while a
+    // daemon runs.
     let path = program.strip_suffix(b" (deleted)").unwrap_or(&program);
     let file = PathBuf::from(OsString::from_vec([path, b".toml"].concat()));
     std::fs::symlink_metadata(&file).is_ok().then_some(file)
@@ -458,7 +462,7 @@ fn has_toml_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// The run directory, if an invalid file still names it on one line, else `read`.
+/// The run directory that an invalid file still names on one line, else `read`.
 fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     let mut run_dir = read.to_owned();
     for (_, text) in files {
@@ -478,7 +482,7 @@ fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     run_dir
 }
 
-/// The text between the first quote and the next quote of that kind, or to the end.
+/// The text between the first quote and the next quote of that kind, or to the end without one.
 fn unquoted(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {
@@ -488,8 +492,8 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults, used when no value of the files can be read. If the files have rules, nothing is permitted that a
-/// rule could forbid.
+/// The defaults, for files none of whose values can be read. If the files have rules, nothing is
+/// permitted that a rule could forbid.
 fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);

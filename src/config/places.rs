@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Line and column of any offset in a text, without rereading the text from its start for each.
-//! Pure.
+//! Line and column of any offset in a text, without reading the text from its start each time. Pure.
 
 use std::cell::OnceCell;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads plain configuration files without the TOML parser.
 //!
-//! A wrapper reads the configuration on every command of every container, and the parser alone takes more time and
-//! memory than the rest of the wrapper. A file that contains only `[section]`, `[[rule]]`, `[[exec_rule]]` or
-//! `[[require]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here. For
-//! any other file the result is `false`, and the parser reads the file and reports its errors. This reader never
-//! accepts a file that the parser would refuse, and never reads a value differently
-//! (docs/decisions/0007-plain-configuration-files.md).
+//! A wrapper reads the configuration for every command of every container, and the parser alone
+//! takes more time and memory than the rest of the wrapper. So this module reads a file that has
+//! only `[section]`, `[[rule]]`, `[[exec_rule]]` or `[[require]]`, `key = value` and comments, in
+//! which each key is known and occurs once. For any other file it returns `false`, and the parser
+//! reads the file and reports its errors. This reader never accepts a file that the parser would
+//! refuse, and never reads a value differently (docs/decisions/0007-plain-configuration-files.md).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ use super::lists::{self, TableList};
 use super::reader::is_section;
 use super::settings::{ANY_PLUGIN, Config};
 
-/// Applies the settings of `text`; `false` when the parser must read it, even if some were already applied.
+/// Applies the settings of `text`. Returns `false` if the parser must read the text, even if some
+/// settings were already applied.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
     apply_without(None, config, file, text)
 }
@@ -57,14 +58,15 @@ struct PlainTable {
 fn read(text: &str, left_out: Option<&str>) -> Option<PlainFile> {
     // Carriage returns and other control characters are left to the parser.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
-    // Ignored values are not parsed, so the lines of a multi-line string could look like headers.
+    // Tables that are left out are not parsed, so a line of a multi-line string could look like a header.
     let is_longer = || ["\"\"\"", "'''"].iter().any(|quotes| text.contains(quotes));
     if text.bytes().any(is_odd) || (left_out.is_some() && is_longer()) {
         return None;
     }
     let PlainFile { mut settings, mut tables } = PlainFile::default();
     let mut sections = BTreeSet::new();
-    // The path of the last section, and the start of its settings, among which a key occurs once.
+    // The path of the current section, and the index of its first setting: a key may occur once in
+    // a section.
     let (mut path, mut first) = (Vec::new(), 0);
     let (mut is_in_table, mut is_left_out) = (false, false);
     for (line, number) in text.split('\n').zip(1..) {
@@ -127,7 +129,7 @@ fn is_bare(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_plain)
 }
 
-/// The path of a known section. One name in it may need quotes: the one for every plugin.
+/// The path of a known section. The name for every plugin may be in quotes.
 fn section(name: &str) -> Option<Vec<String>> {
     let word = |word: &str| match word {
         "\"*\"" => Some(ANY_PLUGIN.to_owned()),
@@ -188,7 +190,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    /// The configuration as the parser reads it, if it reports no error.
+    /// The configuration as the parser reads it; `None` if it reports an error.
     fn parsed(text: &str) -> Option<Config> {
         let (mut config, mut problems) = (Config::default(), Vec::new());
         super::super::reader::parse(&mut config, "f", text, &mut problems);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings of one plugin, merged key by key: its section by full id (`NN-name`), then by name, then
-//! `[plugin."*"]`, then the default. A section without a key never hides the key in a later one. Nothing here reads a
-//! file.
+//! The settings of one plugin. Each key comes from the section with the full id (`NN-name`), else
+//! with the name, else from `[plugin."*"]`, else it has the default: a section without the key
+//! hides no later one. Nothing here reads a file.
 
 use std::time::Duration;
 
@@ -9,32 +9,33 @@ use super::settings::{
     ANY_PLUGIN, Config, Displace, Evict, OnFailure, PluginOrigin, PluginSection,
 };
 
-/// Settings of one plugin; `None` if the operator sets nothing and the plugin's declaration applies.
+/// Settings of one plugin; `None` where the operator sets nothing, so that the plugin's declaration
+/// applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginSettings {
-    /// The effect of a missing response.
+    /// What happens if the plugin does not respond.
     pub on_failure: Option<OnFailure>,
-    /// Time limit for one request to it.
+    /// Time limit for one request to the plugin.
     pub request_timeout: Option<Duration>,
-    /// Time limit for its whole Synchronize.
+    /// Time limit for the plugin's whole Synchronize.
     pub sync_timeout: Option<Duration>,
-    /// Consecutive time-outs until it is disconnected; 0 for never.
+    /// Consecutive time-outs after which the plugin is disconnected; 0 for never.
     pub strikes: Option<u32>,
-    /// Whether containers are refused while it is missing.
+    /// Whether containers are refused while the plugin is missing.
     pub required: bool,
     /// Concurrent requests about different containers.
     pub concurrency: u32,
-    /// Fields it may set, by NRI name; empty means all.
+    /// Fields that the plugin may set, by NRI name; empty means all.
     pub allow: Vec<String>,
-    /// Fields it may not set.
+    /// Fields that the plugin may not set.
     pub deny: Vec<String>,
-    /// The containers that it may evict.
+    /// The containers that the plugin may evict.
     pub evict: Evict,
-    /// The processes that may connect under its name; empty means any.
+    /// The processes that may connect under the plugin's name; empty means any.
     pub from: Vec<PluginOrigin>,
-    /// The processes that may connect under its name while a file of that name is pre-installed.
+    /// The processes that may connect under the plugin's name while a file has that name.
     pub displace: Displace,
-    /// Patterns of annotations that it may set although runtimes act on them.
+    /// Patterns of annotations that the plugin may set although runtimes act on them.
     pub runtime_annotations: Vec<String>,
 }
 
@@ -80,7 +81,7 @@ impl Config {
             || self.wait_for.iter().chain(required).chain(promised).any(is_it)
     }
 
-    /// Time limit for a create or a pod to wait for the missing required plugin `name` (or `NN-name`).
+    /// Time that a create or a pod waits for the missing required plugin `name` (or `NN-name`).
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
         let sections: Vec<&PluginSection> = [name, bare_name(name), ANY_PLUGIN]
             .iter()
@@ -89,7 +90,7 @@ impl Config {
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
     }
 
-    /// Time limit for a container to wait for the plugin of this promise.
+    /// Time that a container waits for the plugin of this promise.
     pub(crate) fn promised_wait(&self, promise: &str, plugin: &str) -> Duration {
         let section = self.promises.iter().find(|section| section.name == promise);
         let wait = section.and_then(|section| section.wait);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[require]]`: containers with certain devices must not start without the plugin of the devices' driver (decisions
-//! D52, D61). Each section is called a promise. The table has each key with its default, meaning and parser;
-//! `docs/config.md` is generated from it.
+//! `[[require]]`: containers with certain devices must not start without the plugin of the devices'
+//! driver (decisions D52, D61). A section is called a promise. The table has each key with its
+//! default, meaning and parser; `docs/config.md` is generated from it.
 //!
-//! Promises protect, so with a mistake in one creates fail until the file is fixed. Nothing here reads a file or judges
-//! a promise.
+//! Promises protect, so with a mistake in one, creates fail until the file is fixed. Nothing here
+//! reads a file or applies a promise.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::glob;
 /// One `[[require]]` as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromiseSection {
-    /// Its name, else `FILE:LINE` of its header.
+    /// The promise's name, else `FILE:LINE` of its header.
     pub name: String,
-    /// The pods that it selects.
+    /// The pods that the promise selects.
     pub pods: PodSelectors,
     /// Patterns of DRA drivers.
     pub claims: Vec<String>,
@@ -38,14 +38,15 @@ pub struct PromiseSection {
     pub images: Vec<String>,
     /// The required plugin, as `name` or `NN-name`.
     pub plugin: String,
-    /// Time limit for a container to wait for it; `None`: that of `[plugin.NAME] wait`.
+    /// Time that a container waits for the plugin; `None` means the value of `[plugin.NAME] wait`.
     pub wait: Option<Duration>,
-    /// Whether it is enforced.
+    /// Whether the promise is enforced.
     pub mode: RuleMode,
 }
 
 impl PromiseSection {
-    /// The lists of which one must match, each with its key; an empty list matches nothing.
+    /// The lists by which the promise selects containers, with their keys: one must match, and an
+    /// empty one matches nothing.
     pub(crate) fn of_devices(&self) -> [(&'static str, &[String]); 6] {
         [
             ("claims", &self.claims),
@@ -57,17 +58,17 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether it selects containers of its pods by their devices.
+    /// Whether the promise selects containers of its pods by their devices.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }
 
-    /// Whether only kubelet may know if it applies to a container.
+    /// Whether kubelet must be asked if the promise applies to a container.
     pub(crate) fn needs_kubelet(&self) -> bool {
         !self.claims.is_empty() || !self.resources.is_empty()
     }
 
-    /// Whether it refuses containers.
+    /// Whether the promise refuses containers.
     pub(crate) fn refuses(&self) -> bool {
         self.mode == RuleMode::Enforce
     }
@@ -115,7 +116,7 @@ list_keys! {
     "mode" = "\"enforce\"", "`enforce`: refuse containers without the plugin. `audit`: create and log them.", |p, v| p.mode = read_mode(v)?;
 }
 
-/// Parses patterns of names of this form; `is_name` checks those without wildcards.
+/// Parses patterns of names; `is_name` checks an entry without wildcards.
 fn read_items(
     value: &Value,
     form: &str,

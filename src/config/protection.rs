@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Protections of containers: settings and plugins that make creates fail while plugins cannot be
-//! asked. If there is one, containers must not be created without the daemon.
+//! asked. If there is any, containers must not be created without the daemon.
 //!
-//! Most protections are in the configuration. Only the daemon knows plugins that validate, or that
-//! declare that a time-out fails the request: it writes their names to the run directory, so that
-//! wrappers know them while it is unavailable. Nothing is decided here.
+//! Most protections are in the configuration. Others are plugins that validate, or that declare
+//! that a time-out fails the request. Only the daemon knows these: it writes their names to the run
+//! directory, where wrappers find them while the daemon is unavailable. Nothing is decided here.
 
 use std::path::PathBuf;
 
@@ -20,9 +20,10 @@ use super::settings::{Config, OnFailure, RootlessPolicy};
 pub struct Protection {
     /// Its description as a clause: "plugin policy is required".
     pub what: String,
-    /// The plugin, if it only has to be connected. A pod that is exempt from it needs no daemon.
+    /// The plugin, if the protection only needs it to be connected. A pod that is exempt from that
+    /// needs no daemon.
     pub required: Option<String>,
-    /// The promise. A container to which it does not apply needs no daemon.
+    /// The promise, if the protection is one. A container to which it does not apply needs no daemon.
     pub promise: Option<PromiseSection>,
 }
 
@@ -46,7 +47,7 @@ impl Protection {
 impl Config {
     /// The protections in the configuration; usually none.
     pub fn protections(&self) -> Vec<Protection> {
-        // A mistake may hide a setting that was meant to protect.
+        // A mistake may have hidden a setting that was meant to protect.
         let mut found: Vec<Protection> =
             self.unreliable().into_iter().map(Protection::other).collect();
         for (name, settings) in &self.plugins {

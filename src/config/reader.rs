@@ -15,8 +15,8 @@ use crate::error::quoted;
 
 /// Applies the settings of the TOML `text` of `file`; adds its errors to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    // The parser applies settings again that the plain reader applied before it gave up, except for lists, which are
-    // reset here.
+    // If the plain reader gives up, the parser applies the settings a second time. The lists are
+    // reset here, because their sections would be added twice.
     let known = (config.rules.len(), config.exec_rules.len(), config.promises.len());
     if !plain::apply(config, file, text) {
         for rule in config.rules.drain(known.0..) {
@@ -40,7 +40,8 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
             reader.table(document.as_table(), &mut Vec::new());
         }
         Err(error) => {
-            // `runtime = […]` next to `[runtime.NAME]` is invalid TOML, and the parser's message would not help.
+            // `runtime = […]` together with `[runtime.NAME]` is invalid TOML, and the parser's
+            // message would not help.
             let old = old_instance(text).map(|(at, name)| (at, in_new_spelling(name)));
             let at = error.span().map_or(0, |span| span.start);
             let (at, what) = old.unwrap_or_else(|| (at, error.message().to_owned()));
@@ -51,7 +52,7 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// The offset and name of the first header `[runtime.NAME]`, the spelling of `[instance.NAME]` in earlier versions.
+/// The offset and name of the first header `[runtime.NAME]`, as earlier versions spelled `[instance.NAME]`.
 fn old_instance(text: &str) -> Option<(usize, &str)> {
     let mut at = 0;
     for line in text.split_inclusive('\n') {
@@ -115,7 +116,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a table: an empty one sets nothing, but its name may be a mistake.
+    /// Reads a table. An empty table sets nothing, but its name may be a mistake.
     fn inner(&mut self, inner: &dyn TableLike, at: usize, above: &mut Vec<String>) {
         if *above == ["runtime"] {
             let (name, _) = inner.iter().next().unwrap_or(("NAME", &Item::None));
@@ -164,7 +165,7 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Closes the exec rules if an unknown name may have been meant as one.
+    /// Closes the exec rules if an unknown name may be a misspelled exec rule.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();
@@ -178,7 +179,7 @@ impl Reader<'_> {
     }
 }
 
-/// The list of tables whose name the word may be, perhaps misspelled.
+/// The list of tables that a word, perhaps misspelled, names.
 fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     let list = lists::named(lists::nearest_list(word))?;
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)
@@ -220,15 +221,15 @@ pub(super) struct WrittenSettings {
 /// A section of a list such as `[[rule]]`.
 pub(super) struct WrittenSection {
     pub(super) list: String,
-    /// Its name, else `FILE:LINE`.
+    /// The section's name, else `FILE:LINE`.
     pub(super) name: String,
-    /// The text that identifies it in other files: its name, else all its settings.
+    /// The text that identifies the section in other files: its name, else all its settings.
     pub(super) id: String,
     pub(super) keys: BTreeMap<String, String>,
 }
 
 impl WrittenSection {
-    /// All its settings.
+    /// All settings of the section as one text.
     pub(super) fn text(&self) -> String {
         text_of(&self.keys)
     }

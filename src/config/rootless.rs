@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The policy for containers of unprivileged users (decision D58): a file beside the run directory that such users can
-//! read. The daemon writes it at its start and at a reload, and keeps it when it ends. An unprivileged wrapper reads it
-//! before it creates a container. It is not enforced: a user can call a runtime directly.
+//! The policy for containers of unprivileged users (decision D58): a file beside the run directory
+//! that such users can read. The daemon writes it at its start and at a reload, and leaves it when
+//! it ends. An unprivileged wrapper reads it before it creates a container. It does not bind a
+//! user, who can call a runtime directly.
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -36,14 +37,14 @@ pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     Ok(RootlessPolicy::Pass)
 }
 
-/// Where the file is if root's daemon wrote it after rootlesskit made the links: it keeps the host's folder as `.ro`
-/// and a number in the folder of links.
+/// The file's path if root's daemon wrote it after rootlesskit made the links: rootlesskit keeps
+/// the host's folder in the folder of links, as `.ro` and a number.
 fn below_links(marker: &Path) -> Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (marker.parent(), marker.file_name()) else {
         return Ok(Vec::new());
     };
     let entries = match presence::entries(folder) {
-        // Users can list a folder that their rootlesskit made.
+        // A folder that the user's own rootlesskit made could be listed, so this is another folder.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Vec::new(),
         entries => entries.doing(|| format!("listing {}", folder.display()))?,
     };
@@ -63,7 +64,8 @@ pub(crate) fn keep(marker: &Path, policy: RootlessPolicy) -> Result<()> {
     let text = format!("{}\n", policy.name());
     match files::read_own(marker, ROOTLESS_MARKER) {
         Ok(there) if there == text.as_bytes() => Ok(()),
-        // A link or an unreadable file is replaced. Unlike the daemon's other files, users may read it.
+        // A link or an unreadable file is replaced. Unlike the daemon's other files, this one is
+        // readable by users.
         Ok(_) | Err(_) => files::replace_with_mode(marker, text.as_bytes(), 0o644),
     }
 }

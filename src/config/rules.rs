@@ -36,26 +36,26 @@ named! {
 }
 
 impl RuleMode {
-    /// The mode of what refuses, or only notes.
+    /// Returns the mode of a rule that refuses (`true`) or only records.
     pub(crate) fn of(refuses: bool) -> Self {
         if refuses { Self::Enforce } else { Self::Audit }
     }
 }
 
-/// One `[[rule]]` as it is written.
+/// One `[[rule]]` section as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleSection {
-    /// Its name, else `FILE:LINE` of its header.
+    /// The rule's name, else `FILE:LINE` of its header.
     pub name: String,
-    /// The pods that it selects.
+    /// The pods that the rule selects.
     pub pods: PodSelectors,
     /// Plugins whose name or `NN-name` matches one of these; empty means any.
     pub plugins: Vec<String>,
-    /// If present, only these are permitted.
+    /// The permitted fields; without this list, all are permitted.
     pub allow: Option<Vec<String>>,
     /// Forbidden fields.
     pub deny: Vec<String>,
-    /// Whether it is enforced.
+    /// Whether the rule is enforced.
     pub mode: RuleMode,
     /// Whether the plugins receive nothing about these pods.
     pub hide: bool,
@@ -73,7 +73,7 @@ impl ListedSection for RuleSection {
         (&mut self.name, &mut self.pods)
     }
 
-    /// A rule whose permissions are unknown: it hides everything.
+    /// A rule that replaces one with unknown permissions: it hides everything.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), hide: true, ..Self::default() }
     }
@@ -104,8 +104,7 @@ fn read_truth(value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| "expected true or false".into())
 }
 
-/// Parses names of fields. An empty list is refused: one reader would understand everything,
-/// another nothing.
+/// Parses names of fields. An empty list is refused, because it could be read as everything or as nothing.
 fn read_rights(value: &Value) -> Result<Vec<String>, Mistake> {
     let names = read_texts(value)?;
     if names.is_empty() {

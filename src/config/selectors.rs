@@ -25,7 +25,7 @@ pub struct PodSelectors {
     pub namespaces: Vec<String>,
     /// Labels that a pod must have: key, and a pattern of the value.
     pub labels: Vec<(String, String)>,
-    /// Labels that it must not have.
+    /// Labels that a pod must not have.
     pub without_labels: Vec<(String, String)>,
     /// Patterns of engines.
     pub engines: Vec<String>,
@@ -115,7 +115,7 @@ pub(super) fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
     Ok(entries.into_iter().map(ToOwned::to_owned).collect())
 }
 
-/// Refuses invalid entries of such a list.
+/// Refuses invalid entries of a list of patterns.
 pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Result<(), Mistake> {
     for entry in entries {
         check_pattern(excluded(entry).unwrap_or(entry))?;
@@ -126,8 +126,7 @@ pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Resu
     Ok(())
 }
 
-/// Parses patterns of engines' names, and refuses one without a match, because it would never
-/// apply.
+/// Parses patterns of engines' names, and refuses one that matches no engine, because it would never apply.
 fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     for entry in &patterns {

@@ -28,18 +28,18 @@ named! {
     /// The behaviour of a command if the daemon is unavailable.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum DaemonPolicy {
-        /// Behave like the plain runtime, and leave a record.
+        /// Continue as the plain runtime, and leave a note.
         Continue => "continue",
-        /// Fail the verb.
+        /// Fail the command.
         Fail => "fail",
     }
 
     /// The policy for a container whose creator is not the host's root, by its name in the policy file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RootlessPolicy {
-        /// It is created without plugins.
+        /// The container is created without plugins.
         Pass => "pass",
-        /// It is refused.
+        /// The container is refused.
         Refuse => "refuse",
     }
 
@@ -75,7 +75,7 @@ named! {
     }
 }
 
-/// The processes that may connect under a plugin's name.
+/// The processes that may connect under a plugin's name, as `[plugin.NAME] from` lists them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginOrigin {
     /// Processes in a pod: patterns of its namespace and name.
@@ -88,10 +88,10 @@ named! {
     /// The processes that may connect as a pre-installed plugin.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum Displace {
-        /// Only the one that the daemon starts from the plugin's file.
+        /// Only the process that the daemon starts from the plugin's file.
         #[default]
         Never => "never",
-        /// Others as well.
+        /// Other processes too.
         Any => "any",
     }
 }
@@ -134,7 +134,7 @@ pub struct Seams {
     pub protocol: Option<u32>,
     /// The state directories of runtimes, instead of the engines' usual ones.
     pub runtime_roots: Option<Vec<PathBuf>>,
-    /// Whether the kernel is asked for exit codes.
+    /// Whether the kernel may be asked for exit codes.
     pub kernel_exits: bool,
 }
 
@@ -149,14 +149,15 @@ impl Default for Seams {
 pub struct Config {
     pub runtime: Vec<String>,
     pub on_daemon_failure: DaemonPolicy,
-    /// `None`: depends on whether something protects containers.
+    /// `None`: whether something protects containers decides.
     pub on_rootless: Option<RootlessPolicy>,
     pub autostart: bool,
     pub exempt_namespaces: Vec<String>,
     pub exempt_by_annotation: bool,
     pub default_namespace: String,
     pub run_dir: PathBuf,
-    /// The run directory of root's daemon, in the configuration of a user's (`config/user.rs`).
+    /// The run directory of root's daemon, if this is the configuration of a user's daemon
+    /// (`config/user.rs`).
     pub node_run_dir: Option<PathBuf>,
     pub runtime_roots: Vec<PathBuf>,
     pub runtime_name: String,
@@ -175,11 +176,11 @@ pub struct Config {
     pub allowed_uids: Vec<u32>,
     pub default_validator: DefaultValidator,
     pub plugins: BTreeMap<String, PluginSection>,
-    /// In the order in which they apply.
+    /// The rules, in the order in which they apply.
     pub rules: Vec<RuleSection>,
-    /// In the order in which they apply.
+    /// The exec rules, in the order in which they apply.
     pub exec_rules: Vec<ExecRuleSection>,
-    /// In the order in which they apply.
+    /// The promises, in the order in which they apply.
     pub promises: Vec<PromiseSection>,
     pub injections: Vec<InjectionSection>,
     pub section_names: SectionNames,
@@ -236,8 +237,8 @@ pub struct PluginSection {
     pub runtime_annotations: Option<Vec<String>>,
 }
 
-/// The names of the sections in the lists, with the names of the lists. They follow from the lists, so they never
-/// differ in a comparison.
+/// The names of the sections, with their lists. They follow from the lists themselves, so a
+/// comparison ignores them.
 #[derive(Debug, Clone, Default)]
 pub struct SectionNames(BTreeSet<(&'static str, String)>);
 
@@ -330,7 +331,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Keeps the values of `running` that only a daemon start applies; returns whether any differs.
+    /// Keeps those values of `running` that only a daemon start changes; returns whether any differs.
     pub(crate) fn keep_started(&mut self, running: &Self) -> bool {
         let wanted = self.clone();
         self.run_dir.clone_from(&running.run_dir);
@@ -343,7 +344,7 @@ impl Config {
         *self != wanted
     }
 
-    /// Access to the host paths that show the node's capabilities.
+    /// The host paths that show what the node supports.
     pub fn node(&self) -> Host {
         if self.debug_node_root.is_empty() {
             return self.host();
@@ -351,7 +352,7 @@ impl Config {
         Host::new(&self.debug_node_root, "")
     }
 
-    /// Access to host paths and side effects, redirected if this configuration asks for it.
+    /// The host paths and side effects, redirected if this configuration sets that.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
@@ -365,7 +366,7 @@ impl Config {
         }
     }
 
-    /// Whether containers are refused when plugins are missing.
+    /// Whether containers are refused if a plugin is missing.
     pub fn requires_plugins(&self) -> bool {
         let validator = &self.default_validator;
         self.required_plugins().next().is_some()
@@ -377,8 +378,8 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// This file exists while each `exec` involves the daemon. A wrapper checks it before it executes the runtime
-    /// directly.
+    /// The path of a file that exists while each `exec` involves the daemon. A wrapper checks it
+    /// before it executes the runtime directly.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
     }
@@ -388,8 +389,8 @@ impl Config {
         self.node_run_dir.is_some()
     }
 
-    /// The policy file for containers of unprivileged users (`config/rootless.rs`): beside the run directory of root's
-    /// daemon, which they cannot enter.
+    /// The path of the policy file for containers of unprivileged users (`config/rootless.rs`):
+    /// beside the run directory of root's daemon, which such users cannot enter.
     pub fn rootless_marker(&self) -> PathBuf {
         let run_dir = self.node_run_dir.as_ref().unwrap_or(&self.run_dir);
         let mut path = run_dir.clone().into_os_string();
@@ -402,34 +403,34 @@ impl Config {
         self.run_dir.join("daemon.sock")
     }
 
-    /// The file that the daemon keeps locked as long as it lives.
+    /// The file that the daemon keeps locked as long as it runs.
     pub fn daemon_lock(&self) -> PathBuf {
         self.run_dir.join("daemon.lock")
     }
 
-    /// Exists while the daemon re-executes and sends no heartbeat. Content: the start of that, in nanoseconds of the
-    /// monotonic clock.
+    /// The path of a file that exists while the daemon re-executes and sends no heartbeat. It has
+    /// the time at which that began, in nanoseconds of the monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
     }
 
-    /// The configuration file that hints for the operator name.
+    /// The configuration file that error messages name.
     pub(crate) fn usual_file(&self) -> &'static str {
         if self.is_of_user() { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }
 
-    /// The kill switch: while this file exists every verb is passed through.
+    /// The path of the file that disables plugins: while it exists, every command passes through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")
     }
 
-    /// Whether every verb passes through, because of the configuration or the kill switch.
+    /// Whether every command passes through, because of the configuration or the file of `disable`.
     pub fn is_disabled(&self) -> bool {
-        // An unknown state disables nothing.
+        // A file that cannot be examined disables nothing.
         self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
-    /// Exists from the time when verbs pass through until a daemon has caught up with them.
+    /// The path of a file that exists while commands pass through, and until a daemon has handled those.
     pub fn was_disabled_file(&self) -> PathBuf {
         self.run_dir.join("was_disabled")
     }
@@ -440,19 +441,20 @@ impl Config {
 pub struct Problem {
     /// `FILE:LINE:COLUMN: error`, one line.
     pub text: String,
-    /// Its consequence for a reload and for a start.
+    /// What the error means for a reload and for a start.
     pub consequence: Consequence,
 }
 
-/// The consequence of an error in the configuration files for a reload and for a start, in increasing order; each
-/// includes the ones before it.
+/// What an error in the configuration files means for a reload and for a start, in increasing
+/// order; each includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consequence {
-    /// The key is ignored by a reload and by a start: it does not exist and protects nothing.
+    /// A reload and a start ignore the key, which does not exist and protects nothing.
     Ignored,
     /// A reload fails. A start uses the last valid configuration; without one, it ignores only this value.
     KeepsLast,
-    /// In addition, a start makes creates fail: something that the operator meant to forbid may be permitted.
+    /// In addition, a start makes creates fail, because something may be permitted that the
+    /// operator meant to forbid.
     RefusesCreates,
     /// A start without a last valid configuration uses no value of the files: they are unreadable, or it is uncertain
     /// which runtime they name.

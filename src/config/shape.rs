@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of nested values: the members of a table, and the form of each. A value of the form
-//! becomes JSON; each mistake has its position. Nothing here reads a file.
+//! The form of nested values: the members of a table, and the form of each. A value of the right form is
+//! converted to JSON; each mistake is reported with its position. Nothing here reads a file.
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
@@ -12,7 +12,7 @@ use super::spelling::did_you_mean;
 pub(super) enum Shape {
     /// A text.
     Text,
-    /// An absolute path without a removal mark.
+    /// An absolute path without the prefix that marks a removal.
     Path,
     /// A non-empty text that names a key.
     Name,
@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Truth,
     /// A table with these members.
     Table(&'static [Member]),
-    /// A table whose keys the operator chooses. The second value returns the mistake in a key.
+    /// A table whose keys the operator chooses. The function returns the mistake in a key.
     Map(&'static Self, fn(&str) -> Option<&'static str>),
     /// A list.
     List(&'static Self),
@@ -201,7 +201,7 @@ impl ShapeReader<'_> {
                 None => is_whole = false,
             }
         }
-        // A misspelled member is not reported as missing as well.
+        // A required member that is misspelled is not reported as missing too.
         let is_missing = |member: &&Member| member.is_needed && table.get(member.name).is_none();
         if is_whole && let Some(member) = members.iter().find(is_missing) {
             return self.wrong(at, path, &format!("{} is missing", member.name));

@@ -13,7 +13,7 @@ use crate::presence::IfThere;
 use super::settings::Config;
 use super::{Files, SNAPSHOT, reader};
 
-/// Separates the files; the path of the next one follows. A TOML comment.
+/// Precedes each file; the file's path follows. To TOML it is a comment.
 const SEPARATOR: &str = "#---- next file ----#";
 
 /// The last valid configuration.
@@ -29,14 +29,14 @@ pub(crate) fn text(files: &Files) -> String {
 
 fn pieces(files: &Files) -> impl Iterator<Item = Cow<'_, str>> {
     files.iter().flat_map(|(path, text)| {
-        // A path with a line break would end the comment.
+        // A line break in the path would end the comment.
         let path = path.display().to_string().replace('\n', " ");
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         [Cow::from(format!("{SEPARATOR} {path}\n")), Cow::from(text.as_str()), Cow::from(end)]
     })
 }
 
-/// Whether these files are the last valid configuration of the daemon in `run_dir`.
+/// Whether these files are the last valid configuration stored in `run_dir`.
 pub(super) fn is_of(run_dir: &Path, files: &Files) -> bool {
     let Ok(bytes) = files::read_own(&run_dir.join(SNAPSHOT), limits::OWN_FILE) else {
         return false;
@@ -46,11 +46,10 @@ pub(super) fn is_of(run_dir: &Path, files: &Files) -> bool {
     rest.is_some_and(<[u8]>::is_empty)
 }
 
-/// Reads the snapshot of the daemon in `run_dir` over the values of `config`; `None` if it is missing or
-/// not text.
+/// Reads the snapshot in `run_dir` over the values of `config`; `None` if it is missing or not text.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when the snapshot cannot be read.
 pub(super) fn read(run_dir: &Path, mut config: Box<Config>) -> Result<Option<Snapshot>> {
     let path = run_dir.join(SNAPSHOT);
     let bytes = files::read_own(&path, limits::OWN_FILE).if_there();
@@ -61,7 +60,8 @@ pub(super) fn read(run_dir: &Path, mut config: Box<Config>) -> Result<Option<Sna
     for (path, text) in &files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut ignored);
     }
-    // A changed run directory applies from the next start on: the daemon's is the one with this file.
+    // A changed run directory applies at the daemon's next start; until then the daemon's is the
+    // one with this file.
     run_dir.clone_into(&mut config.run_dir);
     Ok(Some(Snapshot { config, files }))
 }
@@ -78,7 +78,7 @@ fn parts(text: &str) -> Files {
             files.push((PathBuf::from(SNAPSHOT), String::new()));
         }
         let Some((_, text)) = files.last_mut() else { continue };
-        // The section's name in an earlier version.
+        // The name of the section in earlier versions.
         match line.trim_start().strip_prefix("[runtime.") {
             Some(rest) => text.push_str(&format!("[instance.{rest}")),
             None => text.push_str(line),

@@ -3,13 +3,13 @@
 
 use crate::limits;
 
-/// Returns the one of `names` with the smallest edit distance; a difference in case counts least.
+/// Returns the name with the smallest edit distance; a difference in case counts least.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }
 
-/// The name that was probably meant, as ` (did you mean NAME?)`; empty if every name is too different: in a short word
-/// two letters may differ, in a longer one half of them.
+/// Names what was probably meant, as ` (did you mean NAME?)`; empty if every name is too different.
+/// In a short word two letters may differ, in a longer one half of them.
 pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> String {
     let near = nearest(wrong, names);
     let length = wrong.chars().count().max(near.chars().count());
@@ -19,7 +19,7 @@ pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>
     }
 }
 
-/// Like [`nearest`], if at most this many letters differ.
+/// Like [`nearest`], but `None` if more than `most` letters differ.
 pub(super) fn nearest_within<'n>(
     mut most: usize,
     wrong: &str,
@@ -50,7 +50,7 @@ pub(super) fn distance_to_key(wrong: &str, key: &str) -> usize {
     distance(wrong.to_lowercase().as_bytes(), meant(wrong, key).to_lowercase().as_bytes())
 }
 
-/// Returns `key` with the words of `wrong` in place of the operator's chosen names.
+/// Returns `key` with the words of `wrong` in place of each `*`.
 fn meant(wrong: &str, key: &str) -> String {
     let mut words = wrong.split('.');
     let parts = key.split('.').map(|part| match (part, words.next()) {

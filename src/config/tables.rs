@@ -12,7 +12,7 @@ use super::settings::Config;
 use super::spelling::did_you_mean;
 use crate::error::quoted;
 
-/// One key of such a section.
+/// One key of such a list's section.
 pub(super) struct ListKey<S: 'static> {
     pub(super) name: &'static str,
     pub(super) default: &'static str,
@@ -33,27 +33,27 @@ macro_rules! list_keys {
 }
 pub(super) use list_keys;
 
-/// A section of such a list.
+/// A section of such a list, as a type.
 pub(super) trait ListedSection: Default + 'static {
     /// The name of the list.
     const LIST: &'static str;
-    /// All its keys.
+    /// All keys of the section.
     const KEYS: &'static [ListKey<Self>];
 
     /// The sections of a configuration.
     fn list(config: &mut Config) -> &mut Vec<Self>;
-    /// Its name, and the pods that it selects.
+    /// The section's name, and the pods that it selects.
     fn head(&mut self) -> (&mut String, &mut PodSelectors);
 
-    /// The replacement for a section with a mistake: without conditions it applies to everything, a promise even with a
-    /// plugin that cannot exist.
+    /// The replacement for a section with a mistake. Without conditions, it applies to everything;
+    /// a promise names a plugin that cannot exist.
     fn closed(name: &str) -> Self {
         let mut closed = Self::default();
         name.clone_into(closed.head().0);
         closed
     }
 
-    /// Checks that its values are compatible.
+    /// Checks that the section's values are compatible.
     fn check(&self) -> Result<(), Mistake> {
         Ok(())
     }
@@ -83,7 +83,7 @@ pub(super) trait ListedSection: Default + 'static {
         mistakes
     }
 
-    /// Adds a table whose keys and values need no parser; false if it has a mistake.
+    /// Adds a table whose keys and values need no parser; returns false if it has a mistake.
     fn add_plain(config: &mut Config, settings: &[(String, Value)], place: &str) -> bool {
         let (mut section, mut names) = (Self::default(), BTreeSet::new());
         let mut set = settings.iter().map(|(name, value)| {

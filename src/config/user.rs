@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon of a user without privileges: the paths of its files, and its defaults. The properties of
-//! this process alone identify such a user, or the root of a user namespace; nothing here applies to the
-//! host's root. A folder that another user could have made is never used.
+//! The daemon of an unprivileged user: the paths of its files, and its defaults. Whether this is
+//! such a user, or root in a user namespace, is decided only by properties of this process; for the
+//! host's root, nothing here applies. A folder that another user could have made is never used.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub(super) fn run_dir() -> Option<PathBuf> {
     Some(user_runtime_dir()?.join(NAME))
 }
 
-/// The run directory, if it exists: then a daemon of this user has made it.
+/// The run directory, if it exists: then this user has had a daemon.
 pub(super) fn made_run_dir() -> Option<PathBuf> {
     run_dir().filter(|dir| is_private(dir))
 }
@@ -49,21 +49,21 @@ pub(super) fn file() -> Option<PathBuf> {
     path().filter(|file| presence::exists(file).or_absent() == Some(true))
 }
 
-/// The path of that file, whether it exists or not; `None` if the user cannot have a daemon.
+/// The path of that file, whether the file exists or not; `None` if the user cannot have a daemon.
 pub(super) fn path() -> Option<PathBuf> {
     run_dir()?;
     Some(home()?.join(NAME).join("config.toml"))
 }
 
-/// The settings of the user's daemon with this run directory before its file is read. `node` is root's
-/// configuration, whose runtimes apply too, so that earlier containers are found.
+/// The settings of the user's daemon with this run directory, before its file is read. The runtimes
+/// of root's configuration `node` apply too, so that earlier containers are found.
 pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
     config.node_run_dir = Some(node.node_run_dir.as_ref().unwrap_or(&node.run_dir).clone());
     config.runtime.clone_from(&node.runtime);
     config.instances.clone_from(&node.instances);
     config.socket_path = run_dir.join("nri.sock");
-    // Users do not launch root's plugins.
+    // Root's plugins are not launched by a user's daemon.
     let nri = home().map_or_else(|| run_dir.join("nri"), |home| home.join("nri"));
     config.plugin_path = nri.join("plugins");
     config.plugin_config_path = nri.join("conf.d");
@@ -71,7 +71,7 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
-/// The runtimes of root's configuration as the text of a file, so that two readings can be compared.
+/// The runtimes of root's configuration as the text of a file, by which two readings are compared.
 pub(super) fn runtimes(node: &Config) -> String {
     let mut file = toml_edit::DocumentMut::new();
     file["runtime"] = toml_edit::value(node.runtime.iter().collect::<toml_edit::Array>());
@@ -81,8 +81,8 @@ pub(super) fn runtimes(node: &Config) -> String {
     file.to_string()
 }
 
-/// Resets the settings that the file of a user's daemon cannot change: wrappers find the run directory
-/// without the file, and a wrapper in a user namespace must not start the daemon inside of it.
+/// Resets the settings that the file of a user's daemon cannot change: wrappers must find the run directory
+/// without reading the file, and a wrapper in a user namespace must not start the daemon inside of it.
 pub(super) fn fix(config: &mut Config, run_dir: &Path) {
     run_dir.clone_into(&mut config.run_dir);
     config.autostart = false;
@@ -99,18 +99,18 @@ pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
     is_unprivileged().then(|| home().zip(data())).flatten()
 }
 
-/// The folder that a variable names. The base directory specification ignores relative ones.
+/// The folder that a variable names; the base directory specification ignores a relative one.
 fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// In a user namespace, the apparent owner of files whose real owner it does not map.
+/// The owner that a user namespace shows for files whose real owner is not mapped.
 const OVERFLOW_UID: u32 = 65534;
 
 /// Whether this is a folder of this user to which no other user may write.
 fn is_private(path: &Path) -> bool {
     if nix::unistd::geteuid().as_raw() == OVERFLOW_UID && is_in_user_namespace() {
-        return false; // The files of unmapped users seem to have this owner too.
+        return false; // Files of unmapped users appear to have this owner too.
     }
     let there = std::fs::symlink_metadata(path).or_absent();
     there.is_some_and(|there| files::refuse_shared_dir(path, &there).is_ok())
@@ -128,7 +128,7 @@ mod tests {
         let of_user = defaults(Path::new("/run/user/1/nri-runc"), &node);
         assert_eq!(of_user.rootless_marker(), Path::new("/run/other.rootless"));
         assert_eq!((&of_user.runtime, &of_user.instances), (&node.runtime, &node.instances));
-        // As if a variable named the user's file as root's.
+        // As if a variable named the user's file as root's configuration.
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());

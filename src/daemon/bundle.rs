@@ -22,19 +22,20 @@ use crate::sources;
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
-/// The engine's document, as plugins receive it and as it is patched.
+/// The engine's document: what plugins receive and what the daemon patches.
 pub(crate) struct Bundle {
     dir: Arc<OwnedFd>,
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk was patched for another container: it must not run unchanged.
+    /// Whether the file on disk was patched for another container; then this container must not run
+    /// with it.
     is_patched: bool,
 }
 
 impl Bundle {
-    /// Reads the document. If the document was patched before, its original is read instead, so that no change is
-    /// applied twice (D16). `bundle` is the engine's path of the directory.
+    /// Reads the document. If the file on disk was patched before, its original is read instead, so that no
+    /// change is applied twice (D16). `bundle` is the directory's path as the engine gave it.
     ///
     /// # Errors
     /// Fails when the document cannot be read.
@@ -82,7 +83,7 @@ impl Bundle {
         Ok(Self { dir, document: document.to_owned(), original, is_patched })
     }
 
-    /// Refuses to patch a symbolic link: restoring the original would replace the link by a file.
+    /// Refuses to patch a symbolic link: restoring the original would replace the link with a file.
     ///
     /// # Errors
     /// Fails with the first change if the document is a symbolic link.
@@ -99,8 +100,8 @@ impl Bundle {
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 
-    /// Writes the document to put in place when no plugin changed anything, and returns its name: the engine's
-    /// document if the file on disk was patched for another container, else none.
+    /// Writes the engine's document beside a file that was patched for another container, and returns the
+    /// written name; `None` if the file on disk is the engine's. Called when no plugin changed anything.
     ///
     /// # Errors
     /// Fails when the file cannot be written.
@@ -115,8 +116,8 @@ impl Bundle {
         self.write_beside(daemon, key, None).await.map(Some)
     }
 
-    /// Writes the patched document (or with `None` the engine's) beside the original, which is kept (D1, D16); returns
-    /// its name.
+    /// Writes the patched document (or with `None` the engine's) beside the original, which is kept
+    /// (D1, D16). Returns the new file's name.
     ///
     /// # Errors
     /// Fails when the file cannot be written.
@@ -180,7 +181,7 @@ impl Bundle {
             files::remove_at(&dir, &name);
             let inode = files::create_at(&dir, &name, bytes, &like)?;
             if !is_late.load(Ordering::SeqCst) {
-                // The creation was refused meanwhile.
+                // The request was refused while the file was being written.
                 files::remove_at(&dir, &name);
             }
             Ok((inode, files::fingerprint(bytes)))
@@ -199,9 +200,10 @@ fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }
 
-/// Removes the daemon's temporary files, and restores the engine's document where the patched one is still in place. A
-/// missing bundle, or a document that was replaced or edited since, is not touched. A temporary failure is retried for
-/// a moment, because the container's record, which holds the engine's document, may be removed next.
+/// Removes the daemon's temporary files, and restores the engine's document where the patched one
+/// is still in place. A missing bundle is left alone, and so is a document that was replaced or
+/// edited since. A temporary failure is retried for two thirds of a second, because the container's
+/// record, which holds the engine's document, may be removed next.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
     if record.patched.is_none() && record.state != Lifecycle::Creating {
@@ -230,7 +232,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Acquires the right to use the bundle; `None` while a verb of this container holds it, or if the bundle is gone.
+/// Acquires the bundle's turn; `None` while a verb of this container holds it, or if the bundle is gone.
 async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<BundleTurn>> {
     let folder = PathBuf::from(record.folder());
     let open = move || files::open_dir(&folder).if_there();
@@ -238,7 +240,8 @@ async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<B
     daemon.lanes.bundles.turn_unless_its_own(dir, &record.key.id).await
 }
 
-/// `pristine` is the engine's document if the bundle holds another one.
+/// Restores the document without waiting. `pristine` is the engine's document if the bundle's file
+/// holds another one.
 fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,
@@ -258,7 +261,7 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
         write_pristine(&dir, patched, pristine)?;
         files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         if !is_ours(&patched.temporary)? {
-            // It was edited right before the exchange: the edit wins.
+            // The document was edited right before the exchange: the edit is put back.
             files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         }
     }
@@ -273,7 +276,7 @@ fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -
     let pristine = match pristine {
         Ok(pristine) => pristine,
         Err(error) if error.may_pass() => return Err(error),
-        // The file was lost with a run directory that was wiped.
+        // The engine's document was lost with a run directory that was wiped.
         Err(lost) => return there.map(drop).map_err(|_missing| lost),
     };
     if there.is_ok_and(|there| there.bytes == pristine) {
@@ -284,7 +287,7 @@ fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -
     files::create_at(dir, &patched.temporary, &pristine, &like).map(drop)
 }
 
-/// Removes a patched file that the daemon wrote and did not record, so that no wrapper knows its name.
+/// Removes a patched file that the daemon wrote but did not record; no wrapper knows its name.
 fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
     if record.state != Lifecycle::Creating {
         return Ok(());
@@ -313,7 +316,7 @@ pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Optio
         let there = files::read_at(&dir, &document)?.bytes;
         Ok((there != written).then_some(Rewritten { written, there }))
     });
-    // A missing bundle is not evidence.
+    // A missing bundle does not show that the document was rewritten.
     removed.await.ok().flatten()
 }
 

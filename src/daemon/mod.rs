@@ -65,20 +65,19 @@ pub(crate) use reexec::abilities;
 /// Time limit for a plugin's shutdown when the daemon ends.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(1);
 
-/// Time limit for the last lines of the audit log when the daemon ends.
+/// Time limit for writing the last lines of the audit log when the daemon ends.
 const AUDIT_WAIT: Duration = Duration::from_secs(2);
 
 /// How the daemon was started.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
-    /// Descriptor from which the starting wrapper reads one byte.
+    /// Descriptor from which the wrapper that started the daemon reads one message.
     pub ready_fd: Option<i32>,
     /// Descriptor of the state that the previous program of this process left.
     pub state_fd: Option<i32>,
-    /// Whether the previous program used the log of a daemon that a wrapper started.
+    /// Whether the previous program logged as a daemon that a wrapper started.
     pub in_background: bool,
-    /// Only tests whether a daemon can start: does the steps that need no run directory, then
-    /// exits.
+    /// Only test whether a daemon can start: do the steps that need no run directory, then exit.
     pub is_trial: bool,
 }
 
@@ -128,7 +127,7 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     // A wrapper executes /proc/self/exe, which would make `ps` and `top` show `exe`.
     let _stays = nix::sys::prctl::set_name(c"nri-runc");
-    // Before anything is opened: an unusable state makes this close every descriptor.
+    // Done before anything is opened, because an unusable state makes this close every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
     if start.is_trial {
@@ -251,7 +250,7 @@ fn report(loaded: &Loaded) {
     }
 }
 
-/// Follows engine actions that cause no call to the daemon.
+/// Follows what engines do without calling the daemon.
 fn follow_engines(daemon: &Rc<Daemon>) {
     crio_removed::follow_all(daemon);
     resized::follow_all(daemon);
@@ -269,7 +268,7 @@ fn follow_engines(daemon: &Rc<Daemon>) {
 fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Daemon>> {
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");
-    // Without a boot ID, boots cannot be distinguished; a wrong one would drop every record.
+    // Without a boot ID, boots cannot be told apart, and a wrong ID would drop every record.
     let boot_id = presence::insist(|| files::read_kernel(&path).if_there());
     let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
@@ -283,8 +282,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     Ok(daemon)
 }
 
-/// Begins without a previous program: catches up with what happened since the last daemon, and
-/// waits for plugins.
+/// Starts without a previous program: handles what happened since the last daemon, and waits for plugins.
 async fn begin(daemon: &Rc<Daemon>) {
     let is_first = !daemon.records.read().is_stamped();
     lost_pods::restore(daemon).await;
@@ -304,7 +302,7 @@ fn announce(start: &Start) {
     service_manager::report_ready();
 }
 
-/// Writes one message to the wrapper that started this daemon and waits for it.
+/// Writes one message to the wrapper that started this daemon and waits for the daemon.
 fn write_to_starter(start: &Start, word: &[u8]) {
     let Some(fd) = start.ready_fd else { return };
     let written = std::fs::OpenOptions::new()
@@ -318,7 +316,7 @@ fn write_to_starter(start: &Start, word: &[u8]) {
     let _closed = nix::unistd::close(fd);
 }
 
-/// Time for which execs stay protected at the daemon's end: longer than the daemon takes to end.
+/// Time for which execs stay protected while the daemon ends; longer than that takes.
 const PROTECTED_TO_THE_END: Duration = Duration::from_secs(60);
 
 /// Shuts plugins down cleanly, up to a time limit.

@@ -3,8 +3,8 @@
 //! and then all values that a running daemon can change take effect together. A request in flight finishes with the
 //! values that it has read.
 //!
-//! It never applies a configuration with an error (D43), nor a value that needs a restart: such a value is reported and
-//! stays unchanged. It imports `shared`, `connections`, `process`, `run_dir` and `server`.
+//! It never applies a configuration with an error (D43), nor a value that needs a restart: it reports such
+//! a value and keeps the old one. It imports `shared`, `connections`, `process`, `run_dir` and `server`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 use crate::daemon::shared::Daemon;
 
-/// Interval at which the files are read while an error in them makes creates fail.
+/// Interval at which the files are read again while an error in them makes creates fail.
 const FIXED_CHECK: Duration = Duration::from_millis(500);
 
 /// The parts of the daemon that a reload changes.
@@ -63,8 +63,8 @@ impl Reloads<'_> {
         }
     }
 
-    /// Reloads once the error that makes creates fail is fixed. True if a new daemon is needed for that and a
-    /// supervisor will start it.
+    /// Reloads once the error that makes creates fail is fixed. Returns true if that needs a new
+    /// daemon and a supervisor will start one.
     async fn needs_successor(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
@@ -181,13 +181,13 @@ impl Reloads<'_> {
         follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // Whether a plugin's self-declaration counts may have changed.
+        // The new configuration may count other plugins' self-declarations.
         admission::record_protecting_plugins(self.daemon);
     }
 }
 
-/// Follows the containers of the plain runtime, if plugins receive them. `is_changed`: the records may be of another
-/// scope; if so, plugins are synchronized again.
+/// Follows the plain runtime's containers, if plugins receive them. `is_changed`: the records may
+/// be of another scope; if they are, plugins are synchronized again.
 pub(crate) fn follow_scope(daemon: &Rc<Daemon>, is_changed: bool) {
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
@@ -206,7 +206,7 @@ fn not_reloaded(why: &str) -> Error {
     Error::new(format!("configuration not reloaded, the previous one stays in force: {why}"))
 }
 
-/// The changed keys that need a restart, or those that do not.
+/// The names of the changed keys: those that need a restart, or those that do not.
 fn names(changed: &[ChangedKey], needs_restart: bool) -> Vec<String> {
     let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
     changed.iter().filter(wanted).map(|changed| changed.line.clone()).collect()

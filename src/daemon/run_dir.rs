@@ -31,8 +31,8 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::timer::Timer;
 
-/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
-/// A daemon that is started meanwhile waits longer than this.
+/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no
+/// watch left. A second daemon that finds this one waits longer than this for the restored files.
 const CHECK: Duration = Duration::from_secs(2);
 
 /// The pauses between attempts to restore: the first and the longest.
@@ -43,20 +43,20 @@ pub(crate) struct RunDir {
     daemon: Rc<Daemon>,
     drain: Rc<Drain>,
     lock: RefCell<DaemonLock>,
-    /// The socket's file; none if the service manager owns it.
+    /// The socket's file; `None` if the service manager owns it.
     socket: Cell<Option<SocketFile>>,
-    /// The descriptor of its listener, which lives as long as the daemon.
+    /// The descriptor of the socket's listener, which stays open as long as the daemon runs.
     listener: Cell<RawFd>,
     /// The last readable configuration, for wrappers that find an invalid one (D7).
     snapshot: RefCell<Option<String>>,
-    /// The task that takes over notes of calls that bypassed the daemon.
+    /// The task that handles notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
     /// Whether the policy file for unprivileged users could not be written.
     is_marker_unkept: Cell<bool>,
 }
 
 impl RunDir {
-    /// Takes over a run directory that has its lock and its records.
+    /// Takes over a run directory that already has the daemon's lock and its records.
     pub(crate) fn new(
         daemon: &Rc<Daemon>,
         drain: &Rc<Drain>,
@@ -94,7 +94,7 @@ impl RunDir {
     fn keep_rootless_marker(&self) {
         let config = self.daemon.config();
         if config.is_of_user() {
-            return; // The policy is root's.
+            return; // Root's policy applies.
         }
         let kept = rootless::keep(&config.rootless_marker(), config.rootless_policy());
         if kept.is_err() != self.is_marker_unkept.replace(kept.is_err()) {
@@ -124,18 +124,18 @@ impl RunDir {
         self.socket.get().is_some()
     }
 
-    /// Serves wrappers, and takes over the notes of wrappers that bypassed the daemon.
+    /// Serves wrappers, and handles the notes of wrappers that bypassed the daemon.
     pub(crate) fn open(&self, wrappers: WrapperSocket) -> Result<()> {
         let listener = sockets::asynchronous(wrappers.listener)?;
         self.socket.set(wrappers.file);
         self.listener.set(listener.as_raw_fd());
-        // The task of an earlier socket keeps serving its open connections.
+        // The task of an earlier socket still serves that socket's open connections.
         tokio::task::spawn_local(session::serve_all(
             Rc::clone(&self.daemon),
             Rc::clone(&self.drain),
             listener,
         ));
-        // From here on heartbeats are sent again.
+        // From here on, wrappers receive heartbeats again.
         let _is_gone = std::fs::remove_file(self.daemon.config().reexec_file());
         self.follow();
         Ok(())
@@ -153,7 +153,7 @@ impl RunDir {
         }
     }
 
-    /// Keeps the run directory complete. Returns when another daemon has taken it.
+    /// Keeps the run directory complete. Returns when another daemon has taken the directory.
     pub(crate) async fn keep_complete(&self) {
         let (mut pause, mut is_reported) = (RETRY_PAUSES[0], false);
         let (mut watched, timer) = (None, Timer::new());
@@ -186,13 +186,13 @@ impl RunDir {
                     "",
                 );
             }
-            // The process that wipes the directory may not have finished.
+            // The process that wipes the directory may still be at work.
             tokio::time::sleep(pause).await;
             pause = RETRY_PAUSES[1].min(pause * 2);
         }
     }
 
-    /// `None` if the kernel has no watch left, or one of the folders does not exist.
+    /// Watches the folders; `None` if the kernel has no watch left, or a folder does not exist.
     fn watch(&self) -> Option<[WatchedFolder; 2]> {
         let config = self.daemon.config();
         let run = &config.run_dir;
@@ -216,7 +216,7 @@ impl RunDir {
         })
     }
 
-    /// Whether it is complete.
+    /// Whether the run directory is complete.
     fn is_whole(&self) -> Result<bool> {
         let config = self.daemon.config();
         let run = &config.run_dir;
@@ -235,7 +235,7 @@ impl RunDir {
     fn restore(&self) -> Result<()> {
         let config = &self.daemon.config();
         if !self.has_lock()? {
-            // This may lock a folder that is about to vanish: then the lock is taken once more.
+            // The lock may be on a folder that is about to vanish; the next round then locks again.
             self.lock.replace(sockets::try_lock(config)?);
         }
         if !self.has_socket()? {
@@ -253,8 +253,8 @@ impl RunDir {
     }
 }
 
-/// Waits until a file is removed, or until the next check. Returns the watches that still hold: those of a folder that
-/// was removed do not.
+/// Waits until a file is removed, or until the next check. Returns the watches that are still
+/// valid; the watch of a removed folder is not.
 async fn wait(
     mut watched: Option<[WatchedFolder; 2]>,
     timer: &Timer,

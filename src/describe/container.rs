@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container as plugins receive it. Every field of the message is named, so that a new one breaks
-//! the build.
+//! A container as plugins receive it. Every field of the message is named here, so that a new field
+//! breaks the build.
 
 use crate::engine::{Facts, Image, SeccompProfile};
 use crate::plugin::api;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Converts the document of an `exec`'s process to the extension's message, as the runtime reads it. It never writes.
+//! Converts the document of an `exec`'s process to the extension's message, as the runtime reads
+//! the document. It never writes.
 
 use oci_document::odd_document;
 use serde_json::Value;
@@ -39,7 +40,7 @@ pub(crate) fn exec_process(document: &[u8]) -> Option<ExecProcess> {
     })
 }
 
-/// An absent ID is zero for every runtime.
+/// Returns an ID; every runtime takes an absent one as zero.
 fn id(value: Option<&Value>) -> Option<u32> {
     match value {
         None | Some(Value::Null) => Some(0),

@@ -33,7 +33,8 @@ pub fn pod(facts: &Facts, own: &Spec) -> api::PodSandbox {
     }
 }
 
-/// NRI: containerd and CRI-O always send this part with its resources, and plugins rely on it.
+/// Builds the linux part. NRI: containerd and CRI-O always send it with its resources, and plugins
+/// rely on it.
 fn linux(facts: &Facts, spec: Option<&Spec>, own: &Spec) -> api::LinuxPodSandbox {
     let known = &facts.pod;
     let cgroups_path = spec.map(|spec| spec.linux.cgroups_path.clone()).unwrap_or_default();

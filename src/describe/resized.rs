@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's resources after kubelet resized its cgroup: changed files update the resources that
-//! plugins know; the rest stays. The cgroup's limits include the pod's overhead, which NRI reports
-//! separately.
+//! A pod's resources after kubelet resized its cgroup. Changed files update the resources that plugins
+//! know; the rest stays. The cgroup's limits include the pod's overhead, which NRI reports separately.
 //!
-//! A removed limit is absent, as in a CRI request. cgroup v2 has a weight instead of shares: the
-//! shares are those that kubelet computes from it, which may differ from the requested ones.
-//! Nothing is read here. Reference: kubelet `cm/cgroup_v2_manager_linux.go`.
+//! A removed limit is absent, as in a CRI request. cgroup v2 has a weight in place of shares: the
+//! shares are computed from it as kubelet does, and may differ from the requested ones. Nothing is
+//! read here. Reference: kubelet `cm/cgroup_v2_manager_linux.go`.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,7 @@ pub(crate) const V1: [(&str, &str); 4] = [
 /// The files that kubelet writes for a pod on v2.
 pub(crate) const V2: [(&str, &str); 3] = [("", "cpu.max"), ("", "cpu.weight"), ("", "memory.max")];
 
-/// v1 expresses "no limit" by a number beyond any memory.
+/// v1 shows "no limit" as a number beyond any memory size.
 const NO_MEMORY_LIMIT: i64 = 1 << 60;
 
 /// The texts of these files, by name.
@@ -41,7 +40,7 @@ pub(crate) fn resized(
     if !quota && !shares && !memory {
         return None;
     }
-    // If the pod's resources were unknown, all of them are new.
+    // If plugins know no resources of the pod, all of them count as changed.
     let is_new = pod.linux.pod_resources.is_none();
     let (quota, shares, memory) = (quota || is_new, shares || is_new, memory || is_new);
     let overhead = pod.linux.pod_overhead.clone().unwrap_or_default();
@@ -76,7 +75,7 @@ pub(crate) fn resized(
     Some(resources)
 }
 
-/// Subtracts the overhead from a limit, unless the overhead is as large.
+/// Subtracts the overhead from a limit, unless the limit is not larger.
 fn without(limit: i64, overhead: i64) -> i64 {
     if (1..limit).contains(&overhead) { limit - overhead } else { limit }
 }

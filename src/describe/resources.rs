@@ -14,7 +14,7 @@ pub(crate) fn resources(spec: &super::Spec) -> api::LinuxResources {
     from_json(&spec.linux.resources)
 }
 
-/// Converts OCI LinuxResources; omits values of another type.
+/// Converts OCI LinuxResources; leaves out values of an unexpected type.
 pub fn from_json(block: &Map<String, Value>) -> api::LinuxResources {
     let section = |name: &str| block.get(name).and_then(Value::as_object);
     let mut resources = api::LinuxResources {

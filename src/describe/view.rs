@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of config.json that NRI shows (OCI runtime-spec 1.3), and its conversion to messages. `null` means absent;
-//! unknown keys are ignored; enumerations stay text.
+//! The part of config.json that NRI has (OCI runtime-spec 1.3), and its conversion to messages.
+//! `null` counts as absent, unknown keys are ignored, and enumerations stay text.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A part of the document. One with a message is converted member by member, in full, so that a new member of the
-/// message breaks the build.
+/// A part of the document. A part with a corresponding message lists all of the message's members,
+/// so that a new member of the message breaks the build.
 macro_rules! view {
     ($name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
         #[derive(Debug, Clone, Default, Deserialize)]
@@ -44,7 +44,7 @@ macro_rules! view {
     };
 }
 
-/// A value of the document that is converted to a message's.
+/// A value of the document that is converted to a value of a message.
 pub(super) trait Shown<T> {
     /// Returns the message's value.
     fn shown(&self) -> T;
@@ -112,7 +112,7 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // Only the text has line numbers, unless it has other errors too.
+                // Only an error in the text itself has a line number; it is used if it is the same error.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))
@@ -138,7 +138,7 @@ impl Spec {
         }
     }
 
-    /// Its resources as the engine wrote them.
+    /// Returns the document's resources as the engine wrote them.
     pub fn resources(&self) -> Map<String, Value> {
         self.linux.resources.clone()
     }

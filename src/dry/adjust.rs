@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `adjust`: the changes that plugins, or adjustments in a file, would make to a bundle.
 //!
-//! Plugins receive the events of the container's creation and of its end, so that stateful plugins
-//! return to their former state. Nothing is written unless requested, and then in one step.
+//! Plugins receive the events of a container's creation and of its end, so that a stateful plugin
+//! returns to its former state. Nothing is written unless requested, and then in one step.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -130,8 +130,8 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     Ok(patched)
 }
 
-/// Warns about values that the runtime of this machine would not honour. A dry run does not refuse
-/// them: the bundle may be meant for another runtime.
+/// Warns about values that this machine's runtime would not honour. A dry run does not refuse them,
+/// because the bundle may be meant for another runtime.
 fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     if !resolve::needs_runtime(adjust, names) {
         return;
@@ -149,7 +149,7 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     }
 }
 
-/// Names the plugin whose adjustment cannot be applied.
+/// Names the plugin whose adjustment could not be applied.
 fn blame(merged: &Merged, error: &PatchError) -> Error {
     Error::new(named(merged, error)).hint("the bundle is unchanged")
 }
@@ -161,7 +161,7 @@ fn named(merged: &Merged, error: &PatchError) -> String {
     })
 }
 
-/// Adjustments in a file: one document, or several one after the other.
+/// Reads the adjustments in a file: one document, or several one after the other.
 fn documents(file: &Path) -> Result<Vec<(String, api::ContainerAdjustment)>> {
     let text = if file.as_os_str() == "-" {
         std::io::read_to_string(std::io::stdin())
@@ -195,7 +195,7 @@ fn adjustment(
     Ok((plugin, read(&document)?))
 }
 
-/// Merges them like plugins' replies, in the order of the file.
+/// Merges these adjustments like plugins' replies, in the order of the file.
 fn merge(
     documents: &[(String, api::ContainerAdjustment)],
     mut creation: Creation,
@@ -304,7 +304,7 @@ fn refused(stopped: ChainError) -> Error {
     failure.into_error().hint("the bundle is unchanged")
 }
 
-/// Observes nothing, and carries out no update: there are no containers.
+/// Observes nothing, and carries out no update, because a dry run has no containers.
 struct SilentObserver;
 
 impl DryRunObserver for SilentObserver {

@@ -30,7 +30,7 @@ pub(super) struct DescribedBundle {
     pub(super) role: Role,
     pub(super) pod: api::PodSandbox,
     pub(super) container: api::Container,
-    /// The engine that its files indicate, and whether a tenant may have written that.
+    /// The engine that the bundle's files indicate, and whether a tenant may have written that.
     pub(super) origin: (String, bool),
 }
 
@@ -54,7 +54,8 @@ impl DryRunBundle {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Role, pod and container as plugins would receive them with an engine, and the pod's origin.
+    /// Describes role, pod and container as plugins would receive them with an engine, and the
+    /// pod's origin.
     ///
     /// # Errors
     /// Fails when the document is not an OCI spec.
@@ -90,12 +91,12 @@ impl DryRunBundle {
         files::remove_at(&self.dir, &new);
         files::create_at(&self.dir, &new, bytes, &self.original)?;
         let placed = files::exchange_at(&self.dir, &new, DOCUMENT);
-        // This is now the old document, or the new one if the exchange failed.
+        // Under this name is now the old document, or the new one if the exchange failed.
         files::remove_at(&self.dir, &new);
         placed
     }
 
-    /// The changes, in the form of `diff -u`. A document on one line, as engines write it, is
+    /// Formats the changes as `diff -u` does. A document on one line, as engines write it, is
     /// indented first.
     pub(super) fn diff(&self, new: &[u8]) -> String {
         let is_laid_out = self.document().iter().filter(|byte| **byte == b'\n').count() > 1;

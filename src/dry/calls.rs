@@ -19,7 +19,7 @@ use super::dry_run::DryRun;
 use super::line::ScriptCall;
 use crate::plugin::json::show;
 
-/// Executes a call; returns the members of its answer, except for the id.
+/// Executes a call; returns the members of its answer except for the id.
 pub(super) async fn call(dry_run: &Rc<DryRun>, request: ScriptCall) -> Value {
     let answered = match request {
         ScriptCall::Create(request) => create(dry_run, request).await,
@@ -101,7 +101,7 @@ async fn stop(
     Ok(json!({"reply": show(&reply)}))
 }
 
-/// Handles a later process. Exec rules apply to engines' calls, which a script does not have.
+/// Sends a later process to the plugins. Exec rules do not apply, because they are about engines' calls.
 async fn exec(dry_run: &DryRun, request: ExecContainerRequest) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
     let pod = dry_run.ruled_pod(request.pod.as_ref());
@@ -129,8 +129,8 @@ async fn extension_notice<R: PluginRequest>(
     Ok(json!({"reply": {}}))
 }
 
-/// Notifies the subscribers. An event that may be refused ends with the first refusal; a past event
-/// reaches all of them.
+/// Notifies the subscribers: of an event that may be refused until the first refusal, of a past
+/// event all of them.
 async fn notify(dry_run: &DryRun, told: &Notification) -> Result<Value, PluginFailure> {
     let pod = dry_run.ruled_pod(Some(&told.pod));
     let subscribers = dry_run.subscribers(told.event, &pod);

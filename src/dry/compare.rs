@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --compare`: what another configuration's rules, injections and promises would have decided about
-//! recorded requests, or would decide about the pods of a manifest.
+//! `policy test --compare`: what the rules, injections and promises of another configuration would
+//! have decided about recorded requests, or would decide about the pods of a manifest.
 //!
-//! Plugins are not asked: a recording has their replies, and missing ones are never guessed (decision D62). Validators,
-//! and the host's execution of the decision, are ignored.
+//! Plugins are not asked: a recording has their replies, and a missing reply is never guessed
+//! (decision D62). Validators are ignored, and so is whether the host can carry out a decision.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::text::rfc3339_nanos;
 
 use super::compared::{ChangedDecision, Compared, ComparedContainer, Decision, JudgedContainer};
 
-/// A creation to judge.
+/// A creation to decide.
 #[derive(Debug, Default)]
 pub(super) struct JudgedCreation {
     /// Unix time in nanoseconds; 0 for a manifest.
@@ -50,20 +50,20 @@ pub(super) struct RecordedPlugins {
     answers: Vec<(String, api::CreateContainerResponse)>,
 }
 
-/// A configuration's decisions: each item with the decision about it, as text.
+/// What a configuration decides: items, each with the decision as text.
 type Verdict = BTreeMap<String, String>;
 
-/// A creation's data, or why it is refused or unreadable.
+/// The data of a creation, or why it is refused or unreadable.
 type Judged<T> = std::result::Result<T, String>;
 
 /// The key of the decision about the container.
 const CONTAINER: &str = "container";
 
-/// The decision about a promise that depends on allocations that the recording lacks.
+/// The decision about a promise that needs allocations that the recording lacks.
 const UNDECIDED: &str =
     "cannot be judged: the recording does not have what kubelet allocated to the pod";
 
-/// Makes decisions by one configuration.
+/// Decides by one configuration.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,
@@ -77,7 +77,7 @@ fn facts<'s>(creation: &'s JudgedCreation, allocations: &'s Allocations) -> Prom
     PromiseFacts { container, ..PromiseFacts::new(&creation.ruled, &creation.pod, allocations) }
 }
 
-/// The document with members sorted by name: two merges may order one map differently.
+/// Sorts the document's members by name, because two merges may order one map differently.
 fn sorted(mut document: Value) -> Value {
     document.sort_all_objects();
     document
@@ -123,7 +123,7 @@ impl<'c> Judge<'c> {
                     let what = format!("{} of {}", note.field(), note.plugin);
                     verdict.insert(what, format!("would be refused by the rule {}", note.rule));
                 }
-                // The owner alone does not show whether a value changed.
+                // The owner alone does not show whether its value changed.
                 let values = sorted(show(&merged.adjust)).to_string();
                 let values = crate::fnv::fnv64(values.into_bytes());
                 verdict.insert("values".to_owned(), format!("{values:016x}"));
@@ -180,7 +180,8 @@ impl<'c> Judge<'c> {
         Ok(())
     }
 
-    /// Adds the plugins that would be asked and whose replies are unknown, because rules hid the pod from them.
+    /// Adds the plugins that would be asked but whose replies are unknown, because rules hid the
+    /// pod from them in the recording.
     fn note_unasked(&self, recorded: &RecordedPlugins, ruled: &RuledPod, verdict: &mut Verdict) {
         for id in &recorded.hidden {
             let line = match self.rules.hidden_by(id, ruled) {
@@ -202,8 +203,8 @@ impl<'c> Judge<'c> {
         let answer = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
         for row in &answer.plugins {
             let (plugin, effect) = (&row.plugin, super::policy::effect(row));
-            // Without a restriction, a plugin that only one of the configurations names has the same rights in the
-            // other.
+            // If only one configuration names the plugin and nothing restricts it, it has the same
+            // rights in the other, so it is not listed.
             let is_wanted = self.plugins.iter().any(|wanted| wanted == plugin);
             if is_wanted || effect != super::policy::UNRESTRICTED {
                 verdict.insert(format!("plugin {plugin}"), effect);
@@ -287,12 +288,13 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The number of creations, and the rows with different decisions; with one configuration, the rows with its decisions.
+/// The number of creations, and the rows with different decisions; with one configuration, rows
+/// with its decisions.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: usize,
     changed: usize,
-    /// The rows by container and change: an engine retries a container many times.
+    /// The rows by container and change, because an engine retries a container many times.
     rows: BTreeMap<String, ComparedContainer>,
     more: usize,
 }
@@ -304,7 +306,7 @@ impl Comparison {
         let (changes, decided) = match after.map(|after| (after, after.judge(creation))) {
             Some((after, new)) => {
                 let mut changes = differences(&old, &new);
-                // An undecided promise may differ, so it is listed next to the known decisions.
+                // An undecided promise may be decided differently, so it is listed too.
                 let mut undecided =
                     [before.undecided(creation), after.undecided(creation)].concat();
                 undecided.sort_unstable();
@@ -353,7 +355,7 @@ impl Comparison {
     }
 }
 
-/// The decisions that differ. If only values changed and no owner did, that is one decision.
+/// Returns the decisions that differ. If values changed but no owner did, that is one difference.
 fn differences(old: &Verdict, new: &Verdict) -> Vec<ChangedDecision> {
     let is_listed = |what: &&String| *what != "values";
     let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -395,7 +397,7 @@ pub(crate) fn manifest(
 /// Compares two configurations with a recording.
 ///
 /// # Errors
-/// Fails when the file cannot be read, or lacks what a decision depends on.
+/// Fails when the file cannot be read, or lacks facts on which a decision depends.
 pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Compared> {
     let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
     let mut calls: BTreeMap<u64, Value> = BTreeMap::new();

@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct Compared {
-    /// Whether there are two configurations.
+    /// Whether two configurations are compared.
     pub(crate) compared: bool,
     pub(crate) containers: usize,
     pub(crate) changed: usize,

@@ -27,7 +27,7 @@ use crate::rules::{Fit, PromiseFacts, RuledPod, Rules, fit_promise};
 
 use super::line::ScriptState;
 
-/// Time limit for a disconnected plugin to end.
+/// Time limit for a plugin's connection to end after it is disconnected.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// A value that an observer provides now or later, or the reason why it cannot.
@@ -64,10 +64,10 @@ pub(super) struct DryRun {
     config: Config,
     rules: Rules,
     injections: Injections,
-    /// The engine of the pods, if known, and whether a tenant may have written their identity.
+    /// The engine of the pods, if known, and whether a tenant may have written the pods' identity.
     origin: (String, bool),
     observer: Rc<dyn DryRunObserver>,
-    /// In index order, each with whether it is synchronized.
+    /// The plugins in index order, each with whether it is synchronized.
     members: RefCell<Vec<(Rc<ChainedPlugin>, Cell<bool>)>>,
     /// Notified when a plugin was synchronized or disconnected.
     changed: Notify,
@@ -113,8 +113,8 @@ impl DryRun {
         })
     }
 
-    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of these is synchronized or
-    /// has failed.
+    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of these
+    /// is synchronized or has failed.
     ///
     /// # Errors
     /// Fails when plugins cannot connect.
@@ -186,7 +186,7 @@ impl DryRun {
     /// The injections for a container of this pod.
     ///
     /// # Errors
-    /// Fails with an impossible injection that refuses containers.
+    /// Fails with an impossible injection that is configured to refuse containers.
     pub(super) fn injections(
         &self,
         pod: &RuledPod,
@@ -246,13 +246,14 @@ impl DryRun {
         Ok(())
     }
 
-    /// The rules for a request about this container of this pod. Other containers are unknown here.
+    /// The rules for a request about this container of this pod. No other containers are known in a
+    /// dry run.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
 
-    /// Waits until the plugins in `synchronized` are synchronized and those in `gone` are gone. After `timeout` it
-    /// fails with the missing ones.
+    /// Waits until the plugins in `synchronized` are synchronized and those in `gone` have
+    /// disconnected. After `timeout` it fails and names the remaining ones.
     pub(super) async fn wait(
         &self,
         synchronized: &[String],
@@ -276,7 +277,7 @@ impl DryRun {
         Err(what.collect::<Vec<_>>().join("; "))
     }
 
-    /// Waits until `is_so` returns true; false after `timeout`.
+    /// Waits until `is_so` returns true; returns false after `timeout`.
     async fn wait_until(&self, timeout: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
@@ -290,12 +291,13 @@ impl DryRun {
         }
     }
 
-    /// Whether plugins can connect; otherwise only launched ones are used.
+    /// Whether plugins can connect; if not, only launched plugins are used.
     pub(super) fn accepts_connections(&self) -> bool {
         !self.config.disable_connections
     }
 
-    /// The plugins among these that are not synchronized; without names, whether there is any plugin.
+    /// Returns the plugins among `names` that are not synchronized; without names, an entry if
+    /// there is no plugin at all.
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
             [] if self.registered().is_empty() => vec!["any plugin".to_owned()],
@@ -303,7 +305,7 @@ impl DryRun {
         }
     }
 
-    /// Waits until none is [missing](Self::missing); false if one still is after `timeout`.
+    /// Waits until none is [missing](Self::missing); returns false if one still is after `timeout`.
     pub(super) async fn wait_until_present(&self, names: &[String], timeout: Duration) -> bool {
         self.wait_until(timeout, || self.missing(names).is_empty()).await
     }
@@ -318,14 +320,14 @@ impl DryRun {
         names.iter().filter(is_absent).cloned().collect()
     }
 
-    /// The plugins that are still connected, or whose end has not been reported.
+    /// The plugins that are still connected, or whose disconnection has not been reported.
     fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
         let here: Vec<String> = members.iter().map(|(member, _)| member.id()).collect();
         names.iter().filter(|name| here.contains(name)).cloned().collect()
     }
 
-    /// Closes a plugin's connection, and returns once its end has been reported.
+    /// Closes a plugin's connection, and returns once the disconnection has been reported.
     pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
         let found = self.members.borrow().iter().find(|(member, _)| member.id() == name).cloned();
         let Some((member, _)) = found else {
@@ -371,7 +373,7 @@ impl DryRun {
         Some(member)
     }
 
-    /// Synchronizes a plugin; fails with the reason.
+    /// Synchronizes a plugin; fails with the reason if it cannot.
     async fn synchronize(&self, member: &Rc<ChainedPlugin>) -> std::result::Result<(), String> {
         let id = member.id();
         let snapshot = tokio::select! {
@@ -400,7 +402,7 @@ impl DryRun {
         }
     }
 
-    /// Removes a plugin, reports its end, then wakes the waiting tasks.
+    /// Removes a plugin, reports the disconnection, then wakes the waiting tasks.
     fn remove(&self, member: &Rc<ChainedPlugin>, reason: &str) {
         self.members.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, member));
         self.observer.gone(&member.id(), reason);
@@ -408,8 +410,8 @@ impl DryRun {
     }
 }
 
-/// The facts that promises match, for a container that only its messages describe. Kubelet and the host's device nodes
-/// are not used: the dry run may be on another machine.
+/// The facts that promises match, for a container that only its messages describe. Kubelet and the
+/// host's device nodes are not used, because the dry run may be on another machine.
 pub(super) fn promise_facts<'s>(
     ruled: &'s RuledPod,
     pod: &'s api::PodSandbox,

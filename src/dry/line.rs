@@ -27,7 +27,8 @@ pub(super) struct ScriptLine {
 pub(super) enum Command {
     State {
         snapshot: ScriptState,
-        /// Whether it adds to the earlier state instead of replacing it: a recorded state has several short lines.
+        /// Whether the line adds to the earlier state instead of replacing it: a recorded state may
+        /// have several lines.
         adds: bool,
         /// The plugins that were connected during the recording; `None` for a line that was not recorded.
         recorded_with: Option<Vec<String>>,
@@ -63,14 +64,14 @@ impl ScriptState {
     }
 }
 
-/// An answer to a request of a plugin, or to `--ask-sync`.
+/// The script's answer to a request of a plugin, or to `--ask-sync`.
 #[derive(Debug)]
 pub(super) enum ScriptAnswer {
     Updates(api::UpdateContainersResponse),
     State(ScriptState),
 }
 
-/// A request of the runtime side.
+/// A request that the runtime side sends to plugins.
 #[derive(Debug)]
 pub(super) enum ScriptCall {
     Create(api::CreateContainerRequest),
@@ -80,11 +81,11 @@ pub(super) enum ScriptCall {
     Exec(ExecContainerRequest),
     PostExec(PostExecRequest),
     UpdateResults(UpdateResultsRequest),
-    /// Its reply has no content.
+    /// An event whose reply has no content.
     Notification(Box<Notification>),
 }
 
-/// A line that cannot be parsed; with its id, if that was readable.
+/// A line that cannot be parsed, with its id if that could be read.
 #[derive(Debug)]
 pub(super) struct Malformed {
     pub(super) id: Option<Value>,
@@ -111,7 +112,7 @@ pub(super) fn parse(text: &str) -> Result<ScriptLine, Malformed> {
 /// Checks a line of a script.
 ///
 /// # Errors
-/// Fails with one line for a person.
+/// Fails with one line for an operator.
 pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(|_| ()).map_err(|malformed| malformed.why)
 }
@@ -121,8 +122,8 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
         ["answer", "call", "state", "cancel", "wait", "disconnect", "decision"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it must have one of: {}", KINDS.join(", ")))?;
-    // A recorder adds `at` to its lines, which distinguishes them from other scripts', the plugins to its state, and
-    // the pod's origin to its calls.
+    // Only a recorder adds `at` to its lines; it also adds the plugins to its state, and the pod's
+    // origin to its calls.
     let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),

@@ -17,7 +17,7 @@ use crate::rules::RuledPod;
 
 use super::compare::JudgedCreation;
 
-/// The namespace of an object without one.
+/// The namespace of an object that names none.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// Returns the containers of each pod and each pod template in a file.
@@ -133,7 +133,8 @@ fn container_of(pod: &api::PodSandbox, spec: &Value, container: &Value) -> api::
     }
 }
 
-/// The extended resources that the containers request. A manifest does not name the drivers of its claims.
+/// The extended resources that the containers request. (A manifest does not name the drivers of its
+/// claims.)
 fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     if spec["resourceClaims"].as_array().is_some_and(|claims| !claims.is_empty()) {
         return Allocations::Unreadable(

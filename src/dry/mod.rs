@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins without a node: `replay` drives them from a script, `adjust` applies their changes (or a
-//! file's) to a bundle, `policy` shows the rules' decisions about one, and `compare` those of two configurations.
+//! Plugins without a node: `replay` sends them the requests of a script, `adjust` applies their
+//! changes (or a file's) to a bundle, `policy` shows what the rules decide about a bundle, and
+//! `compare` compares the decisions of two configurations.
 //!
 //! It needs no container, engine, daemon or root. Plugins are asked, and their replies merged and applied, by the same
 //! code as in the daemon. Reference: docs/plugins.md.

@@ -16,8 +16,8 @@ use crate::text::printable;
 use super::bundle::{DescribedBundle, DryRunBundle};
 use super::dry_run::promise_facts;
 
-/// The rules' decisions about a bundle, for these plugins and for the pre-installed and configured
-/// ones.
+/// Returns what the rules decide about a bundle, for these plugins and for the pre-installed and
+/// configured ones.
 ///
 /// # Errors
 /// Fails when the bundle is unreadable.

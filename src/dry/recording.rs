@@ -14,12 +14,12 @@ use super::dry_run::DryRun;
 /// The plugins that the next call waits for.
 pub(super) struct ExpectedPlugins {
     timeout: Duration,
-    /// Empty: any plugin. `None`: the next call does not wait.
+    /// Empty: the call waits for any plugin. `None`: it does not wait.
     names: RefCell<Option<Vec<String>>>,
 }
 
 impl ExpectedPlugins {
-    /// Expects no plugin yet; waits will last at most `timeout`.
+    /// Expects no plugin yet; each wait will last at most `timeout`.
     pub(super) fn new(timeout: Duration) -> Self {
         Self { timeout, names: RefCell::default() }
     }
@@ -55,7 +55,7 @@ impl ExpectedPlugins {
     }
 }
 
-/// Reports on standard error: standard output is for answers.
+/// Reports on standard error, because standard output is for answers.
 fn report(line: &str) {
     let line = format!("nri-runc: {}\n", printable(line));
     let _nobody_reads = std::io::stderr().write_all(line.as_bytes());

@@ -3,8 +3,8 @@
 //!
 //! A call starts when its line is read, and calls run concurrently. `wait` delays the lines after
 //! it, except for `answer` lines and a `cancel` of a running call. The first call after the state
-//! of a recording waits for the recording's plugins. Requests are sent as they are: no ordering
-//! rule, no rollback, no deduplication.
+//! of a recording waits for the recording's plugins. Requests are sent as written: they are not
+//! reordered, rolled back or deduplicated.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -60,7 +60,8 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
 /// Runs a script to its end.
 ///
 /// # Errors
-/// Fails when plugins cannot connect, or the script cannot be read to its end. A malformed line is answered.
+/// Fails when plugins cannot connect, or the script cannot be read to its end. For a malformed
+/// line, an error answer is printed.
 pub(crate) fn run(config: Config, options: &ReplayOptions, file: Option<&Path>) -> Result<()> {
     let script = script::open(file)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -69,7 +70,7 @@ pub(crate) fn run(config: Config, options: &ReplayOptions, file: Option<&Path>) 
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, play(config, options, file, script));
-    // A script that is never closed must not delay the end: a thread reads it.
+    // A thread reads the script; if its writer never closes it, the thread must not delay the end.
     runtime.shutdown_background();
     ended
 }
@@ -99,8 +100,8 @@ async fn play(
     let observing = Rc::clone(&observer) as Rc<dyn DryRunObserver>;
     let dry_run = DryRun::new(config, settings, unknown_engine, observing);
     let mut lines = script::read(script)?;
-    // A recorded script begins with the state that the first plugin is synchronized with. The start
-    // does not wait for standard input, because a person may be typing it.
+    // A recorded script begins with the state with which the first plugin is synchronized. The
+    // start does not wait for standard input, because a person may be typing the script.
     let meta = file.and_then(|path| std::fs::metadata(path).or_absent());
     let is_at_hand = meta.is_some_and(|meta| meta.is_file());
     let (mut first, mut states) = (VecDeque::new(), 0);
@@ -119,7 +120,7 @@ async fn play(
         calls: RefCell::default(),
     });
     let (held_back, commands) = mpsc::unbounded_channel();
-    // Answers are read while pre-installed plugins are still starting.
+    // `answer` lines are read while pre-installed plugins are still starting.
     let sorting = tokio::task::spawn_local(Rc::clone(&replay).sort(first, lines, held_back));
     let opened = tokio::select! {
         opened = dry_run.open() => opened,
@@ -148,7 +149,7 @@ async fn wait_for_signal() {
     }
 }
 
-/// Prints one line and flushes it. A closed pipe is ignored: the plugins must still be shut down.
+/// Prints one line and flushes it. A closed pipe is ignored, because the plugins must still be shut down.
 fn print_line(line: &Value) {
     let mut out = std::io::stdout().lock();
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -176,14 +177,14 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// One line, even if it cannot be parsed: none is answered before plugins can connect.
+/// A line, even one that cannot be parsed, because no line is answered before plugins can connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
     dry_run: Rc<DryRun>,
     observer: Rc<ScriptObserver>,
     expected: ExpectedPlugins,
-    /// Why the script ended before its end.
+    /// The error that ended the reading before the end of the script.
     unread: RefCell<Option<Error>>,
     /// Running calls that a line may cancel.
     calls: RefCell<Vec<(Option<Value>, oneshot::Sender<()>)>>,
@@ -309,7 +310,7 @@ impl ReplaySession {
         })
     }
 
-    /// Ends a running call; false if no call has this id.
+    /// Ends a running call; returns false if no call has this id.
     fn cancel(&self, call: &Value) -> bool {
         let mut calls = self.calls.borrow_mut();
         let at =
@@ -347,7 +348,7 @@ impl ScriptObserver {
         number: u64,
         reply: std::result::Result<ScriptAnswer, String>,
     ) -> std::result::Result<(), String> {
-        // A plugin that has disconnected accepts no answer.
+        // A plugin that has disconnected needs no answer.
         let question = self.waiting.borrow_mut().remove(&number);
         match (question, reply) {
             (Some(PluginQuestion::Update(sender)), Ok(ScriptAnswer::Updates(reply))) => {
@@ -362,14 +363,15 @@ impl ScriptObserver {
                 self.waiting.borrow_mut().insert(number, question);
                 return Err(format!("answer {number} is of another kind than asked for"));
             }
-            // Without --ask-updates an answer is not needed, but accepted: its number was printed.
+            // Without --ask-updates an answer is accepted but not needed, because the request's
+            // number was printed.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }
         Ok(())
     }
 
-    /// Applies the state of one of the first lines. False if it is another kind of line.
+    /// Applies the state of one of the first lines; returns false if it is another kind of line.
     fn begins_with(&self, line: &RawLine, may_add: bool) -> bool {
         let Ok(bytes) = line else { return false };
         match line::parse(String::from_utf8_lossy(bytes).trim()) {

@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 use crate::error::{Context, Error, Result};
 use crate::limits;
 
-/// Lines read ahead.
+/// Number of lines that are read ahead.
 const READ_AHEAD: usize = 64;
 
 /// One line, or why reading ended before the end of the script.
 pub(super) type RawLine = Result<Vec<u8>>;
 
-/// Opens a script; none, or `-`, is standard input.
+/// Opens a script; standard input for `None` and for `-`.
 ///
 /// # Errors
 /// Fails when the file cannot be opened, or is a folder.
@@ -34,7 +34,7 @@ pub(super) fn open(file: Option<&Path>) -> Result<Box<dyn BufRead + Send>> {
     }
 }
 
-/// Reads in a thread, because standard input may be anything and block.
+/// Reads lines in a thread, because a read of standard input may block.
 ///
 /// # Errors
 /// Fails when no thread can be started.
@@ -66,7 +66,7 @@ pub(super) fn next_line(script: &mut (impl BufRead + ?Sized)) -> Result<Option<V
 
 fn line_up_to(script: &mut (impl BufRead + ?Sized), limit: usize) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    // One more, to distinguish a line of the maximum length from a longer one.
+    // Reads one byte more, to distinguish a line of the maximum length from a longer one.
     let read = script.take(limit as u64 + 1).read_until(b'\n', &mut line)?;
     if read > limit {
         return Err(Error::new(format!("a line has more than {limit} bytes")));

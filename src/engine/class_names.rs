@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of a container's RDT and block I/O classes. containerd and CRI-O take a name from
-//! annotations and write only its effect into the document, so a name counts only if the document
-//! shows that effect: a pod may request a class that its node lacks. With other engines the
-//! document itself names the RDT class (`ctr run --rdt-class`), and none has block I/O classes.
+//! annotations and write only its effect into the document. A pod may name a class that its node
+//! lacks, so a name counts only if the document shows that effect. With other engines the document
+//! itself names the RDT class (`ctr run --rdt-class`), and they have no block I/O classes.
 //! `src/resolve` resolves the classes that plugins name.
 
 use super::{Document, EngineKind, Facts};
 
-/// Returns the requested class: for this container, for one container of the pod, or for all of
-/// them, in that order.
+/// Returns the requested class: the one for this container, else for a container of this name in
+/// the pod, else for all of them.
 fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<String> {
     let own = format!("io.kubernetes.cri.{kind}-class");
     let of_request = facts.container.annotations.get(&own).cloned();
@@ -20,7 +20,7 @@ fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<Strin
     asked.filter(|class| !class.is_empty())
 }
 
-/// Sets the class names.
+/// Adds the class names to the facts.
 pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
     if !matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio) {
         let class = document.clos.filter(|class| !class.is_empty());

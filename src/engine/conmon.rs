@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! conmon's command line: CRI-O and Podman start the runtime's `create` through it, and it has
-//! facts that the bundle lacks.
+//! conmon's command line: CRI-O and Podman start the runtime's `create` through conmon, whose
+//! arguments have facts that the bundle lacks.
 
 use super::{CallerInfo, EngineKind};
 
-/// Returns the value of one of its options.
+/// Returns the value of one of conmon's options.
 pub(super) fn option(call: &CallerInfo<'_>, names: &[&str]) -> Option<String> {
     let words = parent(call)?;
     let at = words.iter().position(|word| names.iter().any(|name| word == name.as_bytes()))?;
@@ -20,8 +20,8 @@ pub(super) fn exit_option(call: &CallerInfo<'_>, name: &str) -> Option<String> {
     String::from_utf8(said.next()?[1].clone()).ok()
 }
 
-/// Returns the engine that started it. Only options whose values engines write count: a pod named
-/// `podman` is in conmon's arguments too.
+/// Returns the engine that started conmon. Only options whose values engines write count: the
+/// arguments also contain a pod's name, which may be `podman`.
 pub(super) fn engine(words: &[Vec<u8>]) -> Option<EngineKind> {
     if words.iter().any(|word| word == b"--exit-command") {
         return Some(EngineKind::Podman);

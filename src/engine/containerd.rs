@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's CRI plugin, 1.5 to 2.x. Ids and names stand in annotations; user labels, handler,
-//! addresses, overhead, image digests and CDI names only in containerd's own records, which are
+//! containerd's CRI plugin, 1.5 to 2.x. IDs and names are in annotations; user labels, handler,
+//! addresses, overhead, image digests and CDI names are only in containerd's own records, which are
 //! complete before the runtime is called for the first time. The task interface is never used for
-//! this: the shim holds its lock while it waits for nri-runc.
+//! them, because the shim holds its lock while it waits for nri-runc.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::{
 const SANDBOX: &str = "io.cri-containerd.sandbox.metadata";
 const CONTAINER: &str = "io.cri-containerd.container.metadata";
 const KIND: &str = "io.cri-containerd.kind";
-/// Namespace of its CRI plugin's containers.
+/// The containerd namespace of the CRI plugin's containers.
 pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
 /// State directories and sockets of the containerds of k3s and RKE2, k0s and MicroK8s.
@@ -36,7 +36,7 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted
 }
 
-/// Finds containerd's socket and the container's namespace: the shim's command line has both, newer
+/// Finds containerd's socket and the container's namespace. The shim's command line has both; newer
 /// shims pass the socket in a variable too.
 pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
@@ -56,7 +56,7 @@ pub(crate) fn socket(call: &CallerInfo<'_>) -> Option<String> {
     query(call, Vec::new()).map(|query| query.socket)
 }
 
-/// Returns the socket of the containerd that keeps this bundle, unless a better source names it.
+/// Returns the usual socket of the containerd that keeps this bundle, if no better source names it.
 fn usual_socket(bundle: &str) -> &'static str {
     socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
 }
@@ -73,8 +73,8 @@ pub(super) fn namespace(bundle: &str) -> Option<&str> {
     rest.split('/').next().filter(|namespace| !namespace.is_empty())
 }
 
-/// The folder that the CRI plugin keeps for a container or sandbox until it removes it, which is
-/// after its task and the runtime's state are deleted.
+/// The folder of a container or sandbox that the CRI plugin keeps until it removes the container,
+/// which it does after the task and the runtime's state are deleted.
 pub(super) fn cri_folder(bundle: &str, id: &str, is_sandbox: bool) -> Option<String> {
     let (state, _) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
     let kind = if is_sandbox { "sandboxes" } else { "containers" };
@@ -137,7 +137,7 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
         claims.add(Field::Role, Source::ContainerdRecord, Some("sandbox".to_owned()));
         call.id.clone_into(&mut pod_id);
     } else if own.is_some() {
-        // The record lacks the CRI plugin's data, so another client created the container.
+        // The record has no data of the CRI plugin, so another client created the container.
         claims.add(Field::Role, Source::ContainerdRecord, Some("container".to_owned()));
     }
     let sandbox = found.records.get(&pod_id).and_then(|record| record.metadata(SANDBOX));
@@ -152,8 +152,7 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     claims
 }
 
-/// Adds labels and annotations in layers: those of the CRI request, then those that containerd
-/// adds.
+/// Adds labels and annotations in layers: those of the CRI request, then those that containerd adds.
 fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));
@@ -203,7 +202,7 @@ fn container_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
         metadata.pointer("/Config/linux/security_context/seccomp").and_then(seccomp);
 }
 
-/// The CRI's SecurityProfile; its default is omitted.
+/// Converts the CRI's SecurityProfile; its default is omitted.
 fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     let profile = profile.as_object()?;
     match profile.get("profile_type").map_or(Some(0), Value::as_u64)? {
@@ -217,8 +216,8 @@ fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     }
 }
 
-/// The sums that containerd keeps as annotations of the sandbox since 1.6: fewer than in its
-/// records, but in the bundle.
+/// The sums of resources that containerd has kept as annotations of the sandbox since 1.6: its
+/// records have more, but these are in the bundle.
 fn resources_of(
     annotations: &std::collections::BTreeMap<String, String>,
 ) -> Option<serde_json::Map<String, Value>> {

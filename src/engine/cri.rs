@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The annotations of containerd's CRI plugin, which iSulad and other engines write too. containerd
-//! sets them after those of the pod's author, who therefore cannot override them.
+//! sets them after the annotations of the pod's author, so the author cannot override them.
 
 use std::collections::BTreeMap;
 
@@ -113,9 +113,9 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
     }
 }
 
-/// Determines whether it is infrastructure or workload. Unless the engine is known to write its
-/// annotations last, a claimed sandbox must look like one: it must name no other sandbox, and join
-/// no other's namespaces.
+/// Determines whether the container is infrastructure or workload. Unless the engine is known to
+/// write its annotations last, a container that claims to be a sandbox must look like one: it must
+/// name no other sandbox, and join no other's namespaces.
 fn role(
     claims: &mut Claims,
     engine: &DetectedEngine,
@@ -142,8 +142,8 @@ fn role(
     Role::Sandbox
 }
 
-/// Adds the names in the annotations, those in the sandbox's document, and kubelet's if an unknown
-/// engine writes no others.
+/// Adds the names in the annotations, those in the sandbox's document, and kubelet's labels if an
+/// unknown engine writes no others.
 fn claim_names(
     claims: &mut Claims,
     engine: &DetectedEngine,
@@ -207,7 +207,8 @@ fn kubelet_labels(name: &str, namespace: &str, uid: &str) -> BTreeMap<String, St
     known.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Before containerd 1.6.11, only the end of `/var/log/pods/NAMESPACE_NAME_UID` has the UID.
+/// Returns the UID at the end of `/var/log/pods/NAMESPACE_NAME_UID`; before containerd 1.6.11 only
+/// this path has it.
 fn uid_of_log_directory(path: &str) -> String {
     path.rsplit_once('_').map(|(_, uid)| uid.to_owned()).unwrap_or_default()
 }

@@ -3,9 +3,9 @@
 //! disk even if the pod has no infrastructure container.
 //!
 //! In the sandbox's document a pod's author can shadow CRI-O's keys; in a container's document
-//! CRI-O's take precedence; and a sandbox's document can look like a container's. So role, IDs and
-//! names come from the storage's records and conmon's arguments, the sandbox is found by its ID,
-//! and only labels and annotations that CRI-O wrote in both forms count.
+//! CRI-O's keys take precedence; and a sandbox's document can look like a container's. So role, IDs
+//! and names come from the storage's records and conmon's arguments, and the sandbox is found by
+//! its ID. Labels and annotations count only if CRI-O wrote them in both forms.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use super::{
     texts,
 };
 
-/// `cri-o`, or `libpod` for Podman.
+/// The annotation with `cri-o`, or `libpod` for Podman.
 pub(super) const MANAGER: &str = "io.container.manager";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri-o.SandboxID";
 const PREFIX: &str = "io.kubernetes.cri-o.";
-/// Keys until 1.34, and since 1.35.
+/// The key until 1.34, and the key since 1.35.
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
@@ -36,7 +36,7 @@ const BESIDE: [&str; 5] = [
 ];
 const SPOOFED: [&str; 2] = ["spoofed.crio.io", "io.kubernetes.cri-o.Spoofed"];
 
-/// Annotations, including CRI-O's.
+/// The annotations of a document, with CRI-O's among them.
 struct CrioKeys<'a>(&'a BTreeMap<String, String>);
 
 impl CrioKeys<'_> {
@@ -58,8 +58,8 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
-/// Whether the document describes a pod that has no runtime call. The author's annotations come
-/// last here, but can only hide a pod until its first container.
+/// Whether the document describes a pod that has no runtime call. Here the author's annotations
+/// take precedence, but they can only hide a pod until its first container.
 pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
     is_sandbox(document) && is_spoofed(document.annotations)
 }
@@ -68,8 +68,8 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
     SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
 }
 
-/// Returns the files of the pod that the document may belong to; the claims are checked once they
-/// are read.
+/// Returns the files of the pod that the document may belong to; its claims are checked when the
+/// files are read.
 pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
     if let Some(pod) = document.said(SANDBOX_ID).filter(|pod| pod != call.id) {
@@ -158,8 +158,8 @@ struct Identity {
 const SANDBOX: &str = "sandbox";
 const CONTAINER: &str = "container";
 
-/// Determines the identity by the storage's record, conmon's arguments, the cgroup, and lastly
-/// annotations.
+/// Determines the identity by the storage's record, else by conmon's arguments, the cgroup, and
+/// last by annotations.
 fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
     let Seen { call, document, found } = seen;
     let keys = CrioKeys(document.annotations);
@@ -173,7 +173,7 @@ fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
         Some((role, _)) if role == SANDBOX => Role::Sandbox,
         Some(_) | None => Role::Container,
     };
-    // In a known container's document CRI-O's keys come last.
+    // In the document of a known container, CRI-O's keys take precedence.
     let is_proven = is_told_by_record || is_told_by_conmon;
     let source = match role {
         Role::Container if is_proven => Source::Annotation,
@@ -254,7 +254,7 @@ fn of_annotations(
     let by_cgroup = pod_cgroup::pod_uid(document.cgroups_path);
     claims.add(Field::PodUid, source, Some(uid.clone()));
     if source == Source::MaybeSandbox && by_cgroup.is_some_and(|by_cgroup| by_cgroup != uid) {
-        return; // Its cgroup belongs to another pod than its annotations name.
+        return; // The cgroup belongs to another pod than the one that the annotations name.
     }
     claims.add(Field::PodId, source, document.said(SANDBOX_ID));
     claims.add(Field::PodName, source, Some(name));
@@ -286,7 +286,7 @@ fn of_sandbox(
 ) {
     let labels = confirmed(keys, "Labels", Field::PodLabels, contradictions);
     let annotations = confirmed(keys, "Annotations", Field::PodAnnotations, contradictions);
-    // Entries that a shadowed list lacks exist as plain keys.
+    // Entries that are missing from a shadowed list exist as plain keys.
     let is_left = |key: &str| {
         let is_engines = BESIDE.iter().any(|own| key.starts_with(own)) || key.ends_with(".crio.io");
         !is_engines && !labels.contains_key(key) && !annotations.contains_key(key)
@@ -308,8 +308,8 @@ fn of_sandbox(
     pod.lives_with = is_spoofed(keys.0).then(String::new);
 }
 
-/// Returns the labels or annotations of CRI-O's list that the document also has as plain keys: the
-/// pod's author can shadow the list, but a plain key only with the same key.
+/// Returns those labels or annotations of CRI-O's list that the document also has as plain keys:
+/// the pod's author can shadow the list, but a plain key only by using that key.
 fn confirmed(
     keys: &CrioKeys<'_>,
     list: &str,
@@ -317,7 +317,7 @@ fn confirmed(
     contradictions: &mut Vec<String>,
 ) -> BTreeMap<String, String> {
     let mut all = texts(keys.json(list).as_ref());
-    // Among plain keys, a label hides the annotation of the same key.
+    // If a label and an annotation have the same key, the plain key has the label's value.
     let hiding = texts(keys.json("Labels").as_ref());
     all.retain(|key, value| match keys.0.get(key) {
         Some(plain) if plain == value || hiding.get(key) == Some(plain) => true,
@@ -332,7 +332,8 @@ fn confirmed(
     all
 }
 
-/// Returns the pod's cgroup according to CRI-O, if its last part matches that of the path.
+/// Returns the pod's cgroup according to CRI-O, if its last part is also the last part of the
+/// container's path.
 fn cgroup_parent(
     keys: &CrioKeys<'_>,
     document: &Document<'_>,

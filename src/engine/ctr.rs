@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd without CRI: `ctr`, nerdctl, other clients. ctr writes the labels of its command to
-//! annotations, nerdctl its own ones; containerd's record has all labels, including the image's. So
-//! nri-runc's keys count only as annotations. The container is its own pod.
+//! containerd without CRI: `ctr`, nerdctl, other clients. ctr writes the labels of its command line
+//! to annotations, nerdctl its own labels; containerd's record has all labels, including the
+//! image's. So nri-runc's keys count only in annotations. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
 use super::{CallerInfo, DetectedEngine, EngineKind, Facts, Image, Seen, Wanted, containerd, own};
@@ -33,7 +33,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
             let digest = record.image_digest.clone();
             facts.container.image =
                 (!name.is_empty()).then(|| Image { name, digest, ..Image::default() });
-            // By the name that the client used: the OCI runtime's, else the shim's.
+            // The handler is the name that the client used: of the OCI runtime, else of the shim.
             let named = [&record.binary, &record.runtime].into_iter().find(|name| !name.is_empty());
             facts.pod.runtime_handler = named.cloned().unwrap_or_default();
         }

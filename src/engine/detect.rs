@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Detects the calling engine. The parent processes decide, then the bundle's path, then the
-//! cgroup's, which pods' authors cannot write. Annotations, which they can, decide only without
-//! stronger evidence; such an engine is not proven, and its claims exempt no pod. All evidence and
-//! contradictions are kept for `explain`.
+//! cgroup's path; pods' authors can write none of these. Annotations, which they can write, decide
+//! only without stronger evidence; such an engine is not proven, and its claims exempt no pod. All
+//! evidence and contradictions are kept for `explain`.
 
 use super::{CallerInfo, Document, conmon, containerd, cri, crio, ctr, isulad, pod_cgroup};
 
@@ -39,17 +39,17 @@ impl EngineKind {
         <Self as Named>::named(name)
     }
 
-    /// Whether containerd's shim is the parent of its containers.
+    /// Whether the parent of the engine's containers is containerd's shim.
     pub fn has_shim(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Containerd | Self::Nerdctl | Self::Docker)
     }
 
-    /// Whether it has pods, with namespace, process and addresses.
+    /// Whether the engine has pods, with namespace, process and addresses.
     pub fn has_pods(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
     }
 
-    /// Whether it never reuses a container's ID, unlike Docker and Podman on a restart.
+    /// Whether the engine never reuses a container's ID, as Docker and Podman do on a restart.
     pub fn uses_ids_once(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)
     }
@@ -66,12 +66,12 @@ pub struct DetectedEngine {
 }
 
 impl DetectedEngine {
-    /// Its name in JSON.
+    /// The engine's name in JSON.
     pub fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// The evidence for it.
+    /// The evidence for the engine.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }
@@ -81,7 +81,7 @@ impl DetectedEngine {
         &self.contradictions
     }
 
-    /// Whether some evidence for it cannot be written by a tenant.
+    /// Whether some evidence for the engine cannot be written by a tenant.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }
@@ -128,7 +128,7 @@ pub fn detect(call: &CallerInfo<'_>, document: &Document<'_>) -> DetectedEngine 
     engine
 }
 
-/// Whether an engine's bundles look like another's.
+/// Whether an engine's bundles may look like another's.
 fn shares_bundles(kind: EngineKind, by_bundle: EngineKind) -> bool {
     let of = |kind: EngineKind| match kind {
         EngineKind::Podman => EngineKind::Crio,
@@ -175,7 +175,7 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
 }
 
 /// Distinguishes containerd's clients, which share processes and paths. The CRI plugin writes its
-/// annotations after the pod's, and only in its namespace; so does nerdctl.
+/// annotations after the pod's, and only in its namespace; nerdctl does the same.
 fn distinguish_clients(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,
@@ -193,8 +193,8 @@ fn distinguish_clients(
 }
 
 /// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by conmon's
-/// arguments, else by the cgroup, whose last part tenants cannot write. A pod's author can write
-/// `io.container.manager`.
+/// arguments, else by the last part of the cgroup's path, which tenants cannot write. (A pod's
+/// author can write `io.container.manager`.)
 fn distinguish_storages(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,
@@ -236,8 +236,8 @@ fn distinguish_storages(
 }
 
 /// Decides by annotations, if there is no stronger evidence: their writer usually wrote the whole
-/// document. But below kubelet's cgroup an unknown engine wrote it, and pods' authors may have
-/// written the annotations, so these then do not select an engine without pods.
+/// document. Below kubelet's cgroup, however, an unknown engine wrote the document and pods'
+/// authors may have written the annotations, so there they do not select an engine without pods.
 fn by_annotations(document: &Document<'_>) -> DetectedEngine {
     let has = |key: &str| document.annotations.contains_key(key);
     let is_kubelets = pod_cgroup::is_kubelets(document.cgroups_path);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Docker: the document has almost no data. Name, labels, image and handler are in the container's
-//! directory below Docker's data root, which is found by the path of the container's root file
-//! system, then by its own mounts, then by the daemon's command line and configuration file. Mounts
-//! of another container (`--network container:X`) do not count. The container is its own pod.
-//! Addresses are omitted: at `create` the files have those of its last run. Its labels are the
-//! operator's and the image's: nri-runc's keys count only if they are not the image's, which Docker
-//! also records.
+//! directory below Docker's data root. The data root is found by the path of the container's root file
+//! system, then by the container's mounts, then by the daemon's command line and configuration file. Mounts
+//! of another container (`--network container:X`) do not count. The container is its own pod. Addresses are
+//! omitted, because at `create` the files have those of its last run. Its labels are the operator's and the
+//! image's; nri-runc's keys count only if they are not the image's, whose labels Docker also records.
 
 use serde_json::Value;
 
@@ -25,7 +24,7 @@ const CDI_DRIVER: &str = "cdi";
 const OWN_MOUNTS: [(&str, &str); 3] =
     [("/etc/resolv.conf", "resolv.conf"), ("/etc/hostname", "hostname"), ("/etc/hosts", "hosts")];
 
-/// Levels from a container's root file system up to the data root: `overlay2/ID/merged`,
+/// Number of levels from a container's root file system up to the data root: `overlay2/ID/merged`,
 /// `vfs/dir/ID`, `rootfs/overlayfs/ID`, `devicemapper/mnt/ID/rootfs`.
 const LEVELS: std::ops::RangeInclusive<usize> = 2..=4;
 
@@ -72,13 +71,13 @@ pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
     let running = found.dockers.iter().map(Dockerd::data_root);
     roots(call, document).into_iter().chain(running).find_map(|root| {
         let config = found.json(&path(call, root, CONFIG)?)?;
-        // This may be another container's directory of the same name.
+        // The file may be of another container with this name.
         (config["ID"] == call.id).then_some((root, config))
     })
 }
 
-/// Returns the files that lead to the image's configuration, given the files already read: in
-/// Docker's store that file itself, in containerd's the index, the manifest, and the configuration.
+/// Returns further files that lead to the image's configuration, given those already read: in Docker's
+/// store the configuration itself; in containerd's the index, the manifest, and the configuration.
 pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     let Some((root, config)) = record(seen) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, seen.found);
@@ -92,8 +91,8 @@ fn repositories(root: &str, config: &Value) -> Option<String> {
     Some(format!("{root}/image/{driver}/repositories.json"))
 }
 
-/// Returns the digest of the image's manifest: containerd's store has it next to the container;
-/// Docker's has it among the image's names, of which the requested one comes first.
+/// Returns the digest of the image's manifest. containerd's store has it beside the container;
+/// Docker's has it with each of the image's names, of which the requested one is preferred.
 fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if let Some(named) = text(config, "/ImageManifest/digest") {
         return Some(named);
@@ -109,8 +108,8 @@ fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<S
     own.or(digests.first()).map(|(_, digest)| (*digest).to_owned())
 }
 
-/// Returns the digest of the image's configuration: in Docker's store it is the image's ID; in
-/// containerd's the ID is another digest, and the manifest names the configuration.
+/// Returns the digest of the image's configuration. In Docker's store it is the image's ID; in
+/// containerd's that ID is another digest, and the manifest names the configuration.
 fn config_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if text(config, "/ImageManifest/digest").is_none() {
         return text(config, "/Image");

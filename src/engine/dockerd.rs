@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Its default configuration file.
+/// The default configuration file.
 const CONFIG_FILE: &str = "/etc/docker/daemon.json";
 
-/// Its default directory of images and containers.
+/// The default directory of images and containers.
 pub(super) const DATA_ROOT: &str = "/var/lib/docker";
 
-/// Its default socket.
+/// The default socket.
 const SOCKET: &str = "/var/run/docker.sock";
 
 /// A Docker daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dockerd {
-    /// Its configuration file.
+    /// The daemon's configuration file.
     pub config_file: String,
     data_root: Option<String>,
     hosts: Vec<String>,
@@ -69,8 +69,8 @@ impl Dockerd {
         all.collect()
     }
 
-    /// Adds the settings of its configuration file. dockerd refuses to start with the same setting
-    /// in both.
+    /// Adds the settings of the daemon's configuration file. dockerd refuses to start if the file
+    /// and the command line have the same setting.
     pub fn read(&mut self, settings: &Value) {
         for key in ["data-root", "graph"] {
             let said = settings[key].as_str().filter(|root| !root.is_empty());
@@ -80,12 +80,12 @@ impl Dockerd {
         self.hosts.extend(hosts.map(str::to_owned));
     }
 
-    /// Returns its directory of images and containers.
+    /// Returns the daemon's directory of images and containers.
     pub fn data_root(&self) -> &str {
         self.data_root.as_deref().map_or(DATA_ROOT, |root| root.trim_end_matches('/'))
     }
 
-    /// Returns its unix sockets; systemd opens the default one for it (`fd://`).
+    /// Returns the daemon's unix sockets; for `fd://`, systemd opens the default one.
     pub fn sockets(&self) -> Vec<String> {
         let named = self.hosts.iter().filter_map(|host| host.strip_prefix("unix://"));
         let mut sockets: Vec<String> = named.map(str::to_owned).collect();
@@ -102,7 +102,7 @@ enum DockerdFlag {
     Host,
 }
 
-/// Returns a relevant flag, and its value if that is in the same word.
+/// Returns a flag that matters here, and its value if that is in the same word.
 fn flag_of(word: &str) -> Option<(DockerdFlag, Option<&str>)> {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),

@@ -64,7 +64,7 @@ named! {
         OwnKey => "keys nri-runc.dev/…",
     }
 
-    /// The possible writer of a source's value.
+    /// Who may have written a source's value.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Writer {
         /// Only the engine, or kubelet through it.
@@ -75,7 +75,7 @@ named! {
         Operator => "operator",
         /// The pod's author, about the pod itself: its labels and annotations.
         Author => "pod's author",
-        /// Any writer of annotations.
+        /// Anyone who can write annotations.
         Anybody => "anybody",
     }
 }
@@ -102,7 +102,7 @@ ranks! {
     ContainerdCri {
         Role | PodId | ContainerName => Engine(ContainerdRecord) EngineLast(Annotation);
         PodName | PodNamespace => Engine(ContainerdRecord) EngineLast(Annotation, SandboxDocument);
-        // containerd before 1.6.11 does not write the annotation, so it may be the pod's.
+        // Before 1.6.11 containerd does not write the annotation, so the pod's author may have.
         PodUid => Engine(ContainerdRecord, CgroupPath) EngineLast(Annotation, SandboxDocument);
         PodLabels => Author(ContainerdRecord);
         PodAnnotations => Author(ContainerdRecord, SandboxDocument);
@@ -189,8 +189,8 @@ impl Claims {
         self.said.extend(value.map(|value| (field, source, value)));
     }
 
-    /// Returns the value of the most trusted source and its possible writer; adds other values to
-    /// `contradictions`.
+    /// Returns the value of the most trusted source, and who may have written it; adds different
+    /// values to `contradictions`.
     pub(super) fn settle(
         &self,
         field: Field,
@@ -211,7 +211,7 @@ impl Claims {
     }
 }
 
-/// Formats the line about two sources that differ.
+/// Formats the line about two sources with different values.
 pub(super) fn contradiction(
     field: Field,
     (other, what): (&str, &str),
@@ -229,12 +229,12 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// The configured exemptions from the protections of containers.
+/// The exemptions from protections that the operator configures.
 #[derive(Debug, Clone, Copy)]
 pub struct Exemptions<'a> {
     /// Pods in these namespaces.
     pub namespaces: &'a [String],
-    /// Whether annotations and labels suffice as sources for that.
+    /// Whether annotations and labels are sufficient evidence of the namespace.
     pub by_annotation: bool,
     /// Key of the annotation that exempts a pod; empty if none does.
     pub annotation: &'a str,
@@ -253,8 +253,8 @@ impl Facts {
     }
 
     /// Sets the namespace of a pod without one, on an engine without pods: the configured one, else
-    /// the engine's name. No source claims it, so it is set after [`Facts::judge`] and exempts no
-    /// pod, even if this namespace is exempt.
+    /// the engine's name. It is set after [`Facts::judge`] because no source claims it, so it
+    /// exempts no pod, even if that namespace is exempt.
     pub fn name_namespace(&mut self, configured: &str) {
         if self.engine.kind.has_pods() || !self.pod.namespace.is_empty() {
             return;
@@ -264,8 +264,8 @@ impl Facts {
         self.namespace_by = None;
     }
 
-    /// Whether the pod is in one of these namespaces according to a source that tenants cannot
-    /// write. With `by_annotation`, annotations and labels suffice.
+    /// Whether the pod is in one of these namespaces, according to a source that tenants cannot
+    /// write; with `by_annotation`, according to annotations or labels too.
     pub fn is_in(&self, namespaces: &[String], by_annotation: bool) -> bool {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
@@ -286,9 +286,9 @@ impl Facts {
         !is_proven
     }
 
-    /// Whether a tenant may have written the namespace or determined the engine, on which rules
-    /// depend, or the engine has pods and the namespace is missing. A default namespace is not
-    /// doubtful.
+    /// Whether facts that rules examine may be a tenant's: the tenant may have written the
+    /// namespace or determined the engine, or the engine has pods and the namespace is missing. A
+    /// default namespace is not doubtful.
     pub fn is_doubtful(&self) -> bool {
         let kind = self.engine.kind;
         if !self.engine.is_proven() && kind != EngineKind::Plain {
@@ -301,7 +301,7 @@ impl Facts {
         !is_default && self.has_unproven_namespace()
     }
 
-    /// Drops an annotation that may be the image's, in all its forms, because it exempts the pod.
+    /// Drops the annotation that exempts a pod, in all its forms, if it may be the image's.
     pub fn forbid_image_annotation(&mut self, key: &str) {
         if key.is_empty() || !self.has_image_annotations {
             return;

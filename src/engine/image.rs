@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The labels of an image's configuration and the annotations of its manifest. Engines mix them
-//! with the operator's; here they are separated again.
+//! with the operator's; this module finds them again.
 //!
 //! Image authors control every byte of these documents, and engines read them as Go does: names are
-//! case-insensitive, and of duplicates the later one counts, or both. So a pair counts as the
-//! image's wherever it occurs, and a duplicate member does not count.
+//! case-insensitive, and of duplicates the later one counts, or both do. So a pair counts as the
+//! image's wherever it occurs, and a member that occurs twice does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use oci_document as gojson;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Every key of the image's documents with all its texts.
+/// Every key in the image's documents, with all its texts.
 #[derive(Debug, Default)]
 pub(super) struct ImageWords(BTreeMap<String, BTreeSet<String>>);
 
@@ -169,7 +169,7 @@ mod tests {
         let one = Some("sha256:a".to_owned());
         assert_eq!(named(r#"{"config":{"digest":"sha256:a"},"layers":[]}"#), one);
         assert_eq!(named(r#"{"Config":{"DIGEST":"sha256:a"}}"#), one);
-        // Members that Go does not treat as one of these.
+        // Members that Go does not treat as `config` or `digest`.
         let others =
             "{\"con\u{fb01}g\":{},\"conf\u{131}g\":1,\"config\":{\"digest\":\"sha256:a\"}}";
         assert_eq!(named(others), one);

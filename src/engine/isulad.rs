@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! iSulad: the annotations of containerd's CRI plugin, with gaps. Only the sandbox's document has
 //! the UID; neither document has user labels. Bundles are in `/var/lib/isulad/engines/RUNTIME/ID`,
-//! and RUNTIME is the handler.
+//! where RUNTIME is the handler.
 
 use super::{DetectedEngine, Facts, Seen, cri};
 
-/// Written on every container.
+/// An annotation that iSulad writes on every container.
 pub(super) const CGROUP_DIR: &str = "cgroup.dir";
-/// Written on sandboxes.
+/// An annotation that iSulad writes on sandboxes.
 pub(super) const ATTEMPT: &str = "io.kubernetes.cri.sandbox-attempt";
 
 /// Prefixes of annotations that iSulad adds to a pod. Its own NRI sends only the annotations of the request.

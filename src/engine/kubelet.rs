@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Allocated {
     /// The DRA drivers of its claims.
     pub claims: BTreeSet<String>,
-    /// Its extended resources.
+    /// The container's extended resources.
     pub resources: BTreeSet<String>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Allocations {
     /// The pod is not kubelet's.
     #[default]
     None,
-    /// The reason why it is unknown.
+    /// The allocations are unknown, for this reason.
     Unreadable(String),
     /// All allocations to the pod.
     Listed(PodAllocations),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{is_id, text};
 use crate::formats::{bolt, sqlite};
 
-/// Its paths below a graph root; Podman may have left an older one.
+/// The paths of the database below a graph root; Podman may have left an older one.
 pub(crate) fn files(graph_root: &str) -> [String; 3] {
     ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"].map(|file| format!("{graph_root}/{file}"))
 }
@@ -134,7 +134,7 @@ mod tests {
             "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
         );
         let with = |state: &str| {
-            // Replaces a state by one of the same length.
+            // Replaces a state with one of the same length.
             let old = "{\"state\": 3, \"networkStatus\": {\"podman\"";
             let at = sqlite.windows(old.len()).position(|part| part == old.as_bytes()).unwrap();
             let new = format!("{{{state:<width$}", width = old.len() - 1);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Detects the calling engine, and reads its data about a container, in one form for all engines.
 //!
-//! Each engine has one file, and all are pure: [`wanted`] names the host's sources, `src/sources` fetches them
-//! ([`FetchedFacts`]), and [`facts`] parses them. This module reads no file. Unknown values are absent, never guessed.
+//! Each engine has one file, and all are pure: [`wanted`] names the sources on the host,
+//! `src/sources` fetches them ([`FetchedFacts`]), and [`facts`] parses them. This module reads no
+//! file. Unknown values are absent, never guessed.
 
 mod class_names;
 mod conmon;
@@ -203,9 +204,10 @@ pub struct PodFacts {
     pub overhead: Option<Map<String, Value>>,
     /// Sum of the containers' resources as a CRI message in JSON.
     pub resources: Option<Map<String, Value>>,
-    /// The document that describes the rest of the pod.
+    /// The document that has the rest of the pod's data.
     pub document: PodDocument,
-    /// A path that exists as long as the pod, if no call marks the pod's end (CRI-O without infrastructure containers).
+    /// A path that exists as long as the pod does, for a pod whose end no call marks (CRI-O without
+    /// infrastructure containers).
     pub lives_with: Option<String>,
 }
 
@@ -220,7 +222,7 @@ pub struct Facts {
     pub container: ContainerFacts,
     /// Its pod.
     pub pod: PodFacts,
-    /// The possible writer of the pod's namespace.
+    /// Who may have written the pod's namespace.
     pub namespace_by: Option<Writer>,
     /// Whether the pod's annotations may come from the image.
     pub has_image_annotations: bool,
@@ -257,7 +259,8 @@ impl Facts {
     }
 }
 
-/// Whether an infrastructure container consists only of its document: no runtime is ever called for such a pod.
+/// Whether an infrastructure container exists only as its document, so that no runtime is ever
+/// called for its pod.
 pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<'_>) -> bool {
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
@@ -286,7 +289,7 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
-/// Maximum rounds of reading sources that earlier sources name.
+/// Maximum number of rounds of reading sources that earlier sources name.
 pub const ROUNDS: usize = 3;
 
 /// Names the sources to which the fetched ones lead; some may have been requested before.
@@ -316,11 +319,11 @@ pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
 /// Adds facts from a workload's document to the engine's.
 fn complete_workload(facts: &mut Facts, document: &Document<'_>) {
     class_names::fill_in(facts, document);
-    // These engines have their own NRI, which reports no profile if the pod requested none.
+    // These engines' own NRI reports no profile if the pod requested none.
     let is_cri = matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
     let seccomp = &mut facts.container.seccomp;
     if seccomp.is_none() && !is_cri && !document.has_seccomp {
-        // Only the engine knows which filter it is; the document shows that there is none.
+        // Only the engine knows the name of a filter; the document shows that there is none.
         *seccomp = Some(SeccompProfile::Unconfined);
     }
 }
@@ -340,7 +343,7 @@ pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
     facts.contradictions.push(what.to_owned());
 }
 
-/// Names the host's sources that replace the engine's missing data.
+/// Names the host's sources for data that the engine does not have.
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     let files = if facts.engine.kind.has_pods() && facts.pod.resources.is_none() {
         pod_cgroup::files(document)
@@ -350,7 +353,7 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Adds their data to the facts.
+/// Adds the data of these sources to the facts.
 pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts) {
     if facts.pod.resources.is_none() {
         facts.pod.resources = pod_cgroup::resources(document, found);
@@ -366,7 +369,7 @@ fn of_engine(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
         EngineKind::Podman => podman::facts(engine, seen),
         EngineKind::Isulad => isulad::facts(engine, seen),
         EngineKind::Kubernetes => kubernetes::facts(engine, seen),
-        // The container is its own pod, unless its owner sets another by nri-runc's annotations.
+        // The container is its own pod, unless nri-runc's annotations set another.
         EngineKind::Plain => {
             let mut facts = Facts::alone(engine, seen.call);
             facts.pod.annotations = seen.document.annotations.clone();
@@ -385,7 +388,7 @@ pub(crate) fn folder_until_removed(
 ) -> Option<String> {
     match engine {
         EngineKind::ContainerdCri => containerd::cri_folder(bundle, id, is_sandbox),
-        // CRI-O deletes a container when it removes it; the others keep no such folder.
+        // CRI-O deletes a container only when it removes it, and the others keep no such folder.
         EngineKind::Crio
         | EngineKind::Containerd
         | EngineKind::Nerdctl
@@ -397,7 +400,7 @@ pub(crate) fn folder_until_removed(
     }
 }
 
-/// Whether a word may be part of a path: an ID that could lead elsewhere is not used.
+/// Whether a word may be used in a path: an ID that could lead elsewhere may not.
 pub(crate) fn is_id(word: &str) -> bool {
     !word.is_empty()
         && !word.starts_with('.')

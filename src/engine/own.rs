@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! nri-runc's keys with which an operator names a container's pod, on engines without pods. They
-//! count only if the user who commands the engine set them, not if the image has them or Kubernetes
-//! made the container. `docs/engines.md` shows each with an example.
+//! nri-runc's keys, with which an operator names a container's pod on engines without pods. They
+//! count only if the user who commands the engine set them: not if the image has them, nor if
+//! Kubernetes made the container. `docs/engines.md` shows each with an example.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub(super) fn of_operator(
     said
 }
 
-/// Removes the keys that are for a single container, if the engine has pods: the engine sets the
+/// Removes the keys for a single container if the engine has pods, because the engine then sets the
 /// pod's ID and the containers' names.
 pub(super) fn of_pod(
     facts: &mut Facts,
@@ -85,7 +85,7 @@ pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, St
     }
 }
 
-/// Reports nri-runc's keys among labels that may be the image's, where they do not count.
+/// Reports nri-runc's keys in labels that may be the image's: there they do not count.
 pub(super) fn note_labels(
     facts: &mut Facts,
     labels: &BTreeMap<String, String>,
@@ -102,7 +102,7 @@ pub(super) fn note_labels(
     }
 }
 
-/// Whether Kubernetes made it, through any engine: kubelet made its cgroup, or set its labels.
+/// Whether Kubernetes made the container, through any engine: kubelet made its cgroup, or set its labels.
 fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
     let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
     let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of cgroups as engines and kubelet write them, and the pod's own cgroup, which kubelet
-//! makes before the sandbox: its limits serve as the pod's resources if the engine reports none.
-//! They are the current ones, overhead included. Only lossless values are used: cgroup v2 keeps no
+//! makes before the sandbox. If the engine reports no resources of the pod, the current limits of
+//! that cgroup (overhead included) are used. Only lossless values are used: cgroup v2 keeps no
 //! shares. `src/cgroup` handles the cgroups of running containers.
 
 use serde_json::{Map, Value};
@@ -45,7 +45,7 @@ pub(super) fn path_in(document: &[u8]) -> Option<String> {
     document.pointer("/linux/cgroupsPath")?.as_str().map(ToOwned::to_owned)
 }
 
-/// Whether kubelet made its parent cgroup.
+/// Whether kubelet made the parent of this cgroup.
 pub(super) fn is_kubelets(path: &str) -> bool {
     let slice = path.split(':').next().unwrap_or_default();
     slice.split('/').any(|part| part.starts_with("kubepods")) || slice.contains("-kubepods-")
@@ -67,7 +67,7 @@ pub(super) fn pod_uid(path: &str) -> Option<String> {
     (!uid.is_empty()).then_some(uid)
 }
 
-/// Returns the engine that named it, of those sharing containers/storage: `…/crio-ID`,
+/// Returns the engine that named the cgroup, of those that share containers/storage: `…/crio-ID`,
 /// `…:libpod:ID`.
 pub(super) fn engine(path: &str) -> Option<EngineKind> {
     let name = match path.split(':').collect::<Vec<_>>()[..] {
@@ -103,7 +103,7 @@ pub(super) fn files(document: &Document<'_>) -> Vec<String> {
     all.iter().filter_map(|(controller, file)| path(document, controller, file)).collect()
 }
 
-/// Returns their limits as a CRI message in JSON; `None` without any limit.
+/// Returns the limits in these files as a CRI message in JSON; `None` if there is no limit.
 pub(super) fn resources(
     document: &Document<'_>,
     found: &FetchedFacts,
@@ -120,7 +120,7 @@ pub(super) fn resources(
     });
     let quota = max.map(|(quota, _)| quota).or_else(|| number(QUOTA)).filter(|quota| *quota > 0);
     let period = max.map(|(_, period)| period).or_else(|| number(PERIOD));
-    // v1 expresses "no limit" as a number beyond any memory.
+    // v1 shows "no limit" as a number beyond any memory size.
     let limit = number(MEMORY_MAX).or_else(|| number(LIMIT)).filter(|limit| *limit < 1 << 60);
     let told = [
         ("cpu_quota", quota),

@@ -3,9 +3,9 @@
 //! cgroup's path, images in the storage's records; labels, the pod's name and addresses in Podman's database
 //! (`libpod`).
 //!
-//! Annotations of the document come from the operator and the image: they prove neither the pod nor the role, and
-//! nri-runc's keys count only if the image does not have them. This also applies to the container's labels; only the
-//! pod's creator writes the pod's labels.
+//! Annotations of the document come from the operator and the image, so they prove neither the pod
+//! nor the role; nri-runc's keys count only if the image does not have them. The same applies to
+//! the container's labels. The pod's labels come only from the pod's creator.
 
 use std::collections::BTreeMap;
 
@@ -133,8 +133,8 @@ fn labels_said(
     said
 }
 
-/// Determines the role, and the pod's ID if it is in one. Podman's database has both; without it the cgroup shows the
-/// pod, and Podman's name for the container shows the role.
+/// Determines the role, and the ID of the pod if the container is in one. Podman's database has
+/// both; without it the cgroup shows the pod, and Podman's name for the container shows the role.
 fn place(
     facts: &mut Facts,
     call: &CallerInfo<'_>,
@@ -162,7 +162,8 @@ fn place(
         |pod: &String| name.and_then(|name| name.strip_suffix("-infra")) == pod.get(..12);
     let by_name = pod.as_ref().is_some_and(is_infras);
     claims.add(Field::Role, Source::Conmon, by_name.then(|| true.to_string()));
-    // Podman annotates each member with its infrastructure container: a user can change that, but not remove it.
+    // Podman annotates each member with its infrastructure container; a user can change this
+    // annotation, but not remove it.
     let is_nameless = pod.is_some() && !document.annotations.contains_key(crio::SANDBOX_ID);
     claims.add(Field::Role, Source::Annotation, is_nameless.then(|| true.to_string()));
     let role = claims.settle(Field::Role, &mut facts.contradictions);
@@ -186,8 +187,8 @@ fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<St
     (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
 }
 
-/// Reads these documents of the image, each from its possible files; empty for a container without an image. `None` if
-/// unknown.
+/// Reads these documents of the image, each from the first of its paths that exists. Empty for a
+/// container without an image; `None` if the image is unknown.
 fn images(
     call: &CallerInfo<'_>,
     found: &FetchedFacts,
@@ -228,7 +229,8 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
         return;
     };
     facts.container.labels = texts(config.get("labels"));
-    // conmon's arguments come from the Podman that started the container, which may be another version.
+    // conmon's arguments come from the Podman that started the container, and that may be of
+    // another version.
     if let Some(runtime) = text(&config, "/runtime") {
         facts.pod.runtime_handler = runtime;
     }
@@ -261,8 +263,8 @@ fn pod_in_cgroup(path: &str) -> Option<String> {
     Some(pod).filter(is_id).map(ToOwned::to_owned)
 }
 
-/// Returns the user's annotations: Podman's pods have none, but `kube play` copies the YAML's to each member. The
-/// image's are removed if known.
+/// Returns the user's annotations. Podman's pods have none, but `kube play` copies the YAML's
+/// annotations to each member. The image's annotations are removed if they are known.
 fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<String, String> {
     let is_own = |key: &String| OWN.iter().any(|own| key.starts_with(own));
     let is_images =
@@ -272,8 +274,8 @@ fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<Stri
     all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Returns the seccomp profile: Podman records the user's in an annotation. An image may have that
-/// annotation too, but cannot change the filter of the document.
+/// Returns the seccomp profile: Podman records a user's profile in an annotation. An image may have
+/// that annotation too, but it cannot change the document's filter.
 fn seccomp(document: &Document<'_>, images: Option<&ImageWords>) -> Option<SeccompProfile> {
     const KEY: &str = "io.podman.annotations.seccomp";
     if !document.has_seccomp {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The layout that CRI-O and Podman share: `…/overlay-containers/ID/userdata`, once below the run
-//! root and once below the graph root, next to the records of all containers.
+//! The layout that CRI-O and Podman share: `…/overlay-containers/ID/userdata`, below the run root
+//! and below the graph root, beside the records of all containers.
 
 use base64::Engine as _;
 use serde_json::Value;
@@ -81,9 +81,9 @@ fn image_record(call: &CallerInfo<'_>, image: &str, found: &FetchedFacts) -> Opt
     })
 }
 
-/// Returns every manifest that the storage keeps of an image, each with its possible paths. A later
-/// pull may add another manifest, and earlier containers keep the annotations of the older one.
-/// `None` without a record.
+/// Returns every manifest of an image that the storage keeps, each with its possible paths. A later
+/// pull may add another manifest, while earlier containers keep the annotations of the older one.
+/// `None` without a record of the image.
 pub(super) fn all_manifests(
     call: &CallerInfo<'_>,
     image: &str,
@@ -104,8 +104,8 @@ pub(super) fn manifests(call: &CallerInfo<'_>, image: &str) -> Vec<String> {
     image_files(call, image, "manifest")
 }
 
-/// Returns the possible paths of an image's configuration. Its digest is usually the image's ID;
-/// the manifest always names it.
+/// Returns the possible paths of an image's configuration. Its digest, which the manifest names, is
+/// usually the image's ID.
 pub(super) fn image_configs(
     call: &CallerInfo<'_>,
     image: &str,

@@ -44,7 +44,7 @@ pub struct StoreRecord {
     pub labels: BTreeMap<String, String>,
     /// Image name.
     pub image: String,
-    /// Digest of the image's name, if it is unchanged since before the container was created.
+    /// Digest of the image's name, if the image was not changed since before the container was created.
     pub image_digest: String,
     /// Creation time: seconds and nanoseconds of Unix time.
     pub created_at: (u64, u64),
@@ -68,9 +68,9 @@ impl StoreRecord {
 /// The results of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FetchedFacts {
-    /// Path to content.
+    /// The content of each file, by path.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// ID to record.
+    /// The records, by container ID.
     pub records: BTreeMap<String, StoreRecord>,
     /// Why containerd's records could not be read, if they were requested.
     pub store_problem: Option<String>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Its pages are never changed in place, so bytes read during a
-//! write have an earlier state or are inconsistent; all work is bounded, and an inconsistent value
-//! counts as absent. It never writes.
+//! buckets, each a tree of pages. Its pages are never changed in place, so bytes that were read
+//! during a write have an earlier state or are inconsistent. All work is bounded, and an
+//! inconsistent value counts as absent. This module never writes.
 
 use crate::fnv::fnv64;
 use crate::limits;
@@ -25,16 +25,16 @@ pub(crate) struct BoltDatabase<'b> {
     root: usize,
 }
 
-/// The value of a key.
+/// The value of a key in a tree.
 enum Value<'b> {
     Plain(&'b [u8]),
     /// A bucket with pages.
     Pages(usize),
-    /// A small one, within its value.
+    /// A small bucket within its parent's value.
     Inline(&'b [u8]),
 }
 
-/// The pages to search: a database's, or a small bucket's one page.
+/// The pages to search: the database's, or a small bucket's single page.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),
@@ -42,17 +42,17 @@ enum Pages<'b> {
 }
 
 impl<'b> BoltDatabase<'b> {
-    /// Reads the newer of the two descriptions that is valid.
+    /// Reads the newer of the two meta pages that is valid.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
-        // The second meta page follows the first one, but only the meta pages contain the page
-        // size.
+        // The second meta page follows the first one; its position depends on the page size, which
+        // only the meta pages contain.
         let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
         let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
         Some(Self { bytes, page_size, root })
     }
 
-    /// The value at `path`: names of buckets, and a key.
+    /// Returns the value at `path`: names of buckets, and a key.
     pub(crate) fn get(&self, path: &[&str]) -> Option<&'b [u8]> {
         let (key, buckets) = path.split_last()?;
         let mut left = limits::DATABASE_STEPS;
@@ -98,7 +98,7 @@ impl<'b> BoltDatabase<'b> {
         self.each(place, depth, left, is_it)
     }
 
-    /// Visits each key with its value, until `found` returns a value.
+    /// Visits each key with its value, until `found` returns something.
     fn each<T>(
         &self,
         place: Pages<'b>,
@@ -136,7 +136,7 @@ impl<'b> BoltDatabase<'b> {
     }
 }
 
-/// A bucket: its first page, or zero followed by an inline page.
+/// Parses a bucket: its first page, or zero followed by an inline page.
 fn bucket(value: &[u8]) -> Option<Value<'_>> {
     match usize::try_from(number(value, 0, 8)?).ok()? {
         0 => Some(Value::Inline(value.get(16..)?)),
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Written by bbolt 1.3.6, with pages of 1024 bytes: buckets are trees, and values span pages.
+    /// Written by bbolt 1.3.6 with pages of 1024 bytes: its buckets are trees, and values span pages.
     const DATABASE: &[u8] = include_bytes!("../../fixtures/engines/bolt_state.db");
     const PAGE: usize = 1024;
 
@@ -187,7 +187,8 @@ mod tests {
         }
     }
 
-    /// A branch whose children are all the same leaf, both with the maximum number of entries.
+    /// In the forged tree, all children of a branch are the same leaf, both with the maximum number
+    /// of entries.
     #[test]
     fn a_forged_tree_that_repeats_a_page_is_given_up_early() {
         let page = |kind: u16, element: [u8; ELEMENT]| {

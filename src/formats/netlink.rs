@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's messages about the addresses of a network namespace: encodes the request for all of
-//! them, and decodes one response. Numbers are in the machine's byte order. Reference: netlink(7),
-//! rtnetlink(7), `linux/if_addr.h`.
+//! The kernel's messages about the addresses of a network namespace: encodes the request for all
+//! addresses, and decodes one response. Numbers are in the machine's byte order. Reference:
+//! netlink(7), rtnetlink(7), `linux/if_addr.h`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -39,13 +39,13 @@ pub(crate) fn address_request() -> Vec<u8> {
 /// An address by which other hosts reach the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundAddress {
-    /// The number of its interface.
+    /// The number of the address's interface.
     pub(crate) interface: u32,
     /// The address.
     pub(crate) address: IpAddr,
 }
 
-/// Adds the addresses of one response; false when it is the last one, or malformed.
+/// Adds the addresses of one response; returns false if it is the last response, or malformed.
 pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -> bool {
     while !answer.is_empty() {
         let Some((kind, message, rest)) = next_message(answer) else { return false };
@@ -59,7 +59,7 @@ pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -
     true
 }
 
-/// Type and content of a message, and the bytes after it.
+/// Returns type and content of a message, and the bytes after it.
 fn next_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32::from_ne_bytes(array(bytes, 0)?)).ok()?;
     let kind = u16::from_ne_bytes(array(bytes, 4)?);
@@ -80,7 +80,7 @@ fn address(message: &[u8]) -> Option<FoundAddress> {
         let length = usize::from(u16::from_ne_bytes(array(rest, 0)?));
         let value = rest.get(ALIGNED..length)?;
         match u16::from_ne_bytes(array(rest, 2)?) {
-            // The local address of a point-to-point link; the other attribute is the peer's.
+            // On a point-to-point link, this is the local address, and the other attribute is the peer's.
             ATTRIBUTE_LOCAL => local = ip(value),
             ATTRIBUTE_ADDRESS => other = ip(value),
             _ => {}

@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 /// A field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WireField<'b> {
-    /// Its number in the schema.
+    /// The field's number in the schema.
     pub(crate) number: u64,
-    /// Its text, bytes or message; empty for a number.
+    /// The field's text, bytes or message; empty for a number.
     pub(crate) value: &'b [u8],
     /// The whole encoded field.
     pub(crate) whole: &'b [u8],
@@ -48,7 +48,7 @@ pub(crate) fn member(message: &[u8], number: u64) -> Result<&[u8]> {
     Ok(found)
 }
 
-/// Key and value of an entry of a map whose keys are texts.
+/// Returns key and value of an entry of a map whose keys are texts.
 ///
 /// # Errors
 /// Fails on a malformed entry.
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn fields_of_each_kind_can_be_skipped() {
-        // 1: "ab", 2: 300, 3: eight bytes, 4: four bytes, 5: "".
+        // Fields 1: "ab", 2: 300, 3: eight bytes, 4: four bytes, 5: "".
         let message = [
             &[0x0a, 2, b'a', b'b', 0x10, 0xac, 2, 0x19][..],
             &[7; 8],

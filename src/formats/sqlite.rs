@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): it
-//! walks a table's pages and finds one row by the text of its first column. It supports neither
-//! indexes nor write-ahead logs, and only UTF-8. The bytes may be inconsistent or forged, so all
-//! work is bounded, and an inconsistent row counts as absent.
+//! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): walks
+//! a table's pages and finds one row by the text of its first column. It supports no indexes or
+//! write-ahead logs, and only UTF-8. The bytes may be inconsistent or forged, so all work is
+//! bounded, and an inconsistent row counts as absent.
 
 use crate::limits;
 
@@ -11,7 +11,7 @@ use crate::limits;
 pub(crate) struct SqliteDatabase<'b> {
     bytes: &'b [u8],
     page_size: usize,
-    /// Bytes of a page that rows may use.
+    /// Bytes of a page that rows can use.
     usable: usize,
 }
 
@@ -51,7 +51,7 @@ impl<'b> SqliteDatabase<'b> {
     }
 
     fn root_of(&self, table: &str) -> Option<usize> {
-        // The first page is the root of the schema: kind, name, table, root page, text.
+        // The first page is the root of the schema, whose columns are kind, name, table, root page, text.
         let root = self.search(1, &mut |row: &Row| {
             let is_table = row.column(0) == Some(b"table") && row.column(1)? == table.as_bytes();
             is_table.then(|| row.column(3).map(number))?
@@ -73,7 +73,7 @@ impl<'b> SqliteDatabase<'b> {
     ) -> Option<T> {
         *left = left.checked_sub(1)?;
         let bytes = self.page(page)?;
-        // The first page begins with the header of the file.
+        // The first page begins with the file's header.
         let head = bytes.get(if page == 1 { 100 } else { 0 }..)?;
         let is_leaf = match head.first()? {
             13 => true,
@@ -106,7 +106,7 @@ impl<'b> SqliteDatabase<'b> {
         self.bytes.get(from..)?.get(..self.page_size)
     }
 
-    /// A cell of a leaf: length, row number, and the row, part of which may be on overflow pages.
+    /// Reads a cell of a leaf: length, row number, and the row, part of which may be on overflow pages.
     fn row(&self, mut cell: &[u8], left: &mut usize) -> Option<Row> {
         let length = usize::try_from(varint(&mut cell)?).ok()?;
         let _row_number = varint(&mut cell)?;
@@ -168,12 +168,12 @@ impl Row {
     }
 }
 
-/// A big-endian number.
+/// Decodes a big-endian number.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// A big-endian number of seven bits to a byte; a ninth byte has eight.
+/// Decodes a big-endian number with seven bits in each byte; a ninth byte has eight.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for at in 0..9 {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Created by SQLite 3.40 with pages of 512 bytes: rows on many pages, and across pages.
+    /// Created by SQLite 3.40 with pages of 512 bytes: it has rows on many pages, and rows that span pages.
     const DATABASE: &[u8] = include_bytes!(
         "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
     );

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults that tests set at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only
-//! builds with the feature `faults` contain it; the test crate enables that.
+//! builds with the feature `faults`, which the test crate enables, contain this module.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ pub(super) enum Fault {
 /// The value of `[debug] fault`.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Faults {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
     /// This fault, each time the point is reached.
     At(String, Fault),
-    /// The fault that this file contains, once.
+    /// The faults that this file lists, each once.
     File(PathBuf),
 }
 

@@ -7,7 +7,7 @@
 //!   where a test can make it fail, stall, or kill this process. Only builds with the feature
 //!   `faults` contain this code; the packaged programs do not.
 //!
-//! It decides nothing, and costs one comparison when nothing is set.
+//! It decides nothing, and costs one comparison when no fault or root is set.
 
 #[cfg(feature = "faults")]
 mod faults;
@@ -23,29 +23,29 @@ named! {
     pub enum Point {
         /// Wrapper: the request is about to be sent to the daemon.
         WrapperAsk => "wrapper.ask",
-        /// Wrapper: the verdict was received, and no document was put in place.
+        /// Wrapper: the verdict has been received, but no document is in place.
         WrapperVerdict => "wrapper.verdict",
-        /// Wrapper: the patched document is in place, `EXEC` was not sent.
+        /// Wrapper: the patched document is in place, but `EXEC` has not been sent.
         WrapperCommitted => "wrapper.committed",
-        /// Wrapper: `EXEC` was sent, the real runtime does not run yet.
+        /// Wrapper: `EXEC` has been sent, but the real runtime does not run yet.
         WrapperExec => "wrapper.exec",
         /// Wrapper: the daemon is unavailable, and a note is about to be written.
         WrapperBypass => "wrapper.bypass",
-        /// Wrapper: the note is written, and the real runtime does not run yet.
+        /// Wrapper: the note has been written, but the real runtime does not run yet.
         WrapperBypassed => "wrapper.bypassed",
-        /// Daemon: it is independent of its starter, and has opened nothing.
+        /// Daemon: it is detached from its starter, but has opened nothing.
         DaemonStart => "daemon.start",
-        /// Daemon: a request was read, and no plugin was asked.
+        /// Daemon: a request has been read, but no plugin has been asked.
         DaemonAsked => "daemon.asked",
         /// Daemon: the record of a pod is about to be written.
         DaemonPod => "daemon.pod",
-        /// Daemon: a pod is on record as running, and no plugin was notified.
+        /// Daemon: a pod is on record as running, but no plugin has been notified.
         DaemonAnnounce => "daemon.announce",
-        /// Daemon: the state record of an incoming container is about to be written.
+        /// Daemon: the first record of a container is about to be written.
         DaemonRecord => "daemon.record",
-        /// Daemon: the record is written, the plugins are about to be asked.
+        /// Daemon: the record has been written, and the plugins are about to be asked.
         DaemonPlugins => "daemon.plugins",
-        /// Daemon: the plugins agreed, and their changes are not on record.
+        /// Daemon: the plugins have agreed, but their changes are not on record.
         DaemonDecided => "daemon.decided",
         /// Daemon: the changes are on record, and other containers are about to be updated.
         DaemonOthers => "daemon.others",
@@ -55,27 +55,28 @@ named! {
         DaemonKept => "daemon.kept",
         /// Daemon: the patched document is written, but not on record.
         DaemonWritten => "daemon.written",
-        /// Daemon: everything is written, the verdict is about to be sent.
+        /// Daemon: everything has been written, and the verdict is about to be sent.
         DaemonVerdict => "daemon.verdict",
-        /// Daemon: the verdict was sent, `EXEC` was not read.
+        /// Daemon: the verdict has been sent, but `EXEC` has not been read.
         DaemonSaid => "daemon.said",
-        /// Daemon: `EXEC` was read, but is not on record.
+        /// Daemon: `EXEC` has been read, but is not on record.
         DaemonExec => "daemon.exec",
-        /// Daemon: the real runtime ended, its outcome is about to be recorded.
+        /// Daemon: the real runtime has ended, and its outcome is about to be recorded.
         DaemonSettle => "daemon.settle",
-        /// Daemon: the outcome is on record, and plugins were not notified.
+        /// Daemon: the outcome is on record, but plugins have not been notified.
         DaemonSettled => "daemon.settled",
         /// Daemon: an update has been carried out, and is about to be recorded.
         DaemonUpdated => "daemon.updated",
-        /// Daemon: a pod was resized, its new limits are about to be recorded.
+        /// Daemon: a pod has been resized, and its new limits are about to be recorded.
         DaemonResize => "daemon.resize",
-        /// Daemon: the new limits are on record, and plugins were not notified.
+        /// Daemon: the new limits are on record, but plugins have not been notified.
         DaemonResized => "daemon.resized",
-        /// Daemon: the runtime deleted a container that its engine keeps, which is about to be recorded.
+        /// Daemon: the runtime has deleted a container that its engine keeps, and this is about to
+        /// be recorded.
         DaemonDeleted => "daemon.deleted",
-        /// Daemon: a container's end is about to be recorded.
+        /// Daemon: the end of a container is about to be recorded.
         DaemonStop => "daemon.stop",
-        /// Daemon: a container's end is on record, and plugins were not notified.
+        /// Daemon: the end of a container is on record, but plugins have not been notified.
         DaemonStopped => "daemon.stopped",
         /// Daemon: the engine's document is about to be restored.
         DaemonRestore => "daemon.restore",
@@ -97,9 +98,9 @@ named! {
         DaemonReexecState => "daemon.reexec-state",
         /// Daemon: the next program is about to be executed.
         DaemonReexecExec => "daemon.reexec-exec",
-        /// Daemon: it is the next program, and has read nothing but the state.
+        /// Daemon: it is the next program, and has only read the state.
         DaemonReexecBegun => "daemon.reexec-begun",
-        /// Daemon: it has the plugins and the records, and has accepted no wrapper.
+        /// Daemon: it has taken over plugins and records, but has accepted no wrapper.
         DaemonReexecTaken => "daemon.reexec-taken",
         /// Daemon: a container is about to be killed for a plugin.
         DaemonEvict => "daemon.evict",
@@ -109,14 +110,14 @@ named! {
         DaemonTakeoverEvents => "daemon.takeover-events",
         /// Daemon: that plugin has caught up, and is about to replace the connected one.
         DaemonTakeoverPlace => "daemon.takeover-place",
-        /// Daemon: the old plugin is replaced, and its requests are not answered yet.
+        /// Daemon: the old plugin is replaced, but its requests are not answered yet.
         DaemonTakeoverDone => "daemon.takeover-done",
         /// Daemon: the old plugin's requests are answered, and Shutdown is about to be sent.
         DaemonTakeoverShutdown => "daemon.takeover-shutdown",
     }
 }
 
-/// Every point, for tests that enumerate them.
+/// Every point, for tests that try all of them.
 pub const POINTS: &[Point] = Point::ALL;
 
 /// Host access as configured.
@@ -136,9 +137,8 @@ impl Default for Host {
 impl Host {
     /// Creates host access with `root` before every host path, and a fault such as
     /// `daemon.document:kill` (or `:fail`, `:stall`, `:panic`); both are empty in production.
-    /// `@FILE` names a file with the next fault and the number of passes before it
-    /// (`daemon.pod:kill:1`), which applies once; with `trace` in it, each pass is written to
-    /// `FILE.trace`.
+    /// `@FILE` names a file with faults that apply once, each with the number of passes before it
+    /// (`daemon.pod:kill:1`); if the file contains `trace`, each pass is written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {
         Self {
@@ -148,8 +148,8 @@ impl Host {
         }
     }
 
-    /// The location of the absolute host path `path`. A path that is already below the root, such
-    /// as one from a test's bundle, is unchanged.
+    /// Returns the location of the absolute host path `path`. A path that is already below the
+    /// root, such as one of a test's bundle, is unchanged.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if path.starts_with(&self.root) {

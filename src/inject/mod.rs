@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's injections (decisions D49, D59): their fields, and the containers to which they
-//! apply. The chain merges them like plugins' replies. It asks no plugin and never writes; the only
-//! files it reads are seccomp profiles.
+//! The operator's injections (decisions D49, D59): the fields that they set, and the containers to
+//! which they apply. The chain merges them like plugins' replies. This module asks no plugin and
+//! never writes; the only files that it reads are seccomp profiles.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,30 +27,30 @@ pub struct Injection {
     pub section: InjectionSection,
     /// `inject:NAME`.
     pub id: String,
-    /// The fields that it sets, except for a seccomp profile in a file.
+    /// The fields that the injection sets, except for a seccomp profile in a file.
     adjust: api::ContainerAdjustment,
-    /// The reason why it can apply to no container.
+    /// Why the injection can apply to no container, if so.
     unfit: Option<String>,
 }
 
-/// An injection's effect on one container, as far as known.
+/// What an injection sets in one container.
 #[derive(Debug, Clone)]
 pub struct Injected {
     /// `inject:NAME`.
     pub id: String,
-    /// Its position among plugins, by index.
+    /// Two digits that place the injection among the plugins.
     pub index: String,
-    /// Whether it is merged like a reply; otherwise it yields to existing values.
+    /// Whether the injection is merged like a reply; otherwise it gives way to existing values.
     pub is_always: bool,
-    /// The fields that it sets.
+    /// The fields that the injection sets.
     pub adjust: api::ContainerAdjustment,
 }
 
 impl Injected {
-    /// Merges it into a creation.
+    /// Merges the injection into a creation.
     ///
     /// # Errors
-    /// Fails if a plugin's reply would.
+    /// Fails where a plugin's reply would.
     pub fn merge(
         &self,
         creation: Creation,
@@ -73,7 +73,7 @@ impl Injected {
 pub struct Injections(Vec<Arc<Injection>>);
 
 impl Injections {
-    /// The injections of a configuration, by index, then in file order.
+    /// Creates the injections of a configuration, sorted by index, and in file order within one.
     pub fn new(config: &Config) -> Self {
         let sections = config.injections.iter();
         let mut all: Vec<_> = sections.map(|section| Arc::new(Injection::new(section))).collect();
@@ -86,8 +86,8 @@ impl Injections {
         self.0.iter()
     }
 
-    /// The injections for this container, each with the reason if its match is not proven. A rule
-    /// that hides a pod from an injection excludes it.
+    /// The injections for this container, each with the reason if it is not proven that it matches.
+    /// If a rule hides the pod from an injection, the injection is left out.
     pub fn for_container(
         &self,
         rules: &Rules,
@@ -124,7 +124,7 @@ impl Injection {
         };
         let cdi_device =
             |name: &String| api::CDIDevice { name: name.clone(), ..Default::default() };
-        // CDI names cannot be resolved without the node's files.
+        // CDI names cannot be resolved without the node's files, so they are not tried here.
         if unfit.is_none() {
             let facts = HostFacts { is_cgroup_v2: true, ..HostFacts::default() };
             unfit = patch_on(b"{}", &adjust, &facts).err().map(|error| error.to_string());
@@ -138,12 +138,12 @@ impl Injection {
         }
     }
 
-    /// Whether it is only recorded.
+    /// Whether the injection is only recorded, not applied.
     pub fn is_audit(&self) -> bool {
         self.section.mode == RuleMode::Audit
     }
 
-    /// Whether only this node or this document shows that it can be applied.
+    /// Whether only this node or this document can show that the injection applies.
     pub fn may_fail(&self) -> bool {
         let api::ContainerAdjustment { mounts, hooks, linux, CDI_devices, .. } = &self.adjust;
         let is_plain = mounts.is_empty()
@@ -156,7 +156,7 @@ impl Injection {
         !is_plain
     }
 
-    /// Whether it applies to this container. An unknown image may be any.
+    /// Whether the injection applies to this container. An unknown image may match any pattern.
     pub(crate) fn fit(&self, pod: &RuledPod, image: Option<&str>) -> (Fit, Reason) {
         let (fit, reason) = fit_pod(&self.section.pods, pod);
         let Reason::Matches(mut by) = reason else { return (fit, reason) };
@@ -182,10 +182,10 @@ impl Injection {
         }
     }
 
-    /// Returns the fields it sets. A seccomp profile is read here, so this may block.
+    /// Returns the fields that the injection sets. Reads its seccomp profile, so this may block.
     ///
     /// # Errors
-    /// Fails when a value of it cannot be set in any container, or its profile is unreadable.
+    /// Fails when one of its values cannot be set in any container, or its profile is unreadable.
     pub fn prepare(&self) -> Result<Injected> {
         if let Some(why) = &self.unfit {
             return Err(Error::new(why.clone()));
@@ -245,7 +245,7 @@ pub(crate) fn unfit(config: &Config) -> Vec<String> {
     limits::listed(lines, "injection", "cannot be done")
 }
 
-/// Converts the part of a document to an adjustment.
+/// Converts a part of an OCI document to an adjustment.
 fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     let spec = Spec::parse(document.to_string().as_bytes())?;
     let annotations = document.get("annotations").and_then(Value::as_object);
@@ -264,7 +264,7 @@ fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     Ok(adjust)
 }
 
-/// A member in Docker's form whose removal would make the profile permit more.
+/// Returns a member in Docker's form without which the profile would permit more.
 fn unresolved(profile: &Map<String, Value>) -> Option<&'static str> {
     let is_set = |value: Option<&Value>| match value {
         None | Some(Value::Null) => false,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits log lines that other processes can cause in any number. For each place in the program, and there for each
-//! plugin, the first lines of a minute are logged, and one more line counts the rest. Callers may count by other kinds.
+//! Limits log lines that other processes can cause in any number. For each place in the program,
+//! and there for each plugin, the first lines of a minute are logged, and one more line counts the
+//! rest. Callers may also count by other kinds.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,9 +27,9 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Line,
-    /// It is counted in a later line.
+    /// The line is suppressed, and counted in a later line.
     HeldBack {
-        /// Whether it is the first one, so that the later line must be written after [`WINDOW`].
+        /// Whether it is the first suppressed line, so that the caller must log the count after [`WINDOW`].
         is_first: bool,
     },
 }
@@ -66,7 +67,7 @@ impl<K: Ord> LineLimit<K> {
     /// Counts one line; returns whether it is among the first `most` of its kind.
     pub(crate) fn room(&self, kind: K, most: usize, at: Instant) -> Room {
         let mut all = self.0.borrow_mut();
-        // Kinds may contain plugins' names, so old ones are dropped.
+        // Kinds may contain plugins' names, so old kinds are dropped.
         all.retain(|_, counted| !counted.is_over(at));
         let counted = all.entry(kind).or_insert(Counted { since: at, lines: 0, held_back: 0 });
         if counted.lines < most {
@@ -88,7 +89,7 @@ impl<K: Ord> LineLimit<K> {
     }
 }
 
-/// The file whose lines are limited separately: the output of plugins.
+/// The file whose lines are limited elsewhere: the output of plugins.
 const BOUNDED: &str = "src/plugin/process.rs";
 
 /// A file and line of the program, and the plugin that the log line is about, if any.
@@ -106,7 +107,7 @@ static PLACES: Mutex<Places> =
 /// Notified when lines of a kind are suppressed.
 static HELD_BACK: Notify = Notify::const_new();
 
-/// Suppresses lines.
+/// The layer that suppresses lines.
 pub(super) struct FewOfEachPlace;
 
 impl<S: Subscriber> Layer<S> for FewOfEachPlace {
@@ -197,7 +198,7 @@ mod tests {
         let firsts = rooms.iter().filter(|room| **room == Room::HeldBack { is_first: true });
         assert_eq!(firsts.count(), 1);
         assert_eq!(lines.room("b", 20, begun), Room::Line, "another kind has lines still");
-        // The task that logs the number may run late. Until it has run, no line is logged.
+        // The task that logs the count may run late; until it has run, no line of the kind is logged.
         assert_ne!(lines.room("a", 20, begun + WINDOW * 2), Room::Line);
         assert_eq!(lines.take_held_back(&"a"), Some(981));
         assert_eq!(lines.take_held_back(&"a"), None);
@@ -234,7 +235,7 @@ mod tests {
             let flood = |plugin: &str| (0..500).for_each(|number| warn!(plugin, "line {number}"));
             flood("10-a");
             assert_eq!(lines().len(), limits::LOG_LINES_OF_PLUGIN);
-            // Names are cheap to invent, so the number of kinds is limited too.
+            // A plugin can invent any number of names, so the number of kinds is limited too.
             (0..100).for_each(|name| flood(&name.to_string()));
             assert_eq!(lines().len(), limits::LOG_LINES - limits::LOG_LINES_OF_PLUGIN);
             (0..500).for_each(|number| tracing::debug!("detail {number}"));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited size in the run
-//! directory; stderr in the foreground, unless that is the journal. The journal receives each line's priority and
-//! subject as fields. A log that cannot be written never fails or delays a request (`output.rs`).
+//! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited
+//! size in the run directory; in the foreground stderr, unless stderr is the journal. The journal
+//! receives each line's priority and subject as fields. A log that cannot be written never fails or
+//! delays a request (`output.rs`).
 
 mod few;
 mod output;
@@ -37,10 +38,10 @@ pub(crate) use output::lost;
 /// Interval of attempts to write queued lines.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The events of logged levels.
+/// The registry, filtered by the level.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
 
-/// The layer that formats them.
+/// The layer that formats the lines.
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
 /// Handles to change a running log.
@@ -64,7 +65,7 @@ pub(crate) fn start(config: &Config, foreground: bool) {
     let (lines, handle) = reload::Layer::new(lines(config, foreground));
     let subscriber =
         tracing_subscriber::registry().with(filter).with(lines).with(few::FewOfEachPlace);
-    // The first subscriber stays installed: tests run several daemons in one process.
+    // The first subscriber stays installed, because tests run several daemons in one process.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
         let running = RunningLog { is_foreground: foreground, level, lines: handle };
         let _first = RUNNING.set(running);
@@ -99,7 +100,7 @@ fn lines(config: &Config, foreground: bool) -> Lines {
     if is_json {
         return Box::new(lines.json().with_writer(writer));
     }
-    // Fields repeat the line's content: they are for the journal and for programs.
+    // The fields repeat parts of the message; they are for the journal and for programs.
     let message_alone = debug_fn(|writer, field, value| match field.name() {
         "message" => write!(writer, "{value:?}"),
         _ => Ok(()),
@@ -121,7 +122,7 @@ pub(crate) fn shown_by() -> String {
     current().map(|output| locked(&output).target.shown_by()).unwrap_or_default()
 }
 
-/// The reason why no line of the log can be written now, if any.
+/// Why no line of the log can be written now; `None` if lines can be written.
 pub(crate) fn failure() -> Option<String> {
     current().and_then(|output| locked(&output).failure())
 }
@@ -149,7 +150,7 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
     let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
         "stderr" if foreground => LogTarget::stderr(),
-        // The standard error of a daemon that a wrapper started is the file of its last output.
+        // A wrapper that starts a daemon sends the daemon's standard error to the file of its last output.
         "stderr" => file(),
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
@@ -159,16 +160,16 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
     }
 }
 
-/// Whether standard error leads to the journal, as systemd reports in JOURNAL_STREAM. A line written there would have
-/// no separate priority.
+/// Whether standard error leads to the journal, as systemd reports in JOURNAL_STREAM. A line
+/// written there would have no priority of its own.
 fn is_stderr_the_journal() -> bool {
     let told = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let stderr = std::fs::metadata("/proc/self/fd/2");
     stderr.is_ok_and(|stderr| told == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// Logs a warning of a process without a log, to the journal or else to syslog: a wrapper that cannot write to its run
-/// directory. Without either, or while it does not read, the warning is lost.
+/// Logs a warning of a process without a log (a wrapper that cannot write to its run directory), to
+/// the journal or else to syslog. Without either, or if it does not read, the warning is lost.
 pub(crate) fn warn_system(host: &Host, line: &str) {
     let socket =
         |path: &str, is_journal| LogTarget::socket(&host.path(path).to_string_lossy(), is_journal);
@@ -205,7 +206,7 @@ fn in_form_of(target: &LogTarget, level: Level, line: Vec<u8>) -> Vec<u8> {
     datagram.into_bytes()
 }
 
-/// The journal with fields.
+/// The journal, which receives fields.
 #[derive(Debug)]
 struct Journal {
     output: Arc<Mutex<Output>>,
@@ -220,8 +221,8 @@ impl<S: Subscriber> Layer<S> for Journal {
     }
 }
 
-/// An event in the journal's native protocol: lines NAME=VALUE. Unprintable characters are escaped, so that no value
-/// can add another one.
+/// An event in the journal's native protocol: lines NAME=VALUE. Unprintable characters are escaped,
+/// so that no value can add another line.
 #[derive(Debug, Default)]
 struct JournalEntry {
     message: String,
@@ -275,17 +276,17 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Adds the message's code. Details for developers have none.
+/// Adds the message's code; a line for developers has none.
 fn with_code(level: Level, message: &str) -> String {
     if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
 }
 
-/// Escapes a line: names and errors of tenants in it must not add a second line or control a terminal.
+/// Escapes a line, so that tenants' names and errors in it cannot add a second line or control a terminal.
 fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let text = limits::cut(text.strip_suffix('\n').unwrap_or(&text), limits::LINE);
     let text = printable(&text);
-    // The time and the level precede the message.
+    // The time and the level come before the message.
     let level_word = format!("{level} ");
     let at = text.find(&level_word).map_or(0, |at| at + level_word.len());
     let mut line = text[..at].to_owned();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does
-//! not read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a
-//! bounded queue; further ones are counted and lost. If a socket's owner binds it again, it is
-//! reconnected.
+//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does not read
+//! must never stop the daemon's loop (D53). Lines that cannot be written now wait in a bounded queue;
+//! further ones are counted and lost. A socket that its owner binds again is reconnected.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -22,7 +21,7 @@ use crate::presence::IfThere;
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// The number of lines lost because they were not read or the file could not be written.
+/// The number of lines that were lost, because they were not read or the file could not be written.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }
@@ -30,9 +29,10 @@ pub(crate) fn lost() -> u64 {
 /// The destination of lines.
 #[derive(Debug)]
 pub(super) enum LogTarget {
-    /// Standard error, reopened as non-blocking; unchanged if it is a file or a socket.
+    /// Standard error, reopened as non-blocking; `None` if it is a file or a socket, which is used
+    /// as it is.
     Stderr(Option<File>),
-    /// Standard error that could not be reopened: a line could block, so each is lost.
+    /// Standard error that could not be reopened: a write could block, so each line is lost.
     Blocking,
     /// The journal or syslog.
     Socket {
@@ -47,7 +47,7 @@ pub(super) enum LogTarget {
 }
 
 impl LogTarget {
-    /// Standard error, opened again: its flags are shared by every process that has it.
+    /// Opens standard error again, because its flags are shared by every process that has it.
     pub(super) fn stderr() -> Self {
         let path = Path::new("/proc/self/fd/2");
         let kind = path.metadata().or_absent().map(|meta| meta.file_type());
@@ -66,7 +66,7 @@ impl LogTarget {
         Some(Self::Socket { path, socket, is_journal })
     }
 
-    /// The command or place to read this output.
+    /// Returns the command or place that shows this output.
     pub(super) fn shown_by(&self) -> String {
         match self {
             Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),
@@ -76,7 +76,7 @@ impl LogTarget {
         }
     }
 
-    /// Writes as much of `line` as its reader accepts now; returns the number of bytes.
+    /// Writes as much of `line` as the reader accepts now; returns the number of bytes.
     fn try_write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stderr(Some(reopened)) => reopened.write(line),
@@ -88,7 +88,7 @@ impl LogTarget {
     }
 }
 
-/// A file accepts a line at once; a socket is made non-blocking for this line only.
+/// Writes to standard error: a file accepts a line at once; on a socket, this one write is non-blocking.
 fn write_to_stderr(line: &[u8]) -> io::Result<usize> {
     use nix::sys::socket::{MsgFlags, send};
     let stderr = io::stderr();
@@ -106,13 +106,12 @@ fn connect(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Sends a datagram. A socket that is gone or was replaced at its path is reconnected.
+/// Sends a datagram. If the socket is gone, or another one is at its path, reconnects.
 fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Result<()> {
     if let Some(connected) = socket {
         match connected.send(line) {
             Ok(_) => return Ok(()),
-            // Its reader is slow, or another socket has this path: a process may keep the old
-            // socket open.
+            // The reader is slow, or another socket has this path while a process keeps the old one open.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_closed) => *socket = None,
         }
@@ -142,7 +141,7 @@ pub(super) struct Output {
     pub(super) target: LogTarget,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
-    /// The reason why the last line could not be written.
+    /// Why the last line could not be written.
     unwritable: Option<String>,
 }
 
@@ -151,7 +150,7 @@ impl Output {
         Self { target, queue: VecDeque::new(), queued_bytes: 0, unwritable: None }
     }
 
-    /// The reason why no line can be written now.
+    /// Why no line can be written now; `None` if lines can be written.
     pub(super) fn failure(&self) -> Option<String> {
         match self.queue.len() {
             0 => self.unwritable.clone(),
@@ -178,7 +177,7 @@ impl Output {
             let length = line.len();
             match self.target.try_write(line) {
                 Ok(written) if written < length => {
-                    // The pipe accepted a part: the rest of the line comes first.
+                    // The pipe accepted only a part, so the rest of the line is next.
                     line.drain(..written);
                     self.queued_bytes -= written;
                     return true;
@@ -197,7 +196,7 @@ impl Output {
     }
 }
 
-/// Whether the line may be accepted later: the reader is slow, or its service is restarting.
+/// Whether the line may be accepted later, because the reader is slow or its service is restarting.
 fn is_unread(error: &io::Error, target: &LogTarget) -> bool {
     use io::ErrorKind::{ConnectionRefused, Interrupted, NotFound, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted)

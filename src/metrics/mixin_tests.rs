@@ -92,7 +92,7 @@ fn dashboard_queries() -> Vec<String> {
         targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let of_label = variables.iter().filter_map(|variable| variable["query"]["query"].as_str());
-    // label_values(METRIC, LABEL): only the metric is needed.
+    // label_values(METRIC, LABEL) is checked like a query of the metric.
     queries.extend(of_label.map(|query| query.replace("label_values", "sum")));
     queries
 }
@@ -146,7 +146,7 @@ fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<Stri
     problems
 }
 
-/// Adds the recorded series, whose labels are those of their queries.
+/// Adds the series that rules record; their labels are those of the rules' queries.
 fn known_with_recorded() -> BTreeMap<String, BTreeSet<String>> {
     let mut known = known();
     for (name, query) in rules(RULES) {

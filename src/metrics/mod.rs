@@ -2,9 +2,9 @@
 //! The daemon's metrics, and their form for Prometheus (OpenMetrics text).
 //!
 //! Four metrics have the same names, labels and buckets as those of containerd's NRI (2.3 and
-//! later), so that one dashboard serves both; `nri_runc_*` are specific to nri-runc. Label values
-//! are bounded: never containers, pods or images, and a limited number of plugin names. It does no
-//! I/O and never fails.
+//! later), so that one dashboard serves both; `nri_runc_*` are nri-runc's own. Label values are
+//! bounded: never containers, pods or images, and a limited number of plugin names. This module
+//! does no I/O and never fails.
 
 #[cfg(test)]
 mod mixin_tests;
@@ -92,20 +92,20 @@ pub(crate) struct Holdings {
     pub(crate) pods: usize,
     /// Known containers by state.
     pub(crate) containers: Vec<(&'static str, usize)>,
-    /// Records by their problem.
+    /// The numbers of records with a problem, by problem.
     pub(crate) problems: Vec<(&'static str, usize)>,
     /// Lines of the audit log, written and lost.
     pub(crate) audit_written: u64,
     pub(crate) audit_lost: u64,
     /// Lines of the log that were lost.
     pub(crate) log_lines_lost: u64,
-    /// Values that differ from those that plugins own, by place; empty before the first check.
+    /// The numbers of drifted values, by place; empty before the first check.
     pub(crate) drifts: Vec<(&'static str, usize)>,
     /// Events that readers missed.
     pub(crate) events_lost: u64,
-    /// Whether the engine's own NRI serves the plugins, so that this daemon asks none.
+    /// Whether the engine's own NRI serves the plugins, so that the daemon asks none.
     pub(crate) passes_through: bool,
-    /// Whether plugins are disabled by the kill switch or the configuration.
+    /// Whether plugins are disabled, by `disable` or by the configuration.
     pub(crate) is_disabled: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Metrics {
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
-    // Kept between scrapes to preserve the order of rows.
+    // Kept between scrapes, so that the rows keep their order.
     containers: Family<Labels<1>, Gauge>,
     problems: Family<Labels<1>, Gauge>,
     drifts: Family<Labels<1>, Gauge>,
@@ -252,7 +252,7 @@ impl Metrics {
     }
 }
 
-/// Returns the label of a command; records on disk may contain any text.
+/// Returns the label for a command; records on disk may contain any text, so unknown commands share one.
 fn counted_verb(verb: &str) -> &'static str {
     const VERBS: [&str; 9] =
         ["create", "run", "restore", "start", "update", "delete", "kill", "exec", "pod"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metrics of requests to plugins. Plugins choose their names, so the number of rows is limited; further names
-//! share one.
+//! The metrics of requests to plugins. Plugins choose their names, so the number of rows is
+//! limited; further names share one row.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ use crate::plugin::{CallMeter, CallSample};
 use super::rows::{AnyRows, Rows};
 use super::{Labels, Seconds, all, counted_verb};
 
-/// The label of all further names.
+/// The label that further names share.
 const OTHER: &str = "other";
 
-/// Time after its last count for which a disconnected plugin keeps its rows. By then Prometheus has scraped its
-/// counters; if it returns, they start from zero, as after a restart.
+/// Time after its last count for which a disconnected plugin keeps its rows. By then Prometheus has
+/// scraped its counters; if the plugin returns, they start from zero, as after a restart.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Metrics of requests to plugins, and of requests by plugins.
@@ -36,9 +36,9 @@ pub(crate) struct PluginMetrics {
     updates: Rows<2, Counter>,
     evictions: Rows<2, Counter>,
     connections: Rows<2, Counter>,
-    /// Unbounded, because the operator writes the few names of rules.
+    /// Unlimited, because the operator names rules, and they are few.
     rules: Rows<2, Counter>,
-    /// Unbounded for the same reason.
+    /// Unlimited for the same reason.
     injections: Rows<2, Counter>,
     /// Unbounded for the same reason.
     promises: Rows<2, Counter>,
@@ -148,7 +148,7 @@ impl PluginMetrics {
         let mut names = self.names();
         let before = names.len();
         names.retain(|name, last| {
-            // The empty name is for refusals without a plugin.
+            // The empty name has the refusals that no plugin caused.
             let is_recent = now.saturating_duration_since(*last) < GONE_FOR;
             is_recent || name.is_empty() || is_connected(name)
         });
@@ -199,8 +199,9 @@ impl PluginMetrics {
         self.rules.get_or_create(&labels).inc();
     }
 
-    /// Counts an injection into a container: `applied`, or `would_inject` in audit mode; `gave_way` if the container or
-    /// other owners had set all its values; `skipped` if it was created without it; or `refused`.
+    /// Counts an injection into a container: `applied`, or `would_inject` in audit mode; `gave_way`
+    /// if the container or other owners had set all its values; `skipped` if the container was
+    /// created without it; or `refused`.
     pub(crate) fn count_injection(&self, name: &str, result: &'static str) {
         let labels = [("injection", name.to_owned().into()), ("result", result.into())];
         self.injections.get_or_create(&labels).inc();

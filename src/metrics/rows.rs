@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of one metric by their labels, which can be dropped again: the client library's families keep all rows
-//! forever.
+//! The rows of one metric by their labels. Unlike those of the client library's families, they can
+//! be dropped again.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Result};
@@ -65,7 +65,7 @@ impl<const COUNT: usize> Rows<COUNT, Counter> {
 }
 
 impl<const COUNT: usize, M: Clone + Default> Rows<COUNT, M> {
-    /// Returns the rows with these values of labels; an empty one stands for any.
+    /// Returns the rows with these values of labels; an empty value matches any.
     pub(super) fn with(&self, wanted: [&str; COUNT]) -> Vec<(Labels<COUNT>, M)> {
         let has = |labels: &Labels<COUNT>| {
             labels.iter().zip(wanted).all(|((_, value), it)| it.is_empty() || value == it)

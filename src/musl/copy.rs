@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `memcpy` and `memmove` of the static build (decision D30, `docs/decisions/0004-the-static-build.md`).
 //!
-//! musl's start with `rep movsq`, whose startup takes longer than copying a short text. A protobuf message has hundreds
-//! of short texts, and musl's functions make a chain of plugins a third slower. In assembly, because a compiler may
-//! turn a copying loop into a call of `memcpy`. Other builds do not use it.
+//! musl's functions begin with `rep movsq`, whose startup takes longer than copying a short text. A
+//! protobuf message has hundreds of short texts, so that with musl's functions a chain of plugins
+//! takes a third longer. Written in assembly, because a compiler may turn a copying loop into a
+//! call of `memcpy`. Other builds do not use this.
 
 #![expect(unsafe_code, reason = "assembly, and calls of it in the tests")]
 
 use std::arch::global_asm;
 
-// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every x86-64. No branch
-// overwrites bytes that it has yet to load, so overlapping ranges work, and one routine serves as both functions.
+// System V ABI: rdi = to, rsi = from, rdx = number of bytes; returns `to` in rax. Every x86-64 has
+// SSE2. No branch overwrites bytes that it still has to load, so overlapping ranges work, and one
+// routine serves as both functions.
 global_asm!(
     ".pushsection .text.nri_runc_copy,\"ax\",@progbits",
     ".p2align 5",
@@ -65,7 +67,7 @@ global_asm!(
     "    movups [rdi + rdx - 32], xmm2",
     "    movups [rdi + rdx - 16], xmm3",
     "    ret",
-    // Longer. From the end if `to` lies within the source, after its start; else from the front.
+    // Longer. Copies from the end if `to` lies within the source, after its start; else from the front.
     "50: mov rcx, rdi",
     "    sub rcx, rsi",
     "    cmp rcx, rdx",
@@ -137,7 +139,7 @@ global_asm!(
 mod tests {
     use proptest::prelude::*;
 
-    // SAFETY: this is its signature, that of memmove.
+    // SAFETY: the declaration has the routine's signature, that of memmove.
     unsafe extern "C" {
         fn nri_runc_copy(to: *mut u8, from: *const u8, count: usize) -> *mut u8;
     }
@@ -150,7 +152,7 @@ mod tests {
         let to = unsafe { base.add(to) };
         // SAFETY: as above.
         let from = unsafe { base.add(from) };
-        // SAFETY: as above; they may overlap, which the routine allows.
+        // SAFETY: as above; the ranges may overlap, which the routine permits.
         let back = unsafe { nri_runc_copy(to, from, count) };
         assert_eq!(back, to);
     }

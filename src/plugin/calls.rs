@@ -9,7 +9,8 @@ use protobuf::{UnknownFields, UnknownValue, UnknownValueRef};
 use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
-/// The minimum time-out of a Synchronize's last request when its time is over: plugins treat 0 as no time-out.
+/// The minimum time-out of Synchronize's last request once the whole limit has passed: plugins
+/// treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Plugin {
@@ -54,7 +55,7 @@ impl Plugin {
         Outcome::Refused("the snapshot is empty".to_owned())
     }
 
-    /// CreateContainer.
+    /// Sends CreateContainer.
     pub async fn create_container(
         &self,
         request: &api::CreateContainerRequest,
@@ -67,7 +68,7 @@ impl Plugin {
         outcome
     }
 
-    /// StopContainer.
+    /// Sends StopContainer.
     pub async fn stop_container(
         &self,
         request: &api::StopContainerRequest,
@@ -79,7 +80,7 @@ impl Plugin {
         outcome
     }
 
-    /// UpdateContainer.
+    /// Sends UpdateContainer.
     pub async fn update_container(
         &self,
         request: &api::UpdateContainerRequest,
@@ -92,8 +93,8 @@ impl Plugin {
         outcome
     }
 
-    /// Sends ValidateContainerAdjustment. A plugin that subscribed to no event by name and does not implement this one
-    /// does not count as a validator.
+    /// Sends ValidateContainerAdjustment. A plugin counts as a validator only if it subscribed to
+    /// this event by name or implements it.
     pub async fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -120,14 +121,14 @@ impl Plugin {
         }
     }
 
-    /// Whether the plugin does not implement an event that it did not subscribe to by name; such an
-    /// event is not sent to it again.
+    /// Unsubscribes the plugin from an event that it does not implement and did not subscribe to by
+    /// name; returns whether it did.
     fn drops_unimplemented<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
         matches!(outcome, Outcome::Unimplemented(_)) && self.drop_unasked_event(event)
     }
 }
 
-/// Stops showing progress once the request is over or abandoned.
+/// Stops showing progress when the request ends or is abandoned.
 struct ProgressShown<'p>(&'p Plugin);
 
 impl Drop for ProgressShown<'_> {

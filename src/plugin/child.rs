@@ -21,8 +21,8 @@ use super::discover::PluginFile;
 use super::handover::SavedProcess;
 use super::process::ProcessLog;
 
-/// Time for a process to exit after its connection closed: the kernel closes its descriptors before
-/// it reports its end.
+/// Time in which a process whose connection closed may exit by itself: the kernel closes its
+/// descriptors before it reports its end.
 const LEAVE_WAIT: Duration = Duration::from_millis(200);
 
 /// Time limit for a plugin to exit after SIGTERM.
@@ -31,8 +31,8 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 /// Interval of checks of a process that is expected to exit.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// The process of a launched plugin with its process group; dropping it kills the group. Held by
-/// its PID: only this struct reaps the child, and another program of this process may take it over.
+/// The process of a launched plugin with its process group; a drop kills the group. A PID is enough,
+/// because only this struct reaps the child, and another program of this process may take it over.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<Pid>,
@@ -61,14 +61,14 @@ impl PluginProcess {
             command.pre_exec(move || {
                 nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
                 if nix::unistd::getppid() != parent {
-                    // The daemon exited before the death signal was set.
+                    // The daemon exited before the death signal was set, so the child would outlive it.
                     return Err(nix::errno::Errno::ESRCH.into());
                 }
                 pass_as_descriptor_3(number)
             });
         }
         let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
-        // Only the plugin holds the writing end now, so reading ends when it exits.
+        // Only the plugin has the writing end now, so reading ends when it exits.
         drop(command);
         log.read_from(output);
         let pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
@@ -85,7 +85,7 @@ impl PluginProcess {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
 
-    /// Its process id, while it has a process.
+    /// The process's PID, while the process exists.
     pub(super) fn pid(&self) -> Option<i32> {
         self.process.map(Pid::as_raw)
     }
@@ -103,7 +103,7 @@ impl PluginProcess {
     }
 
     /// Ends the process in the background: SIGTERM first, SIGKILL after [`TERM_WAIT`]. A process
-    /// that has closed its connection gets a moment to end by itself.
+    /// that has closed its connection first gets a moment to exit by itself.
     pub(super) fn stop(mut self, has_left: bool) {
         let Some(process) = self.process.take() else { return };
         let log = Arc::clone(&self.log);
@@ -122,7 +122,7 @@ impl Drop for PluginProcess {
         let Some(child) = self.process.take() else { return };
         let by_itself = has_exited(child);
         signal(child, Signal::SIGKILL);
-        // Even killing a process can take a long time, and this thread must not wait.
+        // In a task, because even a killed process may take long to end, and this thread must not wait.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
             handle.spawn(end(child, Duration::ZERO, Arc::clone(&self.log), by_itself));
         }
@@ -138,7 +138,7 @@ fn signal(child: Pid, signal: Signal) {
 async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool) {
     signal(child, Signal::SIGTERM);
     wait_for_exit(child, grace).await;
-    // It is not reaped yet, so the PID is still its own.
+    // The process is not reaped yet, so the PID is still its own.
     signal(child, Signal::SIGKILL);
     loop {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)) {

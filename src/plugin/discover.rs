@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the plugins installed on this node, each with its configuration's text.
 //!
-//! A file that is not a plugin is skipped with one line, and never prevents other plugins from
+//! A file that is no plugin is skipped with one line, and never prevents other plugins from
 //! starting. Nothing is started here.
 
 use std::collections::BTreeSet;
@@ -25,11 +25,11 @@ pub(crate) struct PluginFile {
     pub path: PathBuf,
     /// Two digits.
     pub index: String,
-    /// The rest of the file's name.
+    /// The rest of the file's name, after the index.
     pub name: String,
     /// Text of its configuration file, empty without one.
     pub config: String,
-    /// Distinguishes the executable from a later one of the same name.
+    /// Distinguishes the executable from a later one at the same path.
     stamp: (u64, u64, i64, i64),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of the extension to a plugin, each with a deadline: an `exec` waits less than any other command. It decides
-//! nothing.
+//! Requests of the extension to a plugin, each with a deadline: an `exec` waits less than other
+//! commands. This module decides nothing.
 
 use std::time::Duration;
 
@@ -10,25 +10,26 @@ use tokio::time::Instant;
 use super::api::extension::ExtensionEvent;
 use super::{Outcome, Plugin};
 
-/// The minimum time-out of a request: plugins treat 0 as none.
+/// The minimum time-out of a request: plugins treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Time for which a notification may hold the plugin's turn: an `exec` may be waiting for it.
+/// Time for which a notification may keep the plugin busy, because an `exec` may be waiting for its turn.
 const NOTICE_WAIT: Duration = Duration::from_millis(250);
 
 impl Plugin {
-    /// Its subscribed events of the extension, as bits.
+    /// The events of the extension to which the plugin is subscribed, as bits.
     pub fn extension_events(&self) -> u32 {
         self.server.extension_events()
     }
 
-    /// Whether it subscribed to this event of the extension.
+    /// Whether the plugin is subscribed to this event of the extension.
     pub fn takes(&self, event: ExtensionEvent) -> bool {
         self.extension_events() & event.bit() != 0
     }
 
-    /// Sends a request of the extension. If `until` is before the plugin's time-out, the plugin is skipped or refuses
-    /// by its policy and stays connected, because it did not exceed its time-out.
+    /// Sends a request of the extension. If `until` is before the plugin's time-out and passes, the
+    /// plugin's failure policy applies, but the plugin stays connected, because it did not exceed
+    /// its time-out.
     pub(crate) async fn extension<R: PluginRequest>(
         &self,
         request: &R,
@@ -45,8 +46,8 @@ impl Plugin {
         }
     }
 
-    /// Sends a notification of the extension. A late reply has no consequence for the plugin: it must not lose its
-    /// connection, and its protection, because it writes a log slowly.
+    /// Sends a notification of the extension. A late reply has no consequence: a plugin that writes
+    /// a log slowly must not lose its connection, and with it the protection that it gives.
     pub(crate) async fn extension_notice<R: PluginRequest>(
         &self,
         request: &R,

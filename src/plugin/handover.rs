@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected plugin, saved for another program of the same process: its descriptor, its
-//! unanswered requests, the number of its next call, its process. The plugin notices nothing. It
-//! can only be saved between two calls.
+//! A connected plugin, saved for the next program of this process: its descriptor, its unanswered
+//! requests, the number of its next call, its process. The plugin notices nothing. It can only be
+//! saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
@@ -32,7 +32,7 @@ pub(crate) struct SavedPlugin {
     pid: Option<i32>,
     timeout: Duration,
     speaks_state_change: bool,
-    /// Its subscribed events of the extension.
+    /// The events of the extension to which the plugin is subscribed.
     #[serde(default)]
     extension: u32,
     trunk: SavedTrunk,
@@ -44,12 +44,12 @@ pub(crate) struct SavedPlugin {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedProcess {
     pid: i32,
-    /// The pipe of its output, unless that has ended.
+    /// The pipe of the process's output, until that has ended.
     pub(crate) output: Option<RawFd>,
-    /// The last lines that it printed, each with its time.
+    /// The last lines that the process printed, each with its time.
     #[serde(default)]
     tail: Vec<(i64, String)>,
-    /// The beginning of a line.
+    /// The beginning of an unfinished line.
     line: Blob,
 }
 
@@ -70,10 +70,10 @@ impl SavedPlugin {
         self.pid
     }
 
-    /// Duplicates its connection, to identify the process at its other end.
+    /// Duplicates the plugin's connection, to identify the process at its other end.
     ///
     /// # Errors
-    /// Fails when it is closed.
+    /// Fails when the connection is closed.
     #[expect(unsafe_code, reason = "a descriptor passed by number")]
     pub(crate) fn connection(&self) -> std::io::Result<OwnedFd> {
         // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
@@ -85,22 +85,22 @@ impl SavedPlugin {
 }
 
 impl Plugin {
-    /// Whether it is between two calls: none is open in either direction.
+    /// Whether the plugin is between two calls: none is open in either direction.
     pub(crate) fn is_idle(&self) -> bool {
         self.turns.is_idle() && self.caller.is_idle()
     }
 
-    /// The number of its requests that were read and not answered.
+    /// The number of the plugin's requests that were read and are not answered.
     pub(crate) fn open_requests(&self) -> usize {
         self.caller.open_requests()
     }
 
-    /// Stops reading its requests, or resumes.
+    /// Stops or resumes reading the plugin's requests.
     pub(crate) fn pause_requests(&self, is_paused: bool) {
         self.caller.pause_requests(is_paused);
     }
 
-    /// Saves the plugin. Its descriptor still belongs to this plugin.
+    /// Saves the plugin, which still owns its descriptor.
     pub(crate) fn save(&self) -> SavedPlugin {
         let declared = self.declared().and_then(|declared| declared.write_to_bytes().ok());
         let PluginIdentity { index, name, nri_version } = self.identity.clone();
@@ -160,7 +160,7 @@ impl Plugin {
     }
 }
 
-/// Takes ownership of a descriptor by number. It is not passed to children.
+/// Takes ownership of a descriptor by number, and makes it close-on-exec.
 ///
 /// # Errors
 /// Fails when it is closed.

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin's response times within the last hour, in few numbers. It reads no clock.
+//! A plugin's response times within the last hour, as counts. This module reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// The length of one slot, and the slots of an hour. One more is kept for new responses.
+/// The length of one slot, and the number of slots in an hour; one more is kept for new responses.
 const SLOT: Duration = Duration::from_secs(600);
 const SLOTS: u32 = 6;
 
-/// Steps of response times within each doubling: a quantile is at most 19 % too long.
+/// Steps of response times within each doubling; a quantile is at most 19 % too long.
 const STEPS: f64 = 4.0;
 
 /// Response times of the last hour.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
-    /// Oldest first.
+    /// The slots, oldest first.
     slots: VecDeque<Slot>,
 }
 
@@ -24,7 +24,7 @@ struct Slot {
     begun: Instant,
     /// The number of answers by step.
     counts: BTreeMap<u8, u32>,
-    /// Responses that took more than half of the limit at that time: steps are too coarse to show this.
+    /// Responses that took more than half of their limit, which the steps are too coarse to show.
     above_half: u32,
 }
 
@@ -91,7 +91,7 @@ fn total(counts: &BTreeMap<u8, u32>) -> u64 {
     counts.values().map(|count| u64::from(*count)).sum()
 }
 
-/// The rank of the response, by length, that this percentage of all does not exceed.
+/// The rank (by length) of the response that this percentage of responses does not exceed.
 fn rank(all: u64, percent: u64) -> u64 {
     (all * percent).div_ceil(100)
 }

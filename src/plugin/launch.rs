@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Starts a pre-installed plugin and waits until it has registered, like the reference.
 //!
-//! If a plugin does not register, the error has its process's exit and last line of output. The
-//! caller decides when to start it again.
+//! If a plugin does not register, the error has its process's exit and last output line. The caller
+//! decides when to start the plugin again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::process::ProcessLog;
 use super::session::{Plugin, Settings, handshake};
 use nri_transport::Upcalls;
 
-/// Time limit for the exit of a plugin that failed to register, so that the error can report it.
+/// Time limit for a plugin that failed to register to exit, so that the error can report the exit.
 const POSTMORTEM_WAIT: Duration = Duration::from_millis(500);
 
 /// A pre-installed plugin that is being started.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the result of each request to a plugin to a counter. It counts nothing itself.
+//! Reports the result of each request to a plugin to a meter, which counts. This module counts nothing.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -13,14 +13,14 @@ pub struct CallSample<'a> {
     pub plugin: &'a str,
     /// The event's name, or `Synchronize`.
     pub operation: &'static str,
-    /// The pod and container that it is about; empty if it is not an event.
+    /// The pod and container of the event; empty for another request.
     pub subject: RequestSubject<'a>,
-    /// The time it waited for earlier requests.
+    /// The time that the request waited for earlier requests.
     pub waited: Duration,
-    /// The time from sending it to its result.
+    /// The time from sending the request to its result.
     pub took: Duration,
-    /// gRPC's name of its status in snake case, `other` without a status; `None` if the plugin
-    /// answered.
+    /// The status of a failed request: gRPC's name in snake case, `other` without a status; `None`
+    /// if the plugin answered.
     pub error: Option<&'static str>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends events without a reply to a plugin, in the form that it understands: a method for each
-//! event, or StateChange for plugins before NRI v0.12. Each connection's form is determined once.
+//! Sends events whose replies have no content to a plugin, in a form that it understands: a method for each
+//! event, or StateChange for plugins before NRI v0.12. The form is determined once for each connection.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ impl Plugin {
         }
     }
 
-    /// The events that it has received as StateChange, which NRI v0.12 deprecates.
+    /// The events that the plugin has received as StateChange, which NRI v0.12 deprecates.
     pub(crate) fn deprecated_events(&self) -> Vec<&'static str> {
         let deprecated = self.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
         deprecated.iter().copied().collect()

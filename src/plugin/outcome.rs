@@ -14,17 +14,18 @@ const SERVICES: [&str; 2] =
 pub enum Outcome<T> {
     /// The plugin answered.
     Answered(T),
-    /// The plugin refused; its error message.
+    /// The plugin refused, with this error message.
     Refused(String),
-    /// The plugin has no such method; its error message. Counts as a refusal unless the caller can do without a reply.
+    /// The plugin has no such method, by this error message. Counts as a refusal unless the caller
+    /// needs no reply.
     Unimplemented(String),
-    /// It did not answer in time. Its late reply is discarded.
+    /// The plugin did not answer in time; a late reply is discarded.
     TimedOut,
-    /// Its connection broke during the call; the reason.
+    /// The plugin's connection broke during the call, for this reason.
     Gone(String),
-    /// It was disconnected before its turn, and was not called.
+    /// The plugin was disconnected before its turn, and was not called.
     NotConnected,
-    /// It was not called, because its turn would come after the caller has given up; the reason.
+    /// The plugin was not called, because its turn would come after the caller stops waiting; the reason.
     Busy(String),
 }
 
@@ -53,8 +54,9 @@ pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
     }
 }
 
-/// ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12. A refusal may end with the
-/// same words, so the method's path must precede them.
+/// Whether the plugin's server does not know the method: ttrpc-rust's synchronous server answers
+/// with code 3 and this text instead of code 12. A refusal may end with the same words, so the
+/// method's path must precede them.
 fn is_unknown_method(status: &ttrpc::Status) -> bool {
     let path = status.message().strip_suffix(" does not exist");
     let of = |path: &str, service: &str| path.strip_prefix(service).map(str::to_owned);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The effect of a missing reply: the operator's setting, else the plugin's declaration, else the
+//! What a missing reply means: the operator's setting, else the plugin's declaration, else the
 //! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
 use crate::answers::PolicyRow;
@@ -8,19 +8,19 @@ use crate::named::named;
 
 use super::api;
 
-/// The policy in force for one plugin, and the source of each half.
+/// The policy in force for one plugin, and where each half comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Whether a missing reply refuses the operation or skips the plugin.
     pub on_failure: OnFailure,
-    /// Consecutive time-outs until it is disconnected; 0 for never.
+    /// Consecutive time-outs after which the plugin is disconnected; 0 for never.
     pub strikes: u32,
     on_failure_from: PolicySource,
     strikes_from: PolicySource,
 }
 
 named! {
-    /// The source of one half of a policy.
+    /// Where one half of a policy comes from.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum PolicySource {
         Configuration => "configuration",
@@ -52,7 +52,7 @@ impl Policy {
         self.on_failure == OnFailure::Refuse && self.on_failure_from == PolicySource::Plugin
     }
 
-    /// The form of `nri-runc nri plugins --json`.
+    /// The policy as `nri-runc nri plugins --json` shows it.
     pub(crate) fn row(&self) -> PolicyRow {
         PolicyRow {
             on_failure: self.on_failure.name().to_owned(),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Output and exit of a launched plugin.
 //!
-//! Both are logged under the plugin's name, and the last lines are kept for `plugins`. A plugin
-//! that prints endlessly causes a limited number of lines, and never blocks on a full pipe.
+//! Both are logged under the plugin's name, and the last lines are kept for `plugins`. The number of logged
+//! lines of a plugin that prints endlessly is limited, and the plugin never blocks on a full pipe.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -31,7 +31,7 @@ pub(crate) struct ProcessLog {
     tail: Mutex<OutputTail>,
     exit: Mutex<Option<String>>,
     is_read: Mutex<bool>,
-    /// The beginning of a line, and the descriptor from which the rest is read.
+    /// The beginning of an unfinished line, and the descriptor from which the rest is read.
     lines: Mutex<Lines>,
     pipe: Mutex<Option<RawFd>>,
     changed: Notify,
@@ -51,7 +51,7 @@ impl ProcessLog {
         })
     }
 
-    /// The last lines that it printed.
+    /// The last lines that the process printed.
     pub(crate) fn last_words(&self) -> Vec<String> {
         let tail = self.tail();
         let first = tail.len().saturating_sub(limits::PLUGIN_LAST_LINES);
@@ -63,12 +63,12 @@ impl ProcessLog {
         self.tail.lock().map(|tail| tail.lines.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// How it ended, if it has.
+    /// How the process ended, if it has.
     pub(crate) fn exit(&self) -> Option<String> {
         self.exit.lock().ok().and_then(|exit| exit.clone())
     }
 
-    /// Waits, up to a limit, until it has ended and its output was read.
+    /// Waits, up to a limit, until the process has ended and its output was read.
     pub(super) async fn is_over(&self, limit: Duration) {
         let over = async {
             loop {
@@ -82,7 +82,7 @@ impl ProcessLog {
         let _whatever_is_known = tokio::time::timeout(limit, over).await;
     }
 
-    /// Records how it ended. `by_itself`: whether the daemon did not end it.
+    /// Records how the process ended. `by_itself`: the daemon did not end it.
     pub(super) fn note_exit(&self, status: ExitStatus, by_itself: bool) {
         let how = describe_exit(status);
         let text = if by_itself { how } else { format!("ended by nri-runc ({how})") };
@@ -97,7 +97,7 @@ impl ProcessLog {
         self.changed.notify_waiters();
     }
 
-    /// Saves the pipe and the beginning of a line.
+    /// Saves the pipe and the unfinished line.
     pub(super) fn save(&self) -> (Option<RawFd>, Vec<u8>) {
         let pipe = self.pipe.lock().ok().and_then(|pipe| *pipe);
         let line = self.lines.lock().map(|lines| lines.line.clone());
@@ -146,7 +146,7 @@ impl ProcessLog {
             for line in lines.unwrap_or_default() {
                 self.log(&line, &mut budget);
             }
-            // A plugin that prints without a pause must not block the loop.
+            // A plugin that prints continuously must not block the loop.
             tokio::task::yield_now().await;
         }
         if let Ok(mut slot) = self.pipe.lock() {
@@ -248,7 +248,7 @@ impl Budget {
         Self { begun: Instant::now(), used: 0, left_out: 0 }
     }
 
-    /// Whether the next line may be logged, and how many were omitted in the last period.
+    /// Returns whether the next line may be logged, and how many were omitted in the last period.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.saturating_duration_since(self.begun) >= PERIOD {

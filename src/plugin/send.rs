@@ -43,8 +43,8 @@ impl Plugin {
         outcome
     }
 
-    /// Sends it once it is its turn. The second value is the time that the plugin took, if it was called and has the
-    /// method.
+    /// Sends the request once it is its turn. The second value is the time that the plugin took, if
+    /// it was called and has the method.
     async fn send_in_turn<R: PluginRequest>(
         &self,
         rank: Rank,
@@ -81,7 +81,7 @@ impl Plugin {
         (outcome, Some(took))
     }
 
-    /// Sends a request whose turn it is. The second value is the name of its status, for the meter.
+    /// Sends a request whose turn has come. The second value is the name of its status, for the meter.
     async fn send<R: PluginRequest>(
         &self,
         request: &R,
@@ -91,8 +91,8 @@ impl Plugin {
     ) -> (Outcome<R::Answer>, Option<&'static str>) {
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
         let answer = self.caller.call_with_copies(request, timeout, &trace, copies);
-        // The call ends with the connection, but a reply that has arrived is read first: a refusal counts even if the
-        // plugin exits right after it.
+        // The call ends with the connection, but a reply that has arrived is read first: a refusal
+        // counts even if the plugin exits right after it.
         let answered = tokio::time::timeout(timeout, answer).await;
         let error = match &answered {
             Ok(Ok(_)) => None,
@@ -132,8 +132,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for a turn. Past events are sent however late; a creation is refused if its turn would come after its
-    /// caller has given up.
+    /// Waits for a turn. Past events are sent however late; a creation fails at once if its turn
+    /// would come after its caller stops waiting.
     async fn turn<R: PluginRequest>(
         &self,
         rank: Rank,

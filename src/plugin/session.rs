@@ -2,8 +2,8 @@
 //! The runtime's side of one plugin connection: register, configure, synchronize, then calls, each
 //! with a deadline and a typed outcome (ttRPC's errors are text).
 //!
-//! One request at a time, in the order of `turns.rs`, with one lock for each plugin. A plugin may
-//! call the daemon at any time, even from inside a handler, because that needs no lock.
+//! The plugin gets one request at a time, or as many as `concurrency` permits, in the order of `turns.rs`.
+//! It may call the daemon at any time, even from inside a handler, because that needs no turn.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,12 +26,12 @@ use nri_api::event::ALL_BITS;
 /// Time limit for a plugin to answer Shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
-/// Runtime name, versions and time-outs with which plugins are configured.
+/// Runtime name, versions and time-outs for a plugin's connection.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// For the connection to register.
+    /// Time limit for the connection to register.
     pub registration_timeout: Duration,
-    /// For each request.
+    /// Time limit of each request.
     pub request_timeout: Duration,
     /// Runtime name.
     pub runtime_name: String,
@@ -57,19 +57,19 @@ impl Settings {
     }
 }
 
-/// The reason why a connection did not become a plugin.
+/// Why a connection did not become a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// It did not register in time.
+    /// The process did not register in time.
     #[error("it did not register in time")]
     NotRegistered,
-    /// It ended, or broke the protocol.
+    /// The connection ended, or the process violated the protocol.
     #[error("{0}")]
     Gone(String),
-    /// Configure failed.
+    /// The plugin's Configure failed.
     #[error("{0} could not be configured: {1}")]
     Configure(String, String),
-    /// It subscribed to events that do not exist.
+    /// The plugin subscribed to events that do not exist.
     #[error("{0} subscribed to unknown events 0x{1:x}")]
     Events(String, i32),
 }
@@ -88,7 +88,7 @@ impl From<NotRegistered> for SessionError {
 pub struct SyncProgress {
     /// When it began.
     pub begun: Instant,
-    /// Its time-out: for the whole, or for each request.
+    /// The time-out: of the whole Synchronize, or of each request.
     pub limit: Duration,
     /// Requests that the plugin has answered; a long snapshot has several.
     pub answered: usize,
@@ -109,14 +109,14 @@ pub(super) struct PluginParts {
 pub struct Plugin {
     pub(super) identity: PluginIdentity,
     events: AtomicI32,
-    /// Whether it named no event, and so receives all events, even those that it does not know.
+    /// Whether the plugin subscribed to no event by name, and so receives all, even those that it
+    /// does not know.
     takes_all: bool,
     declared: Option<api::FailurePolicy>,
     pid: Option<i32>,
-    /// In nanoseconds.
+    /// Time-out of a request, in nanoseconds.
     timeout: AtomicU64,
-    /// In nanoseconds, for the whole Synchronize; 0 if each of its requests has the normal
-    /// time-out.
+    /// Time-out of the whole Synchronize, in nanoseconds; 0 if only its requests have a time-out.
     sync_timeout: AtomicU64,
     sync_progress: std::sync::Mutex<Option<SyncProgress>>,
     answers: std::sync::Mutex<AnswerTimes>,
@@ -125,9 +125,9 @@ pub struct Plugin {
     pub(super) turns: Turns,
     pub(super) meter: Option<Arc<dyn CallMeter>>,
     pub(super) speaks_state_change: AtomicBool,
-    /// Events that it received as StateChange.
+    /// Events that the plugin received as StateChange.
     pub(super) deprecated: std::sync::Mutex<BTreeSet<&'static str>>,
-    /// Serves the plugin's calls as long as this lives.
+    /// Serves the plugin's calls as long as this value exists.
     pub(super) server: RuntimeServer,
     /// The process of a launched plugin.
     process: std::sync::Mutex<Option<PluginProcess>>,
@@ -244,17 +244,17 @@ impl Plugin {
         plugin
     }
 
-    /// Its declared failure policy.
+    /// The failure policy that the plugin declared.
     pub(super) fn declared(&self) -> Option<&api::FailurePolicy> {
         self.declared.as_ref()
     }
 
-    /// Its subscribed events, as bits.
+    /// The events to which the plugin is subscribed, as bits.
     pub(super) fn event_bits(&self) -> i32 {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Whether it named no event.
+    /// Whether the plugin subscribed to no event by name.
     pub(super) fn takes_all(&self) -> bool {
         self.takes_all
     }
@@ -294,7 +294,7 @@ impl Plugin {
         let events = if self.takes_all { ALL_BITS } else { answer.events };
         self.events.store(events, Ordering::Relaxed);
         self.weigh();
-        // Without unknown fields, because it is kept as long as the plugin.
+        // Without unknown fields, because it is kept as long as the plugin is connected.
         let known =
             |declared| api::FailurePolicy { special_fields: Default::default(), ..declared };
         self.declared = answer.failure_policy.into_option().map(known);
@@ -316,35 +316,35 @@ impl Plugin {
         &self.identity.name
     }
 
-    /// Version of its NRI library, empty before v0.12.
+    /// Version of the plugin's NRI library; empty before v0.12.
     pub fn nri_version(&self) -> &str {
         &self.identity.nri_version
     }
 
-    /// Its PID, if the kernel shows it.
+    /// The plugin's PID, if the kernel shows it.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }
 
-    /// Adds the process of a launched plugin, which ends with the connection. Its PID replaces that
-    /// of the socket's peer, because this process is the peer of a socketpair.
+    /// Sets the process of a launched plugin; it is ended with the connection. Its PID replaces the
+    /// PID of the socket's peer, because the peer of a socketpair is this process.
     pub(super) fn set_process(&mut self, process: PluginProcess) {
         self.pid = process.pid();
         self.process = std::sync::Mutex::new(Some(process));
     }
 
-    /// Whether it is subscribed to `event`.
+    /// Whether the plugin is subscribed to `event`.
     pub fn is_subscribed(&self, event: Event) -> bool {
         self.events.load(Ordering::Relaxed) & event.bit() != 0
     }
 
-    /// Whether it subscribed to adjustments by name, to validate them.
+    /// Whether the plugin subscribed by name to the validation of adjustments.
     pub fn is_validator(&self) -> bool {
         !self.takes_all && self.is_subscribed(Event::ValidateContainerAdjustment)
     }
 
-    /// Unsubscribes it from an `event` that it does not implement. False if it subscribed to the
-    /// event by name; then it stays subscribed.
+    /// Unsubscribes the plugin from an `event` that it does not implement. Returns false if the
+    /// plugin subscribed to it by name; it then stays subscribed.
     pub(super) fn drop_unasked_event(&self, event: Event) -> bool {
         if self.takes_all {
             self.events.fetch_and(!event.bit(), Ordering::Relaxed);
@@ -357,13 +357,13 @@ impl Plugin {
         self.trunk.frames_received()
     }
 
-    /// The policy in force with the operator's settings.
+    /// The policy in force with these settings of the operator.
     pub fn policy(&self, settings: &PluginSettings) -> Policy {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Applies the operator's settings for this plugin: its time-out, else `default` or the current
-    /// one, and the number of its concurrent requests (D29).
+    /// Applies the operator's settings for this plugin: its time-out, else `default`, else the
+    /// current one; and the number of its concurrent requests (D29).
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
@@ -379,7 +379,7 @@ impl Plugin {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// Progress of its Synchronize, while it is running.
+    /// Progress of the plugin's Synchronize, while it is in progress.
     pub fn sync_progress(&self) -> Option<SyncProgress> {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -388,7 +388,7 @@ impl Plugin {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Its response times within about the last hour; `None` without responses.
+    /// The plugin's response times within about the last hour; `None` without a response.
     pub fn answer_times(&self) -> Option<Quantiles> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.quantiles(Instant::now())
@@ -404,7 +404,7 @@ impl Plugin {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
-    /// Counts its requests from now on.
+    /// Counts the plugin's requests with this meter from now on.
     pub fn count_calls(&mut self, meter: Arc<dyn CallMeter>) {
         self.meter = Some(meter);
     }
@@ -414,17 +414,17 @@ impl Plugin {
         self.turns.weigh(hears(Event::CreateContainer), hears(Event::PostCreateContainer));
     }
 
-    /// Whether its connection is gone.
+    /// Whether the plugin's connection is gone.
     pub fn is_gone(&self) -> bool {
         self.trunk.closed_because().is_some()
     }
 
-    /// Waits until its connection is gone; returns the reason.
+    /// Waits until the plugin's connection is gone; returns the reason.
     pub async fn closed(&self) -> String {
         self.trunk.closed().await
     }
 
-    /// Closes its connection; `why` is logged as the reason.
+    /// Closes the plugin's connection; `why` is logged as the reason.
     pub fn disconnect(&self, why: &str) {
         let has_left = self.is_gone();
         self.trunk.close(why);
@@ -434,8 +434,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for the requests in flight, sends Shutdown, then disconnects; `why` is logged as the
-    /// reason. Plugins may refuse Shutdown if they do not implement it.
+    /// Waits for pending requests, sends Shutdown, then disconnects; `why` is logged as the reason.
+    /// A plugin that does not implement Shutdown may refuse it.
     pub async fn shutdown(&self, why: &str) {
         let _turns = tokio::time::timeout(self.timeout(), self.turns.all()).await;
         let wait = SHUTDOWN_WAIT.min(self.timeout());

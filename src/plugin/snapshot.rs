@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A snapshot of pods and containers, as Synchronize requests within the protocol's limits.
 //!
-//! Its messages are kept encoded, so that thousands of containers are not decoded and encoded again
-//! for each plugin that connects.
+//! Its messages stay encoded, so that thousands of containers are not decoded and encoded again for
+//! each plugin that connects.
 
 use std::sync::Arc;
 
@@ -37,18 +37,18 @@ impl Encoded {
 /// The pods and containers at one time.
 #[derive(Debug, Clone, Default)]
 pub struct EncodedSnapshot {
-    /// Each a `PodSandbox`.
+    /// The pods, each a `PodSandbox`.
     pub pods: Vec<Encoded>,
-    /// Each a `Container`.
+    /// The containers, each a `Container`.
     pub containers: Vec<Encoded>,
 }
 
-/// Tags of the fields of a SynchronizeRequest; the last one is followed by its value, true.
+/// Tags of the fields of a SynchronizeRequest; after the last one comes its value, true.
 const PODS: u8 = 1 << 3 | 2;
 const CONTAINERS: u8 = 2 << 3 | 2;
 const MORE: [u8; 2] = [3 << 3, 1];
 
-/// Tag and length before each object take at most 6 bytes.
+/// Bytes before each object: its tag and its length take at most this many.
 const BEFORE_EACH: usize = 6;
 const ROOM: usize = TTRPC_LIMIT - 1024;
 
@@ -61,14 +61,14 @@ impl EncodedSnapshot {
         }
     }
 
-    /// How long the longest of its requests can be, in bytes.
+    /// The length of the longest of the snapshot's requests, in bytes.
     pub(crate) fn longest_request(&self) -> usize {
         let size = |object: &Encoded| object.len() + BEFORE_EACH;
         self.pods.iter().chain(&self.containers).map(size).sum::<usize>().min(ROOM)
     }
 
-    /// Splits it into requests below the limit, each with whether more follow; every object is in
-    /// exactly one.
+    /// Splits the snapshot into requests below the limit, each with whether another follows; every
+    /// object is in exactly one.
     pub(super) fn parts(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
         let pods = self.pods.iter().map(|pod| (PODS, pod));
         let containers = self.containers.iter().map(|container| (CONTAINERS, container));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The socket that plugins connect to (decisions D11, D12).
 //!
-//! It never unlinks a socket that another process listens on: containerd and CRI-O use the same default path for
-//! plugins, and would silently lose theirs.
+//! A socket on which another process listens is never unlinked: containerd and CRI-O use the same
+//! default path for plugins, and their plugins would silently stop connecting.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -32,19 +32,19 @@ const ENGINES: [(&str, &str); 6] = [
     ("dockerd", "Docker"),
 ];
 
-/// The reason for having no plugin socket.
+/// Why there is no plugin socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoPlugins {
     /// `disable_connections`.
     SwitchedOff,
-    /// Another process listens there, most likely the engine's own NRI.
+    /// Another process listens there, most likely an engine with its own NRI.
     Taken(SocketListener),
     /// The socket could not be created.
     Failed(String),
 }
 
 impl NoPlugins {
-    /// Describes the obstacle at `path`.
+    /// Describes why there is no plugin socket at `path`.
     pub(crate) fn of(&self, path: &Path) -> String {
         match self {
             Self::Taken(listener) => format!("{listener} listens on {}", path.display()),
@@ -52,7 +52,7 @@ impl NoPlugins {
         }
     }
 
-    /// The remedy for the operator.
+    /// Returns the operator's next step.
     pub(crate) fn remedy(&self, path: &Path) -> String {
         match self {
             Self::Taken(listener) => listener.remedy(),
@@ -79,9 +79,9 @@ impl std::fmt::Display for NoPlugins {
 /// The process that listens on a socket, as far as the kernel shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SocketListener {
-    /// Its process, unless that is in another PID namespace.
+    /// The listener's PID, unless the process is in another PID namespace.
     pub pid: Option<i32>,
-    /// The name of its program.
+    /// The name of the listener's program.
     pub name: String,
     /// The engine of this program.
     pub engine: Option<&'static str>,
@@ -106,7 +106,7 @@ impl SocketListener {
         self.engine.map(name_for_install)
     }
 
-    /// The remedy for the operator.
+    /// Returns the operator's next step.
     pub(crate) fn remedy(&self) -> String {
         match self.engine_to_install() {
             Some(engine) => format!(
@@ -137,24 +137,24 @@ pub(crate) fn name_for_install(engine: &str) -> &'static str {
     }
 }
 
-/// The process that listens on `path` now, if any. It connects and sends nothing.
+/// Returns the process that listens on `path` now, if any. Connects and sends nothing.
 pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
     match dial(path) {
         Ok(stream) => Some(SocketListener::peer_of(&stream, host)),
-        // Its queue is full, or it has another type.
+        // The listener's queue is full, or its socket has another type.
         Err(Errno::EAGAIN | Errno::EPROTOTYPE) => Some(SocketListener::default()),
         Err(_) => None,
     }
 }
 
-/// Whether the kernel lists a listening socket of this path in the network namespace of a process. Used for an engine's
-/// socket, because connecting would fill the engine's log.
+/// Whether the kernel lists a listening socket with this path in the network namespace of a process. Used
+/// for an engine's socket, because each connection would add a line to the engine's log.
 pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     let table = files::read(&host.path(format!("/proc/{pid}/net/unix")), limits::KERNEL_FILE)
         .unwrap_or_default();
     let wanted = canonical(path);
     String::from_utf8_lossy(&table).lines().any(|line| {
-        // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+        // The columns are Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
         let mut columns = line.split_ascii_whitespace();
         let flags = columns.nth(3).and_then(|flags| u32::from_str_radix(flags, 16).ok());
         let bound = columns.nth(3).map(Path::new);
@@ -163,7 +163,7 @@ pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     })
 }
 
-/// The path with its folder's links resolved: `/var/run` is `/run`.
+/// Returns the path with the links of its folder resolved: `/var/run` is `/run`.
 fn canonical(path: &Path) -> PathBuf {
     let folder = path.parent().and_then(|folder| folder.canonicalize().or_absent());
     match (folder, path.file_name()) {
@@ -201,7 +201,7 @@ impl SocketFile {
     /// Whether `path` still leads to this file.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the path cannot be examined.
     pub(crate) fn is_at(self, path: &Path) -> std::io::Result<bool> {
         Ok(Self::of(path).if_there()? == Some(self))
     }
@@ -245,8 +245,8 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
     }
 }
 
-/// Closes a folder that exists only for this socket to other users: kubelet makes it, readable by all users, for a pod
-/// that mounts it before the daemon runs. Other folders are unchanged.
+/// Removes other users' access to a folder that exists only for this socket: for a pod that mounts it
+/// before the daemon runs, kubelet creates it readable by all users. Other folders are unchanged.
 fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     let there = std::fs::metadata(folder)?;
     let is_open = there.permissions().mode() & 0o077 != 0;
@@ -258,13 +258,13 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The reason why a daemon could not open the plugin socket, if none is running.
+/// Why a daemon could not open the plugin socket, if none is running; `None` if it could.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }
 
-/// Returns the stale socket at `path`, on which no process listens, if there is one. Any other file stays, because it
-/// belongs to another process.
+/// Returns the stale socket at `path`, on which no process listens, if there is one. Any other file
+/// is left alone, because it belongs to another process.
 fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, NoPlugins> {
     let failed = |why: &str| Err(NoPlugins::Failed(format!("{}: {why}", path.display())));
     let before = SocketFile::of(path).or_absent();
@@ -301,7 +301,7 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     match rename(flags) {
         Ok(()) => match stale.map_or(Ok(true), |stale| stale.is_at(temporary)) {
             Ok(true) => Ok(true),
-            // The other socket's owner is unknown: it is moved back.
+            // The other socket's owner is unknown, so it is moved back.
             is_ours => rename(RenameFlags::EXCHANGE).map_err(Into::into).and(is_ours),
         },
         Err(Errno::EXIST | Errno::NOENT) => Ok(false),
@@ -381,7 +381,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (path, ours) = (temp.path().join("nri.sock"), temp.path().join("ours"));
         let _ours = UnixListener::bind(&ours).unwrap();
-        // The path was empty or had a stale socket; meanwhile an engine listens.
+        // Meanwhile an engine listens at the path, which was empty or had a stale socket.
         drop(UnixListener::bind(temp.path().join("stale")).unwrap());
         let stale = SocketFile::of(&temp.path().join("stale")).unwrap();
         let _engine = UnixListener::bind(&path).unwrap();
@@ -468,7 +468,7 @@ mod tests {
         let folder = config.socket_path.parent().unwrap();
         drop(for_plugins(&config).unwrap());
         assert_eq!((mode(folder), mode(&temp.path().join("a"))), (0o700, 0o700));
-        // As kubelet makes it.
+        // The folder as kubelet makes it.
         std::fs::remove_dir_all(folder).unwrap();
         std::fs::create_dir(folder).unwrap();
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The order of requests to one plugin: a limited number are sent at once, the others wait.
 //!
-//! Four ranks, first come first served within each: later events of a container that exists go first, then creations,
-//! then new pods, then notifications of the extension. So a burst of creations finishes container by container; in
-//! order of arrival, the second event of the first container would wait for the first event of the last one, and all
-//! would time out together.
+//! There are four ranks, each in order of arrival: later events of an existing container go first,
+//! then creations, then new pods, then notifications of the extension. So a burst of creations
+//! finishes container by container. In order of arrival, the second event of the first container
+//! would wait for the first event of the last one, and all would time out together.
 //!
 //! Two rules limit that. An event never overtakes an older one of the same container, or of its pod. And no request
 //! starves: after [`OVERTAKEN`] consecutive turns that overtook the oldest request of a lower rank, that one is next.
 //!
-//! A creation whose caller would give up before its turn is refused immediately ([`Busy`]); the estimate uses the
-//! requests before it and the plugin's recent durations.
+//! A creation whose caller would stop waiting before its turn is refused at once ([`Busy`]); the
+//! estimate uses the requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ impl Rank {
     }
 }
 
-/// The plugin is too busy: the turn would not come in time.
+/// The plugin is too busy: the turn would come too late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Busy {
     ahead: usize,
@@ -78,8 +78,8 @@ struct TurnState {
     concurrency: usize,
     in_hand: usize,
     waiting: [VecDeque<WaitingRequest>; RANKS],
-    /// For each rank, the number of requests to this plugin that one request of the rank causes until its caller is
-    /// done.
+    /// For each rank, the number of requests to this plugin that one creation or pod of that rank
+    /// still causes.
     weights: [usize; RANKS],
     arrivals: u64,
     overtaken: u32,
@@ -97,12 +97,12 @@ struct WaitingRequest {
     grant: oneshot::Sender<Result<Turn, Busy>>,
 }
 
-/// A turn. Dropping it ends the turn.
+/// A turn, which ends on drop.
 #[derive(Debug)]
 pub(super) struct Turn {
     state: Option<Arc<Mutex<TurnState>>>,
     begun: Instant,
-    /// Whether its duration counts for the mean.
+    /// Whether its duration counts for the mean of events.
     is_event: bool,
 }
 
@@ -135,11 +135,11 @@ impl Turns {
         lock(&self.0).weights = [1, of_creation, of_pod, 1];
     }
 
-    /// Waits for a turn; with `until` it fails at once if the turn would come later. A request without a subject
-    /// belongs to no container.
+    /// Waits for a turn; with `until`, fails at once if the turn would come later. A request
+    /// without a subject is about no container.
     ///
     /// # Errors
-    /// Fails with the requests ahead, if they would take too long.
+    /// Fails with the requests before it, if they would take too long.
     pub(super) async fn acquire(
         &self,
         rank: Rank,
@@ -163,7 +163,7 @@ impl Turns {
             state.reject_late();
             granted
         };
-        // The channel is dropped if the request was abandoned or its grant ended.
+        // The sender is dropped if the request was abandoned or its turn ended.
         let nobody = Busy { ahead: 0, takes: Duration::ZERO };
         granted.await.unwrap_or(Err(nobody))
     }
@@ -212,14 +212,16 @@ impl TurnState {
         {
             self.in_hand += 1;
             if let Err(Ok(mut turn)) = next.grant.send(Ok(Turn::begin(shared, next.is_event))) {
-                // Its caller is gone; the state is already locked here.
+                // The request's caller is gone. The state is already locked here, so the turn must
+                // not lock it when it is dropped.
                 turn.state = None;
                 self.in_hand -= 1;
             }
         }
     }
 
-    /// The mean of the last turns, without the longest quarter: a single slow turn must not make callers fail.
+    /// Updates the mean of the last turns without the longest quarter, so that single slow turns do
+    /// not make callers fail.
     fn learn(&mut self, took: Duration) {
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
@@ -232,7 +234,7 @@ impl TurnState {
         self.takes = sorted.iter().sum::<Duration>().checked_div(count).unwrap_or_default();
     }
 
-    /// Rejects requests whose turn would come too late, and drops those whose caller is gone.
+    /// Rejects requests whose turn would come too late, and removes those whose caller is gone.
     fn reject_late(&mut self) {
         let now = Instant::now();
         let (mut ahead, takes) = (self.in_hand, self.takes);
@@ -253,7 +255,7 @@ impl TurnState {
         }
     }
 
-    /// Takes the next request out.
+    /// Removes and returns the next request.
     fn next(&mut self) -> Option<WaitingRequest> {
         let rank = self.waiting.iter().position(|queue| !queue.is_empty())?;
         let lower = rank + 1..RANKS;
@@ -297,7 +299,7 @@ fn lock(state: &Mutex<TurnState>) -> MutexGuard<'_, TurnState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The deadline of a creation's caller, and the busy plugins that the creation skipped.
+/// The deadline of a creation's caller, and the plugins that the creation skipped because they were busy.
 struct CallerDeadline {
     until: Instant,
     busy: RefCell<Vec<(String, Busy)>>,
@@ -307,8 +309,8 @@ tokio::task_local! {
     static CALLER_DEADLINE: CallerDeadline;
 }
 
-/// Runs `work` for a caller that waits until this deadline: creations that plugins could not answer in time are not
-/// awaited.
+/// Runs `work` for a caller that waits until this deadline: a request that its plugin could not
+/// answer in time fails at once.
 pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
@@ -321,12 +323,12 @@ pub(crate) fn busy_plugins() -> Vec<String> {
     CALLER_DEADLINE.try_with(names).unwrap_or_default()
 }
 
-/// When the current caller gives up.
+/// Time at which the current caller stops waiting.
 pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Whether `plugin` was too busy for this caller before, so that its pod was not announced there.
+/// Whether `plugin` was already too busy for this caller, so that it does not know the caller's pod.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();
@@ -425,7 +427,7 @@ mod tests {
             tokio::task::yield_now().await;
             let mut before = 0;
             while log.lock().unwrap().is_empty() {
-                // Another request with a higher rank is always waiting.
+                // There is always another waiting request of a higher rank.
                 let other = Arc::clone(&turns);
                 let subject = Some(RequestSubject { pod: "q", container: "c" });
                 let next = tokio::spawn(async move {
@@ -472,7 +474,7 @@ mod tests {
                 Ok(turn) => refused = Some(turn.unwrap_err()),
             }
         }
-        // One request is running, and each of the others leads to two more: 44 whole turns are left.
+        // One request is running, and each of the others causes two more requests: 44 whole turns are left.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("queued requests at 200000 ms each"), "{said}");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O classes: a YAML file defines each class, the file that engines read through goresctrl.
+//! Block I/O classes: each is defined in a YAML file, which engines read through goresctrl.
 //!
 //! Only the requested class is read, and devices are looked up each time, because they may change.
-//! A device pattern without a match limits nothing and is reported in a note, as by other readers
-//! of the file, so that one file works on different machines. Reference: goresctrl
+//! A device pattern without a match limits nothing and is reported in a note, as other readers of
+//! the file do, so that one file works on different machines. Reference: goresctrl
 //! `doc/blockio.md`; OCI `config-linux.md`, block IO.
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::spec::patch::Class;
 /// The range of weights that the kernel accepts.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 10..=1000;
 
-/// The keys of a class for limits per device, and their names in the OCI specification.
+/// The keys of a class for limits of one device, and their names in the OCI specification.
 const LIMITS: [(&str, &str); 4] = [
     ("ThrottleReadBps", "throttleReadBpsDevice"),
     ("ThrottleWriteBps", "throttleWriteBpsDevice"),
@@ -157,12 +157,11 @@ fn devices(
     Ok(found)
 }
 
-/// The numbers of a whole disk; the kernel limits no partitions, and `/sys/block` does not list
-/// them.
+/// The numbers of a whole disk: the kernel does not limit partitions, and `/sys/block` does not list them.
 fn disk(path: &Path, host: &Host) -> Option<(u64, u64)> {
     let real = std::fs::canonicalize(host.path(path)).or_absent()?;
     let dev = std::fs::canonicalize(host.path("/dev")).or_absent()?;
-    // sysfs writes `!` where a device's name has `/`.
+    // sysfs has `!` where the device's name has `/`.
     let name = real.strip_prefix(dev).ok()?.to_str()?.replace('/', "!");
     let numbers: PathBuf = ["/sys/block", &name, "dev"].iter().collect();
     let numbers = files::read_kernel(&host.path(numbers)).or_absent()?;
@@ -191,7 +190,7 @@ fn number(item: &Yaml<'_>, key: &str) -> Result<Option<u64>, String> {
         .ok_or_else(|| format!("{key}: \"{}\" is not a number in its range", quoted(&text)))
 }
 
-/// A number in Kubernetes' quantity format: `60M`, `1.5Gi`, `2e3`. Fractions are rounded up.
+/// Parses a number in Kubernetes' quantity format: `60M`, `1.5Gi`, `2e3`. Fractions are rounded up.
 fn quantity(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

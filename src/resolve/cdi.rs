@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
 //!
-//! The crate `container-device-interface` reads the files and makes the edits; it can edit only a
-//! typed spec, so each device is applied to an empty one, whose content is then used as plain data
-//! (decision D26). This module decides which file counts: an invalid file does not hide devices of
-//! other files, and is named when a device is missing. It also completes device nodes
-//! (`device_nodes.rs`): the crate sets no mode. Reference: CDI specification 1.1, `SPEC.md`;
-//! BUG-G10 (docs/nri-differences.md).
+//! The crate `container-device-interface` reads the files and makes the edits. It can edit only a typed
+//! spec, so each device is applied to an empty spec, whose content is then used as plain data (decision
+//! D26). This module decides which files count: an invalid file does not hide devices of other files, and
+//! is named when a device is missing. It also completes device nodes (`device_nodes.rs`), because the crate
+//! sets no mode. Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsRawFd;
@@ -57,7 +56,7 @@ pub(super) fn devices(
             problem: quoted(&problem),
         };
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
-        // The edits for all devices of a file are applied once.
+        // A file's edits for all of its devices are applied once.
         let is_first = files_seen.insert(&entry.file);
         let device = edits(name, entry, is_first, host)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;
@@ -103,7 +102,7 @@ impl CdiRegistry {
         }
     }
 
-    /// The only definition of a device in the last folder that defines it.
+    /// Finds the only definition of a device in the last folder that defines the device.
     fn find(&self, name: &str, spec_dirs: &[PathBuf]) -> Result<&Entry, String> {
         let is_qualified = name.split_once('=').is_some_and(|(kind, device)| {
             !device.is_empty()
@@ -146,7 +145,7 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     if usize::try_from(size).is_ok_and(|size| size > limits::SETTINGS_FILE) {
         return Err(format!("it has more than {} bytes", limits::SETTINGS_FILE));
     }
-    // The crate opens a path: this one leads to the file that was checked.
+    // The crate opens a path; this path leads to the file that was checked.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let raw = parse_spec(&opened).map_err(|error| {
         let why = error.root_cause().to_string();
@@ -162,7 +161,7 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     new_spec(&raw, &path.to_owned(), priority).map_err(|error| error.root_cause().to_string())
 }
 
-/// The edits of one device, with those of its file when it is the first one from there.
+/// The edits of one device, with those of its file if the device is the first of that file.
 fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiDevice, String> {
     let mut spec = empty_spec();
     let mut edits = ContainerEdits::new();
@@ -200,7 +199,7 @@ fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiD
     Ok(device)
 }
 
-/// A spec with every part present and empty: the crate would fill in defaults for missing parts.
+/// A spec with every part present and empty, because the crate would fill in defaults for missing parts.
 fn empty_spec() -> Spec {
     let mut process = Process::default();
     process.set_env(Some(Vec::new()));

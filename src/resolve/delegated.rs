@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refuses a user's plugins resources whose controller is not delegated to the user's containers (cgroup v2).
 //!
-//! Without root, runtimes fail late, with the path of a missing file and without the plugin's name, or
-//! leave the value out. If a container will have no cgroup of the user at all, the runtime's error says so.
+//! Without root, runtimes fail late, with the path of a missing file and without the plugin's name,
+//! or leave the value out. If a container will have no cgroup of the user at all, the runtime
+//! reports that itself.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ fn delegated(document: &[u8], host: &Host) -> Option<(PathBuf, String)> {
     let path = cgroups_path(document)?;
     let wanted = match (path.strip_prefix('/'), path.contains(':')) {
         (Some(below), _) => Path::new(CGROUPS).join(below),
-        // A scope of the user's systemd.
+        // The path is that of a scope of the user's systemd.
         (None, true) => {
             Path::new(CGROUPS).join(format!("user.slice/user-{uid}.slice/user@{uid}.service"))
         }

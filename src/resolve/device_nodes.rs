@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Completes a device node that a CDI file leaves incomplete, from the node on the host, as CDI's
-//! reference library does (`fillMissingInfo`): type, numbers, and the mode even if the others are
-//! given. Without a mode, a runtime makes a node that every user may open.
+//! Completes a device node that a CDI file describes only in part, from the node on the host, as
+//! CDI's reference library does (`fillMissingInfo`): type and numbers, and the mode even if these
+//! are given. Without a mode, a runtime makes a node that every user may open.
 //!
-//! The owner is not taken from the host: a node without one belongs to the container's user
-//! (`spec/patch/resolved.rs`). It only reads.
+//! The owner is not taken from the host: a node without an owner belongs to the container's user
+//! (`spec/patch/resolved.rs`). This module only reads.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -30,7 +30,7 @@ struct HostNode {
 }
 
 impl HostNode {
-    /// Follows links, so that a link does not bypass the permissions of its target.
+    /// Reads the node; follows links, so that a link does not bypass its target's permissions.
     fn at(host: &Host, path: &str) -> Result<Self, String> {
         let found = std::fs::metadata(host.path(path))
             .map_err(|error| format!("it cannot be inspected ({:?})", error.kind()))?;
@@ -46,8 +46,8 @@ impl HostNode {
     }
 }
 
-/// Completes a node of a CDI file; a node that does not exist on the host may come from the file
-/// alone, if the file has its type and number.
+/// Completes a node of a CDI file. If the host has no such node, the file alone is enough if it has
+/// type and numbers.
 pub(super) fn fill_in<N: Serialize + DeserializeOwned>(
     node: &mut N,
     host: &Host,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks whether the real runtime honours plugins' requests.
 //!
-//! Runtimes ignore unknown members of config.json, and the plugin would assume a change that never
-//! happened. So a field is refused if runc or crun is known to lack it, according to its `features`
-//! or, if these cannot name it, its version; for any other runtime, if its `features` do not name
-//! it. If a runtime does not answer, no field is refused. Reference: OCI runtime-spec
-//! `features-linux.md`; change logs of runc (1.2.0-rc.1: time namespaces, scheduler, I/O priority,
-//! id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2: memory policy, RDT schemata and
-//! monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler; 1.8.6: I/O priority and
-//! `features`; 1.9: ridmap; 1.10: RDT; 1.22: network devices and RDT schemata; 1.24: memory policy
-//! and RDT monitoring; 1.25: deadlines again, see [`What::Deadline`]). crun's `features` names network devices and memory policy in each release
-//! that has them, RDT never (1.29.1).
+//! Runtimes ignore unknown members of config.json, and the plugin would believe in a change that never
+//! happened. So a field is refused if runc or crun is known to lack it, according to its `features` or, if
+//! these cannot name it, its version; for any other runtime, if its `features` do not name the field. If a
+//! runtime does not answer, no field is refused. Reference: OCI runtime-spec `features-linux.md`; change
+//! logs of runc (1.2.0-rc.1: time namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1:
+//! network devices; 1.4.0-rc.2: memory policy, RDT schemata and monitoring) and crun (1.8.4: time
+//! namespaces; 1.8.5: scheduler; 1.8.6: I/O priority and `features`; 1.9: ridmap; 1.10: RDT; 1.22: network
+//! devices and RDT schemata; 1.24: memory policy and RDT monitoring; 1.25: deadlines again, see
+//! [`What::Deadline`]). In crun's `features`, each release that has network devices and memory policy names
+//! them, and none names RDT (up to 1.29.1).
 
 use crate::error::quoted;
 use crate::plugin::api;
@@ -21,8 +21,7 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{Class, PatchError, Resolved, Result, mount_field};
 
-/// Mount options that runtimes act on. Others belong to file systems, and runtimes do not list
-/// them.
+/// Mount options on which runtimes act. Other options are file systems', and runtimes do not list them.
 const GENERIC_OPTIONS: [&str; 26] = [
     "idmap",
     "ridmap",
@@ -52,8 +51,8 @@ const GENERIC_OPTIONS: [&str; 26] = [
     "iversion",
 ];
 
-/// Options that a bind mount can have. It has no file system data, which runtimes before runc 1.2
-/// drop. Other options must be in the runtime's list.
+/// Options that a bind mount can have. It has no file system data (runtimes before runc 1.2 drop
+/// such data), so other options must be in the runtime's list.
 const BIND_OPTIONS: [&str; 46] = [
     "acl",
     "async",
@@ -126,8 +125,8 @@ enum What {
         flags: Vec<String>,
     },
     Scheduler,
-    /// `SCHED_DEADLINE`. From 1.9.2 on, crun resets the affinity of the scheduled process by an
-    /// empty mask, which the kernel refuses for it (EBUSY); from 1.25 on, by a full one.
+    /// `SCHED_DEADLINE`. From 1.9.2 on, crun resets the affinity of such a process with an empty
+    /// mask, which the kernel refuses (EBUSY); from 1.25 on, with a full one.
     Deadline,
     IoPriority,
     /// A member of `linux.resources` that runc ignores.
@@ -143,12 +142,12 @@ struct Filter {
     flags: Vec<String>,
 }
 
-/// Whether the runtime's features matter for this adjustment.
+/// Whether the runtime's features must be known for this adjustment.
 pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> bool {
     !needs(adjustment, resolved).is_empty()
 }
 
-/// The writer of a container's resources.
+/// Who writes a container's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceWriter {
     /// The runtime, from its document.
@@ -327,7 +326,7 @@ impl Filter {
 }
 
 impl What {
-    /// The part that the runtime is known to lack, if any.
+    /// The part of the need that the runtime is known to lack, if any.
     fn lacking(&self, runtime: &Features) -> Option<String> {
         let said = runtime.said.as_ref();
         let linux = said.and_then(|said| said.linux.as_ref());
@@ -346,7 +345,7 @@ impl What {
             }
             Self::Namespace(kind) => {
                 let is_young = kind == "time" && before(runtime, (1, 2, 0), (1, 8, 4));
-                // No crun up to 1.29.1 lists time namespaces; each since 1.8.4 has them.
+                // crun has time namespaces since 1.8.4, but none up to 1.29.1 lists them.
                 let is_listed_by = kind != "time" || runtime.kind() != RuntimeKind::Crun;
                 let known = linux.and_then(|linux| linux.namespaces.as_ref());
                 known
@@ -354,7 +353,7 @@ impl What {
                     .map_or(must_name(runtime) || is_young, |known| !known.contains(kind))
                     .then(|| format!("{kind} namespaces"))
             }
-            // runc refuses all of them, and its `features` cannot show that.
+            // These versions of runc refuse all flags, and `features` cannot show that.
             Self::Seccomp(filter)
                 if !filter.flags.is_empty() && runtime.is_before(RuntimeKind::Runc, (1, 2, 0)) =>
             {
@@ -362,7 +361,7 @@ impl What {
             }
             Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
                 Some(Some(seccomp)) => filter.lacking(seccomp, must_name(runtime)),
-                // This runc is built without seccomp: its `features` omit it.
+                // A runc whose `features` omit seccomp is built without it.
                 Some(None) if runtime.kind() == RuntimeKind::Runc => Some("seccomp".to_owned()),
                 _ => must_name(runtime).then(|| "seccomp".to_owned()),
             },
@@ -395,20 +394,20 @@ impl What {
     }
 }
 
-/// Whether the runtime supports only the features that it names in its `features`: it answered, and
-/// no version table exists for it here.
+/// Whether the runtime supports only the features that its `features` name: it answered, and there
+/// is no table of its versions here.
 fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// Whether the runtime lacks a feature that `features` cannot name: for runc and crun by the first
-/// version that has it.
+/// Whether the runtime lacks a feature that `features` cannot name, according to the first version
+/// of runc or crun that has it.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)
 }
 
-/// Whether it fails to start a process with a deadline, see [`What::Deadline`].
+/// Whether the runtime fails to start a process with a deadline, see [`What::Deadline`].
 fn fails_at_deadlines(runtime: &Features) -> bool {
     let is_before = |version| runtime.is_before(RuntimeKind::Crun, version);
     is_before((1, 25, 0)) && !is_before((1, 9, 2))
@@ -424,7 +423,7 @@ fn lacks(
     enabled.map_or_else(|| before(runtime, runc, crun), |enabled| !enabled)
 }
 
-/// Whether it lacks network devices or memory policies. Every crun that has them names them.
+/// Whether the runtime lacks network devices or memory policies. Every crun that has them names them.
 fn lacks_unless_named(enabled: Option<bool>, runtime: &Features) -> bool {
     lacks(enabled, runtime, (1, 4, 0), (u32::MAX, 0, 0))
 }
@@ -449,7 +448,7 @@ fn lacks_option(
     let extensions = linux.and_then(|linux| linux.mount_extensions.as_ref());
     let idmap = extensions.and_then(|extensions| extensions.idmap.as_ref()?.enabled);
     match option {
-        // The runtime reports these outside of the list.
+        // The runtime reports these two outside of the list of options.
         "idmap" | "ridmap" if idmap == Some(false) => true,
         "idmap" | "ridmap" if must_name(runtime) => idmap.is_none(),
         "idmap" => runtime.is_before(RuntimeKind::Runc, (1, 2, 0)),

@@ -2,9 +2,9 @@
 //! Resolves the names in an adjustment on this host, before the pure patch: CDI devices, block I/O
 //! and RDT classes; and checks whether the real runtime honours plugins' requests.
 //!
-//! It reads files through `Host` and writes none. It does not use the daemon or a bundle, so a dry
-//! run calls it as well. An unknown name is refused in one line (decisions D23, D24), never
-//! skipped. Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
+//! It reads files through `Host` and writes none. It uses neither the daemon nor a bundle, so a dry
+//! run calls it too. An unknown name is refused in one line (decisions D23, D24), never skipped.
+//! Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;
 mod cdi;
@@ -39,11 +39,11 @@ use crate::spec::patch::{PatchError, Resolved, Result, is_acted_on};
 
 const RDT_CLASS: &str = "RdtClass";
 
-/// Resolves the names in `adjustment`. The second value lists what only this host lacks for them:
-/// the container may be for another host, or must be described before it is refused.
+/// Resolves the names in `adjustment`. The second value lists what only this host lacks: the caller
+/// may accept that for another host's container, or refuse it after it has described the container.
 ///
 /// # Errors
-/// Fails with the NRI field at fault and a mistake that no host accepts.
+/// Fails with the NRI field and its mistake, which no host accepts.
 pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
@@ -87,7 +87,7 @@ pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<
 /// Resolves the classes in an update.
 ///
 /// # Errors
-/// Fails with the NRI field at fault and its mistake on this host.
+/// Fails with the NRI field and its mistake on this host.
 pub(crate) fn resolve_classes(
     resources: &api::LinuxResources,
     config: &Config,

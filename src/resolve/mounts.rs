@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the host's mounts, for adjustments with mounts that propagate. It blocks if a source is on
-//! a file server that does not respond.
+//! Reads the host's mounts, for adjustments with mounts that propagate. It may block, if a source
+//! is on a file server that does not respond.
 
 use crate::error::{Context, Result};
 use crate::files;

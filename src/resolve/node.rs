@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refuses fields that no runtime can set on this node, before the runtime runs.
 //!
-//! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and
-//! start the container (runc 1.1 and `closID` without resctrl). Unknown features are accepted. It
-//! reads a few files below /sys and /proc, and only for fields in the adjustment.
+//! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and start the
+//! container (runc 1.1 and `closID` without resctrl). A feature that cannot be checked is accepted. This
+//! module reads a few files below /sys and /proc, and only for fields in the adjustment.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::spec::patch::{PatchError, Resolved, Result};
 
-/// Refuses fields that this node is known not to support; `document` is the container's.
+/// Refuses fields that this node is known not to support; `document` is the container's document.
 ///
 /// # Errors
 /// Fails with the NRI field, and the feature that the node lacks.
@@ -58,7 +58,7 @@ pub(crate) fn check_node(
     if !root.is_dir() {
         return Ok(());
     }
-    // Without this file the version of cgroups is unknown.
+    // If this file cannot be examined, the version of cgroups is unknown.
     let v2 = files::read_kernel(&root.join("cgroup.controllers")).if_there().map_err(|error| {
         lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
     })?;
@@ -137,7 +137,7 @@ pub(super) fn has_word(words: &str, wanted: &str) -> bool {
     words.split_ascii_whitespace().any(|word| word == wanted)
 }
 
-/// A page's size, as `2M` or `2MB`; `None` for any other form, which the patch refuses.
+/// Parses a page size such as `2M` or `2MB`; `None` for any other form, which the patch refuses.
 fn kilobytes(size: &str) -> Option<u64> {
     let bare = size.trim_end_matches(['b', 'B']);
     let (number, factor) = match bare.char_indices().last()? {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDT classes: the folders in resctrl, made by the host's administrator, or by an engine that reads a file of classes
-//! (`[rdt] config_file`, in goresctrl's format). If that file is set, a class must be in it, because other folders are
-//! not the engine's.
+//! RDT classes: folders in resctrl, made by the host's administrator, or by an engine that reads a
+//! file of classes (`[rdt] config_file`, in goresctrl's format). If that file is configured, only
+//! its classes are permitted, because other folders are not the engine's.
 //!
-//! It never creates or changes a class. The runtime moves the container into the folder by its name, so the name is
-//! checked, and one that leads out of resctrl is refused. Reference: Linux `filesystems/resctrl`; OCI
-//! `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
+//! This module never creates or changes a class. The runtime moves the container into the folder by
+//! its name, so a name that leads out of resctrl is refused. Reference: Linux
+//! `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ use crate::spec::patch::Class;
 /// The class whose group is resctrl itself, which contains all processes without another class.
 const ROOT: &str = "system/default";
 
-/// Folders that resctrl makes and that are not classes.
+/// Folders in resctrl that are not classes.
 const NO_CLASSES: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
 /// The places of classes: the file that defines them, if any, and the folder of their groups.
@@ -47,8 +47,8 @@ pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Cl
     }
 }
 
-/// Resolves the class for a container that may be for another host: if this host has no resctrl, the second value
-/// reports that.
+/// Resolves the class for a container that may be for another host: if this host has no resctrl,
+/// the second value says so.
 pub(super) fn class_anywhere(
     name: &str,
     places: RdtPlaces<'_>,
@@ -104,7 +104,7 @@ fn is_defined(name: &str, file: &Path, host: &Host) -> Result<(), String> {
     }
 }
 
-/// A name may be a number for YAML.
+/// Whether a YAML key is this name, which YAML may parse as a number.
 fn is_named(key: &Yaml<'_>, name: &str) -> bool {
     let number = key.as_integer().map(|number| number.to_string());
     key.as_str().or(number.as_deref()) == Some(name)

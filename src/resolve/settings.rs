@@ -3,8 +3,8 @@
 //! (runc's swappiness on cgroup v2) and refuse others without the plugin's name.
 //!
 //! The planner of updates decides (`src/cgroup`), with the files that a new cgroup would have, so
-//! that creates and updates agree. A setting that no cgroup shows is accepted; an unreadable file
-//! refuses. It writes nothing.
+//! that creates and updates agree. A setting is accepted if no existing cgroup shows whether there
+//! is one; an unreadable file refuses it. This module writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved, Result};
 
-/// The first kernel without a kernel memory limit; later ones ignore it.
+/// The first kernel version without a limit of kernel memory; from it on, kernels ignore the limit.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
 
-/// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups, and
-/// `document` the container's, which names its cgroup.
+/// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups;
+/// `document` is the container's document, which names its cgroup.
 pub(super) fn check(
     resources: &api::LinuxResources,
     resolved: &Resolved,
@@ -38,7 +38,7 @@ pub(super) fn check(
 ) -> Result<()> {
     // The patch refuses values that no runtime accepts.
     let mut wanted = overlay_of(resources, resolved).unwrap_or_default();
-    // Device rules are not file values, and every runtime applies them to a new cgroup.
+    // Device rules are not values of a file, and every runtime applies them to a new cgroup.
     wanted.remove("devices");
     let files = NewCgroup { root, layout };
     let after = with_a_limit(&wanted);
@@ -102,8 +102,8 @@ fn refused(path: &str, why: &str) -> PatchError {
     invalid(&field, &format!("on this node {why}"))
 }
 
-/// The resources with a memory limit next to a limit with swap: that there is one was checked
-/// before, and its value does not matter here.
+/// The resources, with a memory limit if there is a limit with swap: an earlier check ensures that
+/// there is one, and its value does not matter here.
 fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
     let mut after = wanted.clone();
     if let Some(Value::Object(memory)) = after.get_mut("memory") {
@@ -113,7 +113,7 @@ fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn has_no_kernel_limit(host: &Host) -> bool {
-    // If it is unreadable, the limit is accepted: a later kernel ignores it.
+    // If the release is unreadable, the limit is accepted, because a later kernel only ignores it.
     let release = files::read_kernel(&host.path("/proc/sys/kernel/osrelease")).or_absent();
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -123,21 +123,22 @@ fn has_no_kernel_limit(host: &Host) -> bool {
     }
 }
 
-/// Whether a cgroup has time for real-time processes; one that does not exist yet will have none.
+/// Whether a cgroup has time for real-time processes; a cgroup that does not exist yet will have none.
 fn has_real_time(dir: &Path) -> io::Result<bool> {
     let budget = files::read_kernel(&dir.join("cpu.rt_runtime_us")).if_there()?;
     let budget = budget.unwrap_or_default();
     Ok(budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0))
 }
 
-/// The files of the next new cgroup, as existing ones show them.
+/// The files of the next new cgroup, according to existing cgroups.
 struct NewCgroup {
     root: PathBuf,
     layout: Layout,
 }
 
 impl NewCgroup {
-    /// The folder of a controller; a shared hierarchy is named after several, such as `cpu,cpuacct`.
+    /// The folder of a controller; a hierarchy of several controllers is named after all, such as
+    /// `cpu,cpuacct`.
     fn controller(&self, name: &str) -> io::Result<Option<PathBuf>> {
         let dir = self.root.join(name);
         if self.layout == Layout::V2 || presence::is_dir(&dir)? {
@@ -151,8 +152,7 @@ impl NewCgroup {
         }))
     }
 
-    /// The parent of the container's cgroup, for CPU time; `None` if the document does not name the
-    /// cgroup.
+    /// The parent of the container's cgroup, for CPU time; `None` if the document names no cgroup.
     fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
         let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
         Ok(self.controller("cpu")?.map(|dir| dir.join(path)))
@@ -190,7 +190,7 @@ impl CgroupFiles for NewCgroup {
         }
         let (mut has_children, mut left) = (false, limits::PRESENT_CGROUPS);
         for entry in presence::entries(&dir)? {
-            // Several, because a threaded one lacks some of them.
+            // Looks at several, because a threaded cgroup lacks some of the files.
             if left > 0 && presence::is_dir(&entry.path())? {
                 (has_children, left) = (true, left - 1);
                 if presence::exists(&entry.path().join(file))? {
@@ -202,7 +202,7 @@ impl CgroupFiles for NewCgroup {
     }
 
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
-        // A new cgroup inherits this one.
+        // A new cgroup inherits this setting.
         let is_inherited = file == "memory.use_hierarchy";
         match self.controller(controller)?.filter(|_| is_inherited) {
             Some(dir) => files::read_kernel(&dir.join(file)).if_there(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's exec rules: which processes of `exec` they permit (decision D60).
+//! The operator's exec rules: which processes they permit `exec` to start (decision D60).
 //!
-//! The first rule that matches the pod and the process decides; without one, the process is
-//! permitted. If a rule may match (the pod's identity is unproven, or the process was unreadable),
-//! that rule and the later ones must permit it. Pure: no file, no clock.
+//! The first rule that matches the pod and the process decides; without one, the process is permitted. If
+//! it is uncertain whether a rule matches (the pod's identity is unproven, or the process was unreadable),
+//! this rule and the later ones must permit the process. Pure: no file, no clock.
 
 use super::RuledPod;
 use super::matching::{self, Fit, Reason};
@@ -16,7 +16,7 @@ use crate::link::LaterProcess;
 /// The other name of user 0.
 const ROOT: &str = "root";
 
-/// The decision of exec rules about a process.
+/// What exec rules decide about a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExecVerdict<'r> {
     /// The rule that refuses it.
@@ -25,7 +25,7 @@ pub(crate) struct ExecVerdict<'r> {
     pub(crate) would_refuse: Vec<&'r ExecRuleSection>,
 }
 
-/// Judges a process in a pod; `None` for an unknown container.
+/// Decides about a process in a pod; `pod` is `None` for an unknown container.
 pub(crate) fn judge<'r>(
     rules: &'r [ExecRuleSection],
     pod: Option<&RuledPod>,
@@ -95,7 +95,8 @@ fn fit_command(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
         (false, false) => glob::matches(pattern, program),
         _ => false,
     };
-    // A part before `..` may be a link to another folder: only the kernel knows the program.
+    // If the path has `..`, the part before it may be a link to another folder, and only the kernel
+    // knows the program.
     let is_certain = !program.split('/').any(|part| part == "..");
     let names_it = |entry: &String| is_it(excluded(entry).unwrap_or(entry));
     if !is_certain && rule.commands.iter().any(names_it) {
@@ -108,8 +109,8 @@ fn yes_if(is_so: bool) -> Fit {
     if is_so { Fit::Yes } else { Fit::No }
 }
 
-/// Whether a list selects a value: no exclusion matches it, and some other entry does, or there are
-/// only exclusions.
+/// Whether a list selects a value: no exclusion matches it, and either another entry matches it or
+/// there are only exclusions.
 pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     if list.iter().filter_map(|entry| excluded(entry)).any(&is_it) {
         return false;
@@ -118,7 +119,7 @@ pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     chosen.peek().is_none() || chosen.any(|entry| is_it(entry))
 }
 
-/// A path without `//`, `.` and `..`, assuming that it has no links.
+/// A path without `//`, `.` and `..`, assuming that it contains no links.
 pub(super) fn cleaned(path: &str) -> String {
     let root = if path.starts_with('/') { "/" } else { "" };
     let mut parts: Vec<&str> = Vec::new();
@@ -133,12 +134,12 @@ pub(super) fn cleaned(path: &str) -> String {
     format!("{root}{}", parts.join("/"))
 }
 
-/// The reason for a refused process, as a clause.
+/// Why a process was refused, as a clause.
 pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule, and whether it matches a pod, for `explain` and `policy test`. Rules after one
+/// Every exec rule with whether it matches a pod, for `explain` and `policy test`. Rules after one
 /// that matches every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRuleRow> {
     let mut is_settled = false;
@@ -326,7 +327,7 @@ mod tests {
         let unrecorded = RuledPod { lacks_labels: true, ..doubtful.clone() };
         assert!(judge(&rules, Some(&unrecorded), &process("sh")).refused.is_some());
         assert!(judge(&rules, Some(&doubtful), &process("sh")).refused.is_none());
-        // Nor does a missing label permit anything.
+        // A missing label does not permit anything either.
         let without = ExecRuleSection {
             pods: PodSelectors {
                 without_labels: vec![("a".to_owned(), "b".to_owned())],

@@ -17,18 +17,18 @@ pub(crate) enum Fit {
     /// It does not match.
     #[default]
     No,
-    /// It matches if the pod's unproven identity is true.
+    /// The rule matches if the unproven identity of the pod is true.
     Maybe,
-    /// It matches.
+    /// The rule matches.
     Yes,
 }
 
-/// The reason: the result of each list, or the first list that does not match.
+/// Why a rule matches or not: the entry of each list, or the first list that does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// This list does not match this value.
     Differs(&'static str, String),
-    /// No property of the container matches any list; this one's first entry.
+    /// The container has nothing that any list selects; a list, and its first entry.
     Lacks(&'static str, String),
     /// Each of these lists matches, by this entry; empty if the rule matches everything.
     Matches(Vec<(&'static str, String)>),
@@ -60,7 +60,7 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     let differs = || (Fit::No, Reason::Differs("plugins", plugin.to_owned()));
     let bare = bare_name(plugin);
     let matches = |pattern: &str| glob::matches(pattern, plugin) || glob::matches(pattern, bare);
-    // Only its name, or `inject:*`, selects an injection, because it is the operator's.
+    // An injection is selected only by its name or by `inject:*`, because it is the operator's own.
     if plugin.starts_with(INJECTIONS) {
         let is_its = |entry: &String| entry.starts_with(INJECTIONS) && matches(entry);
         if !rule.plugins.iter().any(is_its) {
@@ -82,8 +82,8 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     }
 }
 
-/// Matches the selectors of pods. A pod of doubtful identity is not excluded by its name, which may
-/// be false (decision D59).
+/// Matches the selectors of pods. A pod of doubtful identity is not excluded because of its name,
+/// which may be false (decision D59).
 pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     let mut by = Vec::new();
     let has = |(key, pattern): &(String, String)| {
@@ -140,7 +140,7 @@ pub(crate) enum Entry<'r> {
     None,
 }
 
-/// The entry that decides: exclusions first, then `*`, because it needs no proof, then the first
+/// Returns the entry that decides: exclusions first, then `*`, which needs no proof, then the first
 /// match. A list of only exclusions matches everything else.
 pub(crate) fn entry(list: &[String], matches: impl Fn(&str) -> bool) -> Entry<'_> {
     let Some(first) = list.first() else { return Entry::Any };

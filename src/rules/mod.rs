@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The operator's rules on plugins, pods and containers (decision D44).
 //!
-//! The first rule that matches pod and plugin decides; without one, everything is permitted, as far
-//! as the plugin's own section permits it. A pod whose identity a tenant may have written could be
-//! in any namespace: then every rule that may match counts, and only what all of them permit is
-//! permitted. Everything here is pure: no file, no clock, no plugin is asked.
+//! The first rule that matches pod and plugin decides; without one, the rules permit everything,
+//! and the plugin's own section may still restrict it. A pod whose identity a tenant may have
+//! written could be in any namespace: then every rule counts that may match, and only what all of
+//! them permit is permitted. Everything here is pure: no file, no clock, no plugin is asked.
 
 mod execs;
 mod matching;
@@ -62,7 +62,7 @@ pub trait PodsOfContainers {
     fn pod_of(&self, container: &str) -> Option<RuledPod>;
 }
 
-/// Only the request's own container is known.
+/// No container but the request's own is known.
 impl PodsOfContainers for () {
     fn pod_of(&self, _container: &str) -> Option<RuledPod> {
         None
@@ -80,14 +80,14 @@ struct Rule {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     rules: Vec<Rule>,
-    /// Whether any of them hides something.
+    /// Whether any of the rules hides pods.
     has_hiding: bool,
-    /// A rule before all others, in the daemon of a user without privileges.
+    /// A rule before all others, in the daemon of an unprivileged user.
     without_root: Option<Arc<Ruling>>,
 }
 
-/// The fields that only root can put into effect. Runtimes without root ignore some of them
-/// silently, or change the host.
+/// The fields that only root can put into effect. Without root, runtimes ignore some of them
+/// silently, and with others they change the host.
 const NEEDS_ROOT: [NriField; 9] = [
     NriField::BlockioClass,
     NriField::CPURealtimePeriod,
@@ -101,7 +101,7 @@ const NEEDS_ROOT: [NriField; 9] = [
 ];
 
 impl Rules {
-    /// No rule.
+    /// An empty set of rules.
     pub const fn none() -> Self {
         Self { rules: Vec::new(), has_hiding: false, without_root: None }
     }
@@ -113,7 +113,7 @@ impl Rules {
         Self { rules, has_hiding, without_root: None }
     }
 
-    /// The rules of a daemon; that of a user without privileges permits no field that needs root.
+    /// The rules of a daemon; if it is an unprivileged user's, they permit no field that needs root.
     pub(crate) fn of(config: &Config) -> Self {
         let mut permits = FieldSet::ALL;
         permits.remove(NEEDS_ROOT.into_iter().map(FieldSet::of).fold(FieldSet::NONE, FieldSet::or));
@@ -148,7 +148,7 @@ impl Rules {
                 }
             }
         }
-        // Hidden only if every candidate rule hides it: a false claim must not hide a pod.
+        // Hidden only if every rule that may match hides the pod, because a false claim must not hide it.
         let hides = |ruling: &Arc<Ruling>| ruling.hides && !ruling.is_audit;
         let is_hidden = is_settled && rulings.iter().all(hides);
         rulings.splice(0..0, self.without_root.clone());
@@ -164,8 +164,8 @@ impl Rules {
         rulings.into_iter().find(|ruling| ruling.hides).filter(|_| is_hidden)
     }
 
-    /// The fields that a plugin may set in each container of its reply: the request's container,
-    /// whose pod is `subject`, and the containers that it names.
+    /// The fields that a plugin may set in each container: in the request's container, whose pod is
+    /// `subject`, and in the containers that its reply names.
     pub fn rights<'i>(
         &self,
         rights: &Rights,
@@ -192,7 +192,7 @@ impl Rules {
         rights
     }
 
-    /// Every rule, and whether it matches, for `policy test`.
+    /// Every rule with whether it matches, for `policy test`.
     fn explain(&self, plugin: &str, pod: &RuledPod) -> Vec<(Arc<Ruling>, Fit, Reason)> {
         let all = self.rules.iter().map(|rule| {
             let (fit, reason) = matching::fit(&rule.section, plugin, pod);
@@ -229,7 +229,7 @@ fn set(names: &[String]) -> FieldSet {
     names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
 }
 
-/// The configuration has refused any other name.
+/// Returns a set of one field; the configuration has refused unknown names.
 fn one(name: &str) -> FieldSet {
     match name {
         EVERY_FIELD => FieldSet::ALL,

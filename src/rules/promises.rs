@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The promises to containers with certain devices: which of them apply to a pod or a container (decision D61).
+//! The promises about containers with certain devices: which of them apply to a pod or a container
+//! (decision D61).
 //!
-//! Every promise is checked, and one matching list of devices suffices. If a source of the devices was unreadable, or
-//! the pod's identity is unproven, the promise may apply, and counts as applying. A source that an engine lacks has no
-//! devices. Pure: no file, no clock.
+//! Every promise is checked, and one matching list of devices is enough. If a source of the devices
+//! was unreadable, or the pod's identity is unproven, the promise may apply, and counts as
+//! applying. A source that an engine does not have names no devices. Pure: no file, no clock.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,16 +25,17 @@ const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 pub(crate) struct PromiseFacts<'s> {
     pub(crate) ruled: &'s RuledPod,
     pub(crate) pod: &'s api::PodSandbox,
-    /// `None` for the pod itself, of which only its annotations and kubelet's allocations are known.
+    /// The container; `None` for the pod itself, of which only annotations and kubelet's
+    /// allocations are known.
     pub(crate) container: Option<&'s api::Container>,
-    /// The reason why the engine's record of it was unreadable.
+    /// Why the engine's record of the container was not read.
     pub(crate) unread: Option<&'s str>,
     /// The host paths of the container's device nodes, or why they are unknown.
     pub(crate) nodes: Result<&'s [String], &'s str>,
     pub(crate) allocations: &'s Allocations,
 }
 
-/// The values of one list, and the reason why there may be more.
+/// The values that a list is compared with, and why there may be more.
 type Found<'s> = (Vec<String>, Option<&'s str>);
 
 impl<'s> PromiseFacts<'s> {
@@ -109,9 +111,10 @@ impl<'s> PromiseFacts<'s> {
     }
 }
 
-/// Whether it is a block device, and the numbers, of each device node of a container that has numbers.
+/// The numbers of a container's device nodes, each with whether it is a block device; nodes without
+/// numbers are left out.
 pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64, u64)> {
-    // The bits that the kernel uses of a runtime's number (`new_decode_dev`, include/linux/kdev_t.h).
+    // The bits of a runtime's number that the kernel uses (`new_decode_dev`, include/linux/kdev_t.h).
     let number =
         |major: i64, minor: i64| (major.cast_unsigned() & 0xfff, minor.cast_unsigned() & 0xf_ffff);
     let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
@@ -127,7 +130,7 @@ pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64,
     numbers.collect()
 }
 
-/// Whether a promise applies to this container or pod, and why: the first matching list of devices.
+/// Whether a promise applies to this container or pod, and why: the first list of devices that matches.
 pub(crate) fn fit_promise(section: &PromiseSection, facts: &PromiseFacts<'_>) -> (Fit, Reason) {
     let (of_pod, reason) = fit_pod(&section.pods, facts.ruled);
     let Reason::Matches(mut by) = reason else { return (of_pod, reason) };
@@ -250,7 +253,7 @@ mod tests {
         Allocations::Listed(PodAllocations::from([(container.to_owned(), allocated), side]))
     }
 
-    /// A container with one of each.
+    /// A container that has one entry for each list.
     fn whole() -> Subject {
         let container = json!({
             "name": "app",
@@ -411,7 +414,7 @@ mod tests {
     }
 
     proptest! {
-        /// More devices, or less knowledge, never exempt a container from a promise.
+        /// More devices, or fewer known facts, never lift a promise from a container.
         #[test]
         fn more_devices_or_unknown_facts_never_lift_a_promise(
             entries in proptest::collection::vec(word(), 1..4),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The deciding rules for a pod, with reasons: the document of `nri-runc nri policy test`. Nothing
-//! is changed, and no plugin is asked.
+//! The rules that decide about a pod, with reasons: the document of `nri-runc nri policy test`.
+//! Nothing is changed, and no plugin is asked.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::answers::{PluginRights, PolicyAnswer, PolicyPod, RuleTried};
 use crate::config::{Config, EVERY_FIELD, EVICTION, RuleMode};
 
-/// The rules' decisions about this pod, for these plugins (`NN-name`, or a name) and for configured
-/// ones.
+/// What the rules decide about this pod, for these plugins (`NN-name`, or a name) and for the
+/// configured ones.
 pub(crate) fn report(
     config: &Config,
     rules: &Rules,
@@ -52,7 +52,7 @@ fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> PluginRights
         rule: ruling.rule.clone(),
         matches: *fit,
         why: reason.to_string(),
-        // A rule behind the one that decides is never tried.
+        // A rule after the one that decides is never tried.
         decides: at < tried && *fit != Fit::No,
     });
     let first = decision.rulings.first();

@@ -2,7 +2,7 @@
 //! Runs a program that prints a response and exits, within a time limit: a runtime's `--version`,
 //! `systemctl`.
 //!
-//! Its children are killed with it.
+//! When the program ends or the time is over, its remaining children are killed.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -59,15 +59,15 @@ pub(crate) fn run_with(
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    // The program has closed its pipes, so it is about to exit. It is not reaped, so its PID stays
-    // reserved.
+    // The program has closed its pipes, so it is about to exit. It is not reaped yet, so no other
+    // process can get its PID.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let is_running = || matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive));
     while stdout.is_some() && is_running() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     let has_ended = !is_running();
-    // Ends the children that it left behind, or the program itself.
+    // Kills the children that it left behind, or the program itself.
     let _already_gone = killpg(pid, Signal::SIGKILL);
     let status = child.wait().doing(|| format!("executing {}", program.display()))?;
     match (stdout, stderr) {
@@ -79,7 +79,7 @@ pub(crate) fn run_with(
     }
 }
 
-/// Reads in a thread, which ends with the pipe: a pipe cannot otherwise be read with a deadline.
+/// Reads in a thread, which ends with the pipe: otherwise a pipe cannot be read with a deadline.
 fn read(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

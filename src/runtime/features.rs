@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{RuntimeKind, bounded};
 
-/// Time limit of a runtime for both responses.
+/// Time limit for both responses of a runtime.
 const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 
 /// The known facts about a runtime.
@@ -24,11 +24,11 @@ pub struct Features {
     pub name: String,
     /// Major, minor and patch.
     pub version: Option<(u32, u32, u32)>,
-    /// The output of `features`, if any.
+    /// The output of `features`, if the runtime has the command.
     pub said: Option<FeaturesDocument>,
 }
 
-/// The output of `features`; an absent member leaves the feature undetermined.
+/// The output of `features`; if a member is absent, the feature is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeaturesDocument {
@@ -36,7 +36,7 @@ pub struct FeaturesDocument {
     pub linux: Option<Linux>,
 }
 
-/// Its Linux part.
+/// The Linux part of `features`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Linux {
@@ -48,7 +48,7 @@ pub struct Linux {
     pub net_devices: Option<Enabled>,
 }
 
-/// Its seccomp support.
+/// The seccomp features.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seccomp {
@@ -60,7 +60,7 @@ pub struct Seccomp {
     pub supported_flags: Option<Vec<String>>,
 }
 
-/// Its resctrl support.
+/// The resctrl features.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct IntelRdt {
     pub enabled: Option<bool>,
@@ -68,14 +68,14 @@ pub struct IntelRdt {
     pub monitoring: Option<bool>,
 }
 
-/// The memory policies that it knows.
+/// The memory policies that the runtime knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MemoryPolicy {
     pub modes: Option<Vec<String>>,
     pub flags: Option<Vec<String>>,
 }
 
-/// Its support of mounts, apart from options.
+/// The features of mounts, apart from options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MountExtensions {
     pub idmap: Option<Enabled>,
@@ -93,7 +93,7 @@ impl Features {
         RuntimeKind::named(&self.name)
     }
 
-    /// Whether it is that runtime in a version before `(major, minor, patch)`.
+    /// Whether this is the runtime `kind` in a version before `(major, minor, patch)`.
     pub fn is_before(&self, kind: RuntimeKind, version: (u32, u32, u32)) -> bool {
         self.kind() == kind && self.version.is_some_and(|own| own < version)
     }
@@ -126,7 +126,7 @@ impl std::fmt::Display for Features {
     }
 }
 
-/// The identity of an executable; another one of the same name is queried again.
+/// The identity of an executable; a later one at the same path is queried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecutableStamp {
     device: u64,
@@ -150,7 +150,7 @@ impl KnownRuntimes {
         {
             return Arc::clone(features);
         }
-        // A runtime that did not answer in time may do so later.
+        // A runtime that did not answer in time may do so at the next query.
         let Some(features) = ask(path) else { return Arc::default() };
         let features = Arc::new(features);
         if let Ok(mut known) = self.0.lock() {

@@ -18,7 +18,7 @@ pub(crate) enum IgnoredAt {
 #[derive(Debug)]
 pub(crate) struct IgnoredMember {
     section: &'static str,
-    /// Empty for the whole section.
+    /// The member's key; empty for the whole section.
     key: &'static str,
     at: IgnoredAt,
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The real runtime: finding and executing it.
 //!
-//! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is used. It never changes
-//! what the runtime inherits: descriptors, environment, signal mask and dispositions, working directory. A child is
-//! started only to query a runtime's features (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is
+//! used. What the runtime inherits is never changed: descriptors, environment, signal mask and
+//! dispositions, working directory. A child is started only to query a runtime's features
+//! (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that print a response and exit.
 pub(crate) mod bounded;
@@ -29,12 +30,12 @@ use crate::named::named;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// Directories to search if PATH has no runtime: engines scrub the environment, and Podman's `kill` and `delete` come
-/// without PATH.
+/// Directories to search if PATH has no runtime: engines reduce the environment, and Podman calls
+/// `kill` and `delete` without PATH.
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The directory of CRI-O's packaged runtimes. It is searched last, so that a node on which another runtime was found
-/// keeps that one.
+/// The directory of CRI-O's packaged runtimes. It is searched last, so that a node on which another
+/// runtime was found keeps using that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
 
 /// Name prefixes of processes that search their PATH for a runtime.
@@ -50,13 +51,13 @@ named! {
         Crun => "crun",
         /// youki.
         Youki => "youki",
-        /// Any other.
+        /// Any other runtime.
         Other => "another runtime",
     }
 }
 
 impl RuntimeKind {
-    /// Returns the kind by the program's name, which may contain a version, ignoring its folder's name.
+    /// Returns the kind by the program's file name, which may contain a version.
     pub fn of_program(runtime: impl AsRef<Path>) -> Self {
         let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
         let known = [Self::Crun, Self::Youki, Self::Runc];
@@ -70,8 +71,9 @@ impl RuntimeKind {
     }
 }
 
-/// The state directory of `runtime` without `--root`, from the caller's variables. crun takes `XDG_RUNTIME_DIR` from
-/// everybody, runc and youki only without privileges; runc's root of a user namespace is privileged as `USER=root`.
+/// The state directory of `runtime` without `--root`, from the caller's variables. crun always uses
+/// `XDG_RUNTIME_DIR`; runc and youki only without privileges (in a user namespace, `USER=root`
+/// makes runc count as privileged).
 pub(crate) fn default_root(runtime: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let kind = RuntimeKind::of_program(runtime);
     let is_taken = |_: &OsString| match kind {
@@ -94,8 +96,9 @@ fn default_root_name(kind: RuntimeKind) -> &'static str {
     }
 }
 
-/// The runtime's state directory for a command line, absolute and without `.` and trailing slashes, as spelled in
-/// engines' files; links are not resolved. `flag` is its `--root`, `variable` reads its environment.
+/// The runtime's state directory for a command line, absolute and without `.` and trailing slashes,
+/// as engines' files spell it; links are not resolved. `flag` is the value of `--root`; `variable`
+/// reads the runtime's environment.
 pub(crate) fn root_of(
     flag: Option<&OsStr>,
     runtime: &Path,
@@ -131,7 +134,8 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
     execute(&path).map(|()| path)
 }
 
-/// Set for a program that is tested as the runtime: a wrapper that it executes reports this and exits.
+/// The variable that is set for a program that is tested as the runtime: a wrapper that finds it
+/// reports that and exits.
 const TRIED: &str = "NRI_RUNC_TRIED";
 
 /// Whether this process was executed by a program that is being tested as its runtime.
@@ -139,7 +143,8 @@ pub(crate) fn is_tried() -> bool {
     std::env::var_os(TRIED).is_some()
 }
 
-/// The error of a runtime that executes nri-runc: no command would end, or plugins would be asked twice.
+/// The error for a runtime that executes nri-runc: commands would never end, or plugins would be
+/// asked twice.
 pub(crate) fn executes_us() -> Error {
     Error::new("the runtime behind nri-runc executes nri-runc again")
 }
@@ -203,7 +208,7 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // The file was unreadable, so the defaults were tried instead.
+        // The configuration was unreadable, so the defaults were tried instead.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint(format!("set runtime in {}", config.usual_file())),
     }
@@ -220,7 +225,7 @@ pub(crate) fn resolve_loaded(
 ) -> Result<(Box<Config>, PathBuf)> {
     match resolve(&loaded.config, called_as) {
         Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
-        // The runtime may exist, so no other configuration or runtime replaces it.
+        // The runtime may exist, so no other configuration or runtime is used in its place.
         Err(error) if error.may_pass() => return Err(error),
         Ok(_) | Err(_) => {}
     }
@@ -256,7 +261,7 @@ fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
     if config.runtime != Config::default().runtime {
         all.push((vec!["runtime".to_owned()], None));
     }
-    // A user cannot fix the settings that come from root's configuration.
+    // A user cannot fix settings that come from root's configuration.
     all.retain(|(path, _)| !loaded.config.is_of_user() || place_of(loaded, path).is_some());
     all.into_iter().find_map(|(path, called_as)| {
         let error = resolve_as_engines(config, called_as.as_ref()).err()?;
@@ -264,8 +269,8 @@ fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
     })
 }
 
-/// Finds the real runtime like [`resolve`], and also in the engines' PATHs, which may have a folder of runtimes that no
-/// other PATH has.
+/// Finds the real runtime like [`resolve`], and also in the engines' PATHs, which may have a folder
+/// of runtimes that other PATHs lack.
 ///
 /// # Errors
 /// Fails when none is found, and names the candidates.
@@ -297,10 +302,10 @@ fn paths_of_engines(config: &Config) -> OsString {
     paths.join(OsStr::new(":"))
 }
 
-/// The reason why a candidate is not the runtime.
+/// Why a candidate is not the runtime.
 enum Unfit {
     Known(&'static str),
-    /// It may be the runtime.
+    /// It cannot be examined, so it may be the runtime.
     Unknown(std::io::Error),
 }
 
@@ -365,7 +370,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without it a copy of this program would count as the runtime, which would then search again.
+        // If this failed, a copy of this program would count as the runtime, and would then search
+        // for one itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 
@@ -374,12 +380,12 @@ impl Ourselves {
         if (own.dev(), own.ino()) == (meta.dev(), meta.ino()) {
             return true;
         }
-        // Two different programs of the same length are rare, so bytes are compared only then.
+        // Bytes are compared only if the lengths are equal, which is rare for different programs.
         own.len() == meta.len() && has_same_bytes(Path::new("/proc/self/exe"), path)
     }
 }
 
-/// Whether two files could be read and have the same content.
+/// Whether both files can be read and have the same content.
 pub(crate) fn has_same_bytes(one: &Path, other: &Path) -> bool {
     let read = |path: &Path| files::read(path, limits::PROGRAM_FILE);
     matches!((read(one), read(other)), (Ok(a), Ok(b)) if a == b)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The addresses of a container, read from its network namespace while its process runs.
 //!
-//! A thread enters the namespace, or one after the other, queries the kernel, and ends; no other
-//! thread of this process leaves the host's namespace. No program runs inside and no file of the container is opened, and
-//! time, bytes and responses are limited, whatever the namespace contains. The host's namespace has
-//! no addresses of a container. Reference: network_namespaces(7), setns(2).
+//! A thread enters the namespace (or several, one after the other), queries the kernel, and ends; no other
+//! thread of this process leaves the host's namespace. No program runs inside and no file of the container
+//! is opened; time, bytes and responses are limited, whatever the namespace contains. The host's namespace
+//! has no addresses of a container. Reference: network_namespaces(7), setns(2).
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
@@ -28,16 +28,16 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// Time for which a container's events wait for its addresses.
+/// Time that a container's events wait for its addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 
 /// Time limit for the addresses of all containers when the daemon starts.
 const ALL_ADDRESSES_WAIT: Duration = Duration::from_secs(60);
 
-/// Time limit of the kernel for one response.
+/// Time limit for each response of the kernel.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 
-/// The threads that are in other namespaces.
+/// The number of threads that are in other namespaces.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 /// The addresses in the network namespace of the process `pid` that started at `start`, by
@@ -75,7 +75,7 @@ async fn in_each(
         for (number, namespace) in namespaces.enumerate() {
             let addresses = namespace.and_then(|namespace| look(&namespace)).unwrap_or_default();
             if sender.send((number, shown(addresses))).is_err() {
-                break; // The caller no longer waits.
+                break; // The caller has stopped waiting.
             }
         }
         drop(place);
@@ -90,7 +90,7 @@ async fn in_each(
     }
 }
 
-/// A permit for one thread, until it is dropped.
+/// A permit for one thread; released on drop.
 struct Place;
 
 impl Place {
@@ -116,17 +116,18 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
     if ours.contains(&of(&theirs)) {
         return None;
     }
-    // Checked again: the process may have entered the host's.
+    // Checked again, because the process may have entered the host's namespace.
     let namespace = files::open_regular(&theirs).or_absent()?;
     if ours.contains(&namespace.metadata().or_absent().map(identity)) {
         return None;
     }
-    // Checked after opening: if the process had ended before, its PID might have been reused.
+    // Checked after the open: if the process had ended before it, another process could have its PID.
     procfs::open_same(host, pid, start).or_absent()??;
     Some(namespace)
 }
 
-/// Moves this thread into the namespace, and queries its addresses; it never returns to the host's.
+/// Moves this thread into the namespace, and queries its addresses. The thread never returns to the
+/// host's namespace.
 fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
     let deadline = Instant::now() + ADDRESSES_WAIT;
     setns(namespace, CloneFlags::CLONE_NEWNET).ok()?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The host paths of a container's device nodes: an engine may give a device another path in the container, but its
-//! number is the same. Links are not followed, and other file systems below `/dev` are skipped. It only reads.
+//! The host paths of a container's device nodes: an engine may give a device another path in the
+//! container, but its number is the same. Links are not followed, and other file systems below
+//! `/dev` are skipped. This module only reads.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -35,7 +36,7 @@ pub(crate) fn device_paths(host: &Host, wanted: &BTreeSet<Number>) -> Result<Vec
                     limits::DEVICE_NODES
                 )));
             }
-            // A node that has just vanished belongs to no container.
+            // The node has just vanished, so it is no container's.
             let Ok(there) = entry.metadata() else { continue };
             let path = folder.join(entry.file_name());
             let (kind, rdev) = (there.file_type(), there.rdev());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtimes of a running Docker: `GET /info` of its API on its socket (Docker Engine API).
-//! HTTP/1.0, so that the response ends with the connection. Only `check` uses it; no container
-//! waits for it.
+//! The runtimes of a running Docker: `GET /info` of its API on its socket (Docker Engine API), in HTTP/1.0,
+//! so that the response ends with the connection. Only `check` uses this; no container waits for it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +18,7 @@ const API_WAIT: Duration = Duration::from_secs(2);
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
-/// Its runtimes; `None` if it does not answer in time.
+/// Docker's runtimes; `None` if Docker does not answer in time.
 pub(crate) fn docker_runtimes(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });
@@ -34,7 +33,7 @@ async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The runtimes in a response; `None` if it is not Docker's.
+/// The runtimes in a response; `None` if the response is not Docker's.
 pub fn runtimes_of_docker(answer: &[u8]) -> Option<LoadedHandlers> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (answer.get(..end)?, answer.get(end + 4..)?);

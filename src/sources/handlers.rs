@@ -18,16 +18,16 @@ const PATH: &str = "/runtime.v1.RuntimeService/Status";
 /// The handlers that a running engine has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadedHandlers {
-    /// Each name, with its program if the engine shows that.
+    /// The handlers' names, each with its program if the engine shows it.
     pub programs: BTreeMap<String, Option<String>>,
-    /// The default handler, if the engine shows that.
+    /// The default handler, if the engine shows it.
     pub default: Option<String>,
 }
 
 /// `StatusRequest`: verbose, field 1.
 const AT_LENGTH: [u8; 2] = [0x08, 0x01];
 
-/// The engine's handlers; `None` if it does not answer in time, or does not list them.
+/// The engine's handlers; `None` if the engine does not answer in time, or does not list them.
 pub(crate) fn handlers(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let messages = [AT_LENGTH.to_vec()];
@@ -39,7 +39,7 @@ pub(crate) fn handlers(socket: &Path) -> Option<LoadedHandlers> {
     loaded(&answer).ok().filter(|loaded| !loaded.programs.is_empty())
 }
 
-/// `StatusResponse`: info 2, runtime_handlers 3; a handler's name is its field 1.
+/// Parses a `StatusResponse`: info 2, runtime_handlers 3; a handler's name is its field 1.
 fn loaded(answer: &[u8]) -> Result<LoadedHandlers> {
     let mut loaded = LoadedHandlers::default();
     for field in fields(answer) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Header fields of HTTP/2 (RFC 7541), as far as one gRPC call needs them: fields are written as
-//! literals without a table, and only fields with a literal name are read, such as `grpc-status`
-//! and `grpc-message`. The size of the table is set to 0.
+//! Header fields of HTTP/2 (RFC 7541), only as one gRPC call needs them: fields are written as
+//! literals without a table, and only fields with a literal name, such as `grpc-status` and
+//! `grpc-message`, are read. The size of the table is set to 0.
 
-/// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Codes of
-/// bytes that do not occur in gRPC fields are omitted; a zero byte keeps the position of each among
-/// those of its length.
+/// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Bytes that do not
+/// occur in gRPC fields are omitted: a zero byte takes the place of each among the codes of its length.
 const CODES: [(u32, &[u8]); 11] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
@@ -32,11 +31,11 @@ pub(super) fn write_field(block: &mut Vec<u8>, name: &str, value: &str) {
     }
 }
 
-/// The fields of a block with literal names; `None` if it is malformed.
+/// The fields of a block that have literal names; `None` if the block is malformed.
 pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     let (mut rest, mut fields) = (block, Vec::new());
     while let Some(first) = rest.first() {
-        // In this order: a field of the table, the size of the table, a literal field with or
+        // The cases in order: a field of the table, the size of the table, a literal field with or
         // without an entry in the table.
         let (prefix, is_literal) = match first {
             0x80.. => (7, false),
@@ -55,7 +54,7 @@ pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
-/// A text; the inner `None` if it has bytes that do not occur in gRPC fields.
+/// Reads a text; the inner `None` means that it has bytes that do not occur in gRPC fields.
 fn read_text(rest: &mut &[u8]) -> Option<Option<String>> {
     let is_huffman = rest.first()? & 0x80 != 0;
     let length = read_integer(rest, 7)?;
@@ -64,8 +63,8 @@ fn read_text(rest: &mut &[u8]) -> Option<Option<String>> {
     Some(if is_huffman { decode(bytes) } else { String::from_utf8(bytes.to_vec()).ok() })
 }
 
-/// An integer in the low bits of the first byte and, if it is larger, the following bytes (RFC
-/// 7541, 5.1).
+/// Reads an integer from the low bits of the first byte and, if it does not fit there, from the
+/// following bytes (RFC 7541, 5.1).
 fn read_integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     let (&first, more) = rest.split_first()?;
     *rest = more;
@@ -195,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_text_that_cannot_be_decoded_leaves_the_other_fields() {
-        // 0xff 0xff 0xff 0xff is the end-of-text code, which must not occur.
+        // ff ff ff ff contains the end-of-text code, which must not occur.
         let mut block = hex("00 01 61 84 ffff ffff");
         write_field(&mut block, "b", "c");
         assert_eq!(read_fields(&block).unwrap(), [("b".to_owned(), "c".to_owned())]);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running container's addresses
-//! (`addresses.rs`). One short time limit applies to all of it; a missing, slow or invalid source counts as absent. It
-//! decides nothing about a container, never asks an engine about a running one (`task_exits.rs` only follows
-//! containerd's events), and runs in the wrapper only before a refusal.
+//! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running
+//! container's addresses (`addresses.rs`). One short time limit applies to all of it; a missing,
+//! slow or invalid source counts as absent. This module decides nothing about a container, never
+//! asks an engine about a running one (`task_exits.rs` only follows containerd's events), and runs
+//! in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;
@@ -48,17 +49,17 @@ const SLOW_SOURCE_PAUSE: Duration = Duration::from_secs(10);
 
 type FetchedFiles = BTreeMap<String, Vec<u8>>;
 
-/// Access to the sources; remembers which one is slow.
+/// The sources, with a memory of which one is slow.
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
-    /// The last slow read by engine, and the time before which no other starts.
+    /// For each engine, the last slow read and the time before which no other read starts.
     slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<FetchedFiles>)>>,
 }
 
 impl Sources {
-    /// A container's facts from the call, the document and the host: which engine called, its data, and defaults for
-    /// the rest.
+    /// A container's facts from the call, the document and the host: the engine that called, the
+    /// engine's data, and defaults for the rest.
     pub async fn facts(
         &self,
         host: &Host,
@@ -111,7 +112,8 @@ impl Sources {
         found.files.extend(self.read_files(host, engine.name(), wanted.files, deadline).await);
     }
 
-    /// Fetches as much as possible in time: files are read while the store, another process, prepares its response.
+    /// Fetches as much as possible in time: files are read while the store (another process)
+    /// prepares its response.
     pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> FetchedFacts {
         let deadline = Instant::now() + FETCH_LIMIT;
         let Wanted { files, store } = wanted;
@@ -119,7 +121,7 @@ impl Sources {
         match store {
             Some(query) => {
                 let files = async {
-                    // The request is sent first.
+                    // Lets the request be sent first.
                     tokio::task::yield_now().await;
                     self.read_files(host, engine, files, deadline).await
                 };
@@ -197,8 +199,8 @@ impl Sources {
         }
     }
 
-    /// Whether reads of this engine's disk are suspended. A hanging read keeps its thread, and no other is started next
-    /// to it.
+    /// Whether reads of this engine's disk are paused. A read that hangs keeps its thread, and no
+    /// other is started beside it.
     fn disk_rests(&self, engine: &str) -> bool {
         let slow = self.slow.borrow();
         let last = slow.get(engine);
@@ -210,7 +212,8 @@ fn too_slow(query: &StoreQuery) -> String {
     format!("{}: no answer within {} ms", query.socket, FETCH_LIMIT.as_millis())
 }
 
-/// Files of a run directory are in memory; others may be on a disk that hangs, and users may mount anything in theirs.
+/// Whether a file is in a run directory, and so in memory. Other files may be on a disk that hangs,
+/// and users may mount anything in their run directories.
 pub(crate) fn is_quick(path: &str) -> bool {
     if path.split('/').any(|part| part == "..") {
         return false;
@@ -240,7 +243,8 @@ mod tests {
         runtime.block_on(Sources::default().fetch(host, "plain", wanted))
     }
 
-    /// Fetches again until this many files are read: a busy machine may need longer than the limit of one fetch.
+    /// Fetches again until `count` files are read, because a busy machine may need longer than the
+    /// limit of one fetch.
     fn until_read(fetch: impl Fn() -> FetchedFacts, count: usize) -> FetchedFacts {
         let end = Instant::now() + Duration::from_secs(120);
         loop {
@@ -355,7 +359,7 @@ mod tests {
         assert!(first.is_some() && began.elapsed() >= FETCH_LIMIT);
         assert_eq!([rest_after("podman"), rest_after("podman")], [first; 2]);
         assert!(rest_after("docker") > first, "another engine's files may be elsewhere");
-        // The pause has ended while the read still hangs.
+        // The pause has ended, but the read still hangs.
         let over = Instant::now();
         sources.slow.borrow_mut().values_mut().for_each(|(until, _)| *until = over);
         assert_eq!(rest_after("podman"), Some(over));

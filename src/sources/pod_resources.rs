@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's allocations of devices to a pod: `v1.PodResourcesLister/List` on its socket, and its records next to the
-//! socket for those that it does not list. Only the few fields that promises match are read from the message, by
-//! kubelet's field numbers (k8s.io/kubelet/pkg/apis/podresources/v1/api.proto). Unknown allocations are an error, never
-//! an absence: the caller decides whether that refuses a container.
+//! Kubelet's allocations of devices to a pod: `v1.PodResourcesLister/List` on its socket, and
+//! kubelet's records beside the socket for allocations that it does not list. Only the few fields
+//! that promises match are read from the message, by kubelet's field numbers
+//! (k8s.io/kubelet/pkg/apis/podresources/v1/api.proto). Allocations that cannot be read are an
+//! error, never an absence: the caller decides whether that refuses a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,23 +26,23 @@ const PATH: &str = "/v1.PodResourcesLister/List";
 /// Time limit for kubelet's response. It lists all pods of the node, within milliseconds.
 const KUBELET_WAIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's records, relative to its folder, which contains the socket's folder. It writes them before it asks the
-/// engine for a pod.
+/// Kubelet's records, relative to its folder, which also contains the socket's folder. Kubelet
+/// writes them before it asks the engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
 const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
-/// Names by the name of their holder: drivers by claim, resources by container.
+/// Names by holder: drivers by claim, or resources by container.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
-/// Kubelet's records about a pod. Its list lacks ordinary init containers, drivers without devices, and all claims if
-/// its feature `KubeletPodResourcesDynamicResources` is off.
+/// Kubelet's records about a pod. Its list lacks ordinary init containers, drivers without devices,
+/// and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
 #[derive(Debug, Default)]
 struct Recorded {
     claims: Names,
     resources: Names,
 }
 
-/// A pod by kubelet's names.
+/// A pod, by the names that kubelet uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KubeletPod<'p> {
     pub(crate) namespace: &'p str,
@@ -49,7 +50,7 @@ pub(crate) struct KubeletPod<'p> {
     pub(crate) uid: &'p str,
 }
 
-/// Kubelet's allocations to a pod, or why they are unknown.
+/// Returns kubelet's allocations to a pod, or why they are unknown.
 pub(crate) async fn allocations(host: &Host, socket: &Path, pod: KubeletPod<'_>) -> Allocations {
     let shown = socket.display();
     let socket = host.path(socket);
@@ -164,9 +165,9 @@ fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<Pod
     Ok(found)
 }
 
-/// Adds allocations that are only on record. A claim that no container lists may be any container's. A recorded
-/// resource belongs to an unlisted container, and these use the whole pod's allocations, so it is stored under an empty
-/// name.
+/// Adds allocations that are only in kubelet's records. A claim that no container lists may be any
+/// container's. A recorded resource belongs to a container that kubelet does not list; for such
+/// containers the whole pod's allocations count, so it is stored under an empty name.
 fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) {
     let drivers: BTreeSet<String> = claims.into_values().flatten().collect();
     let is_unlisted = |name: &String| !found.contains_key(name);
@@ -268,7 +269,7 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    /// Serves one response next to these records, and returns the resulting allocations.
+    /// Serves one response, with these records, and returns the resulting allocations.
     fn known(response: &[u8], claims: &str, devices: &str) -> Allocations {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("var/pod-resources");

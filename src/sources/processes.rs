@@ -15,14 +15,14 @@ use crate::procfs::{command_line, is_of_this_host, parent_of};
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its id.
+    /// The process's PID.
     pub pid: u32,
-    /// Its command line.
+    /// The process's command line.
     pub words: Vec<Vec<u8>>,
 }
 
 impl Process {
-    /// The name of its program, from argv[0].
+    /// The name of the process's program, from argv[0].
     pub(crate) fn program(&self) -> String {
         let first = self.words.first().map(Vec::as_slice).unwrap_or_default();
         let first = String::from_utf8_lossy(first);
@@ -31,11 +31,12 @@ impl Process {
 }
 
 /// The command lines of the process `parent` that called `pid`, and of its parent. A process that
-/// has ended meanwhile does not count: its PID may now belong to another process, even a
+/// has ended meanwhile does not count, because its PID may belong to another process (even a
+/// container's, which may use any name).
 /// container's, which may use any name.
 ///
 /// # Errors
-/// Fails when they are unreadable: an unknown caller must not count as absent.
+/// Fails when they are unreadable, because an unreadable caller must not count as absent.
 pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
     let grandparent = parent_of(host, parent)?;
     let above = command_line(host, parent)?;

@@ -17,8 +17,8 @@ const PATH: &str = "/containerd.services.containers.v1.Containers/Get";
 const RUNC_OPTIONS: &str = "containerd.runc.v1.Options";
 const IMAGES_PATH: &str = "/containerd.services.images.v1.Images/Get";
 
-/// Fetches records. `GetContainerRequest` has the ID as field 1; an ID that containerd does not know is absent. The
-/// second value is the reason why containerd refused others.
+/// Fetches records. `GetContainerRequest` has the ID as field 1; a record of an unknown ID is left
+/// out. The second value is the reason why containerd refused other IDs.
 pub(super) async fn get(
     host: &Host,
     query: &StoreQuery,
@@ -41,8 +41,8 @@ pub(super) async fn get(
     Ok((records, refusal))
 }
 
-/// Adds the digests of the images' names. A name that was moved to another image after the container's creation proves
-/// nothing about it.
+/// Adds the digests of the images' names. If a name was moved to another image after the
+/// container's creation, its digest is left out.
 async fn add_digests(host: &Host, query: &StoreQuery, records: &mut BTreeMap<String, StoreRecord>) {
     let records = records.values_mut().filter(|record| !record.image.is_empty());
     let records: Vec<&mut StoreRecord> = records.collect();
@@ -62,14 +62,14 @@ async fn add_digests(host: &Host, query: &StoreQuery, records: &mut BTreeMap<Str
     }
 }
 
-/// Reads a `GetImageResponse`: the digest of the image, and when it got its name. `Image`: target 3 (a descriptor:
-/// digest 2), updated_at 8.
+/// Parses a `GetImageResponse`: the digest of the image, and when the image got its name. `Image`:
+/// target 3 (a descriptor: digest 2), updated_at 8.
 fn image(response: &[u8]) -> Result<(String, (u64, u64))> {
     let image = member(response, 1)?;
     Ok((text(member(member(image, 3)?, 2)?), time(member(image, 8)?)?))
 }
 
-/// A `Timestamp`: seconds 1, nanoseconds 2.
+/// Parses a `Timestamp`: seconds 1, nanoseconds 2.
 fn time(bytes: &[u8]) -> Result<(u64, u64)> {
     let (mut seconds, mut nanoseconds) = (0, 0);
     for field in fields(bytes) {
@@ -99,8 +99,8 @@ pub(crate) fn record(response: &[u8]) -> Result<StoreRecord> {
     Ok(record)
 }
 
-/// `Container`: labels 2, image 3, runtime 4 (name 1, options 2), created_at 8, extensions 10. Options
-/// of the runc shim have the program as field 6.
+/// Parses a `Container`: labels 2, image 3, runtime 4 (name 1, options 2), created_at 8, extensions
+/// 10. The options of the runc shim have the program as field 6.
 fn read_container(bytes: &[u8], record: &mut StoreRecord) -> Result<()> {
     for field in fields(bytes) {
         let field = field?;

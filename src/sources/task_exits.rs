@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exits of processes as containerd publishes them: `events.v1.Events/Subscribe` on its socket, filtered for
-//! TaskExit (api/services/events/v1/events.proto, api/events/task.proto; gRPC over HTTP/2 as in `unary.rs`). A
-//! subscription has no end. This module does not retry, and keeps no event.
+//! The exits of processes as containerd publishes them: `events.v1.Events/Subscribe` on its socket,
+//! filtered for TaskExit (api/services/events/v1/events.proto, api/events/task.proto; gRPC over
+//! HTTP/2 as in `unary.rs`). The subscription lasts as long as the connection. This module does not
+//! retry, and keeps no event.
 
 use std::path::Path;
 
@@ -21,9 +22,9 @@ const FILTER: &[u8] = b"topic==\"/tasks/exit\"";
 pub(crate) struct TaskExit {
     /// The container's ID.
     pub(crate) id: String,
-    /// The process.
+    /// The PID of the process.
     pub(crate) pid: u32,
-    /// The code, or 128 and the signal.
+    /// The exit code, or 128 plus the signal.
     pub(crate) code: i32,
 }
 
@@ -111,7 +112,7 @@ mod tests {
         assert!(task_exit(&exit("c", "c", 7, 1)[..9]).is_err());
     }
 
-    /// Follows a server that sends `says` after the request, and then closes.
+    /// Follows a server that sends `says` after the request, and then closes the connection.
     fn followed(says: Vec<u8>) -> (Result<()>, Vec<TaskExit>) {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");

@@ -16,7 +16,7 @@ use crate::limits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest frame that a server may send, since no other size is announced.
+/// The largest frame that a server may send, in bytes, because this client announces no other size.
 const FRAME_LIMIT: usize = 16 << 10;
 
 const DATA: u8 = 0;
@@ -102,13 +102,13 @@ pub(super) type UnaryResponse = std::result::Result<Vec<u8>, GrpcStatus>;
 #[derive(Debug, Default)]
 pub(super) struct ResponseStream {
     body: Vec<u8>,
-    /// Header fields until they are complete.
+    /// Header fields so far, until they are complete.
     block: Vec<u8>,
     refusal: Option<GrpcStatus>,
     has_ended: bool,
 }
 
-/// Sends each message to the method `path`; gives the responses in the same order.
+/// Sends each message to the method `path`; returns the responses in the same order.
 ///
 /// # Errors
 /// Fails when the connection does.
@@ -148,17 +148,17 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Whether it is the response to the first request of a connection.
+    /// Whether the frame belongs to the first request of a connection.
     pub(super) fn is_of_first(&self) -> bool {
         self.stream == 1
     }
 
-    /// Whether it uses space of the flow-control windows.
+    /// Whether the frame counts against the flow-control windows.
     pub(super) fn is_data(&self) -> bool {
         self.kind == DATA && !self.body.is_empty()
     }
 
-    /// The frames that restore the windows, of the connection and of the stream.
+    /// The frames that restore the windows of the connection and of the stream.
     pub(super) fn window_again(&self) -> Vec<u8> {
         let size = u32::try_from(self.body.len()).unwrap_or(u32::MAX).to_be_bytes();
         let mut bytes = frame_of(WINDOW_UPDATE, 0, 0, &size);
@@ -209,7 +209,7 @@ fn frame(bytes: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
     bytes.extend_from_slice(body);
 }
 
-/// No header table, no pushes, a large window.
+/// The client's settings: no header table, no pushes, a large window.
 fn settings() -> Vec<u8> {
     let pairs: [(u16, u32); 3] = [(1, 0), (2, 0), (4, limits::CONTAINERD_ANSWER)];
     pairs
@@ -255,7 +255,7 @@ async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<Response
 }
 
 impl ResponseStream {
-    /// Whether the server has ended it.
+    /// Whether the server has ended the stream.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -268,7 +268,7 @@ impl ResponseStream {
     /// Takes the next complete message.
     ///
     /// # Errors
-    /// Fails on one with more than `limit` bytes, or a compressed one.
+    /// Fails if the message is longer than `limit` bytes, or compressed.
     pub(super) fn next_message(&mut self, limit: usize) -> Result<Option<Vec<u8>>> {
         let Some((head, rest)) = self.body.split_at_checked(5) else { return Ok(None) };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
@@ -296,7 +296,7 @@ impl ResponseStream {
             _ => {}
         }
         if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
-            // Unreadable fields have no meaning: the message then decides.
+            // Unreadable header fields count as absent; the message then decides.
             let fields = hpack::read_fields(&std::mem::take(&mut self.block)).unwrap_or_default();
             self.refusal = self.refusal.take().or_else(|| GrpcStatus::of_fields(&fields));
         }
@@ -334,7 +334,7 @@ fn message(stream: ResponseStream) -> UnaryResponse {
 mod tests {
     use super::*;
 
-    /// A server that answers any request with these bytes.
+    /// Calls a server that answers any request with these bytes.
     fn told(says: &[u8], count: usize) -> Result<Vec<UnaryResponse>> {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!((refusal.to_string().as_str(), refusal.is_not_found()), (wanted, false));
     }
 
-    /// Its encoder Huffman-codes all texts, as Go's does if they become shorter.
+    /// This server's encoder uses Huffman codes for all texts; Go's uses them if they are shorter.
     #[test]
     fn a_server_on_h2_is_understood() {
         let temp = tempfile::tempdir().unwrap();

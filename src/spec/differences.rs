@@ -2,9 +2,9 @@
 //! The members in which two documents differ, named like plugins' changes: `process.env[A]`,
 //! `mounts[/x]`, `linux.resources.memory.limit`.
 //!
-//! Values equivalent to an absent member (`null`, `false`, `""`, an empty list) count as absent,
-//! because a program that rewrites a document may omit them. The result has no values, so no
-//! secrets.
+//! A value that means the same as an absent member (`null`, `false`, `""`, an empty list) counts as
+//! absent, because a program that rewrites a document may omit it. The result has no values, so it
+//! contains no secrets.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) struct Difference {
     pub(crate) change: &'static str,
 }
 
-/// Lists with named entries, and the member that has the name; a variable's is before `=`.
+/// Lists with named entries, and the member that has the name; a variable's name is before `=`.
 const LISTS: [(&str, &str); 6] = [
     ("process.env", "="),
     ("process.rlimits", "type"),
@@ -30,7 +30,7 @@ const LISTS: [(&str, &str); 6] = [
     ("linux.resources.hugepageLimits", "pageSize"),
 ];
 
-/// Objects whose members have their own names.
+/// Objects whose members are named by their keys.
 const MAPS: [&str; 4] =
     ["annotations", "linux.sysctl", "linux.resources.unified", "linux.netDevices"];
 
@@ -61,7 +61,7 @@ fn compare(
     let none = Block::new();
     let object = |value: Option<&Value>| match value {
         Some(Value::Object(members)) => Some(members.clone()),
-        // The sections of a document, if one of the two lacks them.
+        // A section that one of the two documents lacks counts as empty.
         None if !path.contains('.') || MAPS.contains(&path.as_str()) => Some(none.clone()),
         _ => None,
     };
@@ -97,7 +97,7 @@ fn note(field: String, before: Option<&Value>, after: Option<&Value>, found: &mu
     found.push(Difference { field, change });
 }
 
-/// The entries of a list by name: of two with one name, the later counts.
+/// The entries of a list by name; of two with the same name, the later one counts.
 fn entries(list: Option<&Value>, key: &str) -> Block {
     let list = list.and_then(Value::as_array).into_iter().flatten();
     let named = list.map(|entry| {
@@ -110,7 +110,7 @@ fn entries(list: Option<&Value>, key: &str) -> Block {
     named.collect()
 }
 
-/// Whether a value differs from an absent member.
+/// Whether a value means something else than an absent member.
 fn is_said(value: &&Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resource flags of `update` as an OCI `LinuxResources` object.
 //!
-//! Only operators use these; engines send a document. The flags are converted to a document too,
-//! because plugins' values must be added. Values are read as runc reads them, and never corrected.
-//! The RDT flags are not resources of the specification, so they stay flags. Reference: runc
-//! `update.go`; docker go-units `RAMInBytes`.
+//! Only operators use these flags; engines send a document. The flags are converted to a document
+//! too, because plugins' values must be added. Values are read as runc reads them, and never
+//! corrected. The RDT flags are no resources of the specification, so they stay flags. Reference:
+//! runc `update.go`; docker go-units `RAMInBytes`.
 
 use serde_json::Value;
 
@@ -16,11 +16,11 @@ enum FlagValue {
     Unsigned,
     Bytes,
     Text,
-    /// Not converted to the document.
+    /// The flag is not converted.
     StaysFlag,
 }
 
-/// Flag, section and member of `LinuxResources`, kind of value.
+/// Flag, section and member of `LinuxResources`, and kind of value.
 const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
     ("blkio-weight", "blockIO", "weight", FlagValue::Unsigned),
     ("cpu-period", "cpu", "period", FlagValue::Unsigned),
@@ -71,7 +71,7 @@ pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Block> {
     Ok(resources)
 }
 
-/// `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 in any spelling.
+/// Parses `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 in any spelling.
 fn bytes(text: &str) -> Option<i64> {
     if text == "-1" {
         return Some(-1);
@@ -90,7 +90,7 @@ fn bytes(text: &str) -> Option<i64> {
     is_known.then(|| whole(number * 1024_f64.powi(power))).flatten()
 }
 
-/// The integer part, unless negative or too large for the kernel.
+/// Returns the integer part, unless it is negative or too large for the kernel.
 fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the range is checked right here")]
     (0.0..9_223_372_036_854_775_807.0).contains(&number).then_some(number as i64)

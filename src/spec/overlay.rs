@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps plugins' values in an engine's `update`.
 //!
-//! Engines send resources from their records, which lack plugins' values; containerd even sends all of them each time.
-//! So only the difference from the engine's last update counts as its request, and a plugin's value stays unless the
-//! engine changed that field. It works on OCI `LinuxResources` objects, never calls a runtime and never asks a plugin.
-//! Reference: decision D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
+//! Engines send resources from their records, which lack plugins' values; containerd even sends all
+//! resources each time. So only what differs from the engine's last update counts as requested, and
+//! a plugin's value stays unless the engine changed that field. This module works on OCI
+//! `LinuxResources` objects, never calls a runtime and never asks a plugin. Reference: decision
+//! D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
 
 use std::collections::HashSet;
 
@@ -19,7 +20,7 @@ pub use super::patch::resources::overlay_of;
 pub struct UpdateOutcome {
     /// The resources for the runtime.
     pub to_runtime: Block,
-    /// The engine's view from now on.
+    /// The engine's own resources from now on.
     pub engine: Block,
     /// The values that plugins still own.
     pub overlay: Block,
@@ -36,9 +37,9 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
 ];
 
 /// The fields of `request` that differ from the engine's last update.
-///
-/// A new period includes the quota, because a quota depends on its period; a new quota leaves the period unchanged
-/// (D66). A swap limit that only follows the memory limit does not count as a request.
+/// If the period changes, the quota counts as changed too, because it depends on the period; if
+/// only the quota changes, the period does not (D66). A swap limit that only follows the memory
+/// limit does not count as requested.
 pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     let request = without_unset(request);
     let mut delta = request.clone();
@@ -61,7 +62,7 @@ pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     delta
 }
 
-/// The difference in the form for plugins: a new quota includes the engine's period, as an engine's NRI sends it,
+/// Adds the engine's period to a changed quota for plugins, as an engine's own NRI sends it,
 /// although the period is unchanged.
 pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
     let period = request.get("cpu").and_then(|cpu| cpu.get("period"));
@@ -75,8 +76,8 @@ pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
 
 /// Overlays an engine's request on its earlier resources, and keeps the values that plugins own.
 ///
-/// `strip_devices` is for crun, which applies an update's device rules and would thereby remove what plugins allowed;
-/// runc ignores them.
+/// `strip_devices` is for crun, which applies an update's device rules and would thereby remove the
+/// rules that plugins added; runc ignores them.
 pub fn merge_update(
     engine: &Block,
     overlay: &Block,
@@ -95,16 +96,16 @@ pub fn merge_update(
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
 }
 
-/// Returns the resources about which plugins are asked when an engine only repeats its values: all except device rules,
-/// which engines do not list in an update.
+/// Returns the resources about which plugins are asked when an engine only repeats its values: all
+/// except device rules, which engines do not send in an update.
 pub(crate) fn repeated(engine: &Block) -> Block {
     let mut repeated = without_unset(engine);
     repeated.remove("devices");
     repeated
 }
 
-/// The members of `overlay` for which the request has another value, which does not take effect. Device rules are
-/// excluded, because no update removes them.
+/// The members of `overlay` for which the engine requests another value, which does not take
+/// effect. Device rules are excluded, because no update removes them.
 pub(crate) fn not_in_force(request: &Block, overlay: &Block) -> Vec<(OwnedMember, Value)> {
     let requested = owned::values(&without_unset(request));
     let members = owned::fields(overlay).into_iter().filter(|member| member.path != "devices");
@@ -146,11 +147,11 @@ pub(crate) fn put_over(base: &mut Block, top: &Block) {
     }
 }
 
-/// The overlay without the fields that the engine now requests itself.
+/// Returns the overlay without the fields that the engine now changes itself.
 fn release(overlay: &Block, delta: &Block) -> Block {
     let mut kept = without_null(overlay);
     kept.retain(|name, value| match (name.as_str(), value, delta.get(name)) {
-        // Runtimes cannot remove device rules in an update; plugins' rules stay.
+        // Runtimes cannot remove device rules in an update, so plugins' rules stay.
         ("devices", ..) | (_, _, None) => true,
         (_, Value::Object(owned), Some(Value::Object(asked))) => {
             release_members(owned, asked);
@@ -171,8 +172,8 @@ fn release_members(owned: &mut Block, asked: &Block) {
     let follows = swap.is_some() && swap.as_ref() == owned.get("limit");
     owned.retain(|key, _| !asked.contains_key(key));
     let (Some(limit), Some(swap)) = (asked.get("limit"), swap) else { return };
-    // A plugin's swap limit is removed with the memory limit that it belongs to, and also if no runtime would accept it
-    // next to the engine's new memory limit.
+    // A plugin's swap limit is removed together with the memory limit that it belongs to, and also
+    // if no runtime would accept it beside the engine's new memory limit.
     let too_low = match (limit.as_i64(), swap.as_i64()) {
         (Some(limit), Some(swap)) => (0..limit).contains(&swap) || (limit < 0 && swap >= 0),
         _ => false,
@@ -206,7 +207,7 @@ fn drop_following_swap(delta: &mut Block, request: &Block, engine: &Block) {
     }
 }
 
-/// Returns the same text for equal entries, whatever the order of their members.
+/// Returns the same text for equal entries, in whatever order their members are.
 fn text_of(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();

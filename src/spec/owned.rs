@@ -19,12 +19,12 @@ const BLOCK_IO: &str = "BlockioClass";
 pub struct OwnedMember {
     /// Path in config.json, below `linux.resources`.
     pub path: String,
-    /// NRI's name; empty if it has none.
+    /// NRI's name of the member; empty if it has none.
     pub nri: String,
-    /// Its value.
+    /// The member's value.
     pub value: Value,
-    /// Prefix of its owners' names where they may differ from `nri`: a page size has several
-    /// spellings, and a device rule has no field.
+    /// Prefix of the owners' field names where these may differ from `nri`: a page size has several
+    /// spellings, and a device rule has no NRI field.
     owners_begin_with: Option<&'static str>,
 }
 
@@ -64,8 +64,8 @@ const LIFTED: [(&str, &str, i64); 5] = [
     ("pids", "limit", -1),
 ];
 
-/// Returns the resources with which a runtime restores `before` after it may have set `part`: limits that `before`
-/// lacks are lifted. The second list names the members that no value restores.
+/// Returns the resources with which a runtime restores `before` after it may have set `part`: limits that
+/// `before` lacks are lifted. The second list names the members that no value can restore.
 pub fn undone(part: &Block, before: &Block) -> (Block, Vec<String>) {
     let (mut undone, mut left) = (before.clone(), Vec::new());
     let known: HashSet<String> = fields(before).into_iter().map(|field| field.path).collect();
@@ -87,8 +87,8 @@ pub fn undone(part: &Block, before: &Block) -> (Block, Vec<String>) {
     (undone, left)
 }
 
-/// Whether a member repeats the default: an unlimited kernel memory, or a single hierarchy. crun refuses such a member
-/// on cgroup v2.
+/// Whether a member only repeats the default: an unlimited kernel memory, or a single hierarchy.
+/// crun refuses such a member on cgroup v2.
 pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
     match (section, key) {
         ("memory", "kernel" | "kernelTCP") => value.as_i64().is_some_and(|limit| limit <= 0),
@@ -111,7 +111,7 @@ pub(crate) fn owner<'o>(
     });
     let found = found.or_else(|| {
         let prefix = owned.owners_begin_with?;
-        // The names are sorted: the first name with this prefix comes right after the prefix itself.
+        // The names are sorted, so the first name with this prefix is the next one from the prefix on.
         let (name, owner) = owners.range(prefix.to_owned()..).next()?;
         name.starts_with(prefix).then_some(owner)
     });
@@ -137,7 +137,8 @@ pub(crate) fn is_resource(name: &str) -> bool {
         || SCALARS.iter().any(|scalar| scalar.field.name() == name)
 }
 
-/// Returns the members of an overlay for which `is_kept` holds. Lists stay whole, except page sizes.
+/// Returns the members of an overlay for which `is_kept` returns true. Lists are kept whole, except
+/// those of page sizes.
 pub fn keep_owned(overlay: &Block, is_kept: impl Fn(&OwnedMember) -> bool) -> Block {
     let kept: HashSet<String> = fields(overlay)
         .into_iter()
@@ -162,7 +163,7 @@ pub fn keep_owned(overlay: &Block, is_kept: impl Fn(&OwnedMember) -> bool) -> Bl
     part
 }
 
-/// Returns all values by the paths of [`fields`], for callers that need many.
+/// Returns all values by their paths in [`fields`], for callers that need many of them.
 pub(crate) fn values(resources: &Block) -> HashMap<String, Value> {
     let mut values = HashMap::new();
     for owned in fields(resources) {
@@ -186,7 +187,7 @@ pub(crate) fn name(section: &str, key: &str) -> String {
         return format!("{UNIFIED}{key}]");
     }
     if section == "blockIO" {
-        return BLOCK_IO.to_owned(); // A class sets all members of this section.
+        return BLOCK_IO.to_owned(); // A class sets every member of this section.
     }
     Scalar::of_member(section, key).map(|scalar| scalar.field.to_string()).unwrap_or_default()
 }

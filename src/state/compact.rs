@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON object stored as its text, for members of thousands of records that few requests read. As a map each
-//! member would take a hundred bytes, and be serialized with every write of the record. It never changes in place.
+//! A JSON object stored as its text, for members of thousands of records that few requests read. As
+//! a map, each member would take a hundred bytes, and would be serialized with every write of the
+//! record. The text never changes in place.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;
@@ -11,7 +12,7 @@ use serde_json::{Map, Value};
 pub struct CompactObject(Box<str>);
 
 impl CompactObject {
-    /// The object.
+    /// Returns the object.
     pub fn map(&self) -> Map<String, Value> {
         serde_json::from_str(&self.0).unwrap_or_default()
     }

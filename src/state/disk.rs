@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
 //! the engine's documents beside them. An unusable file is set aside with one line, and never
-//! prevents the daemon's start. If one is temporarily unreadable, the daemon starts later, so that
-//! no container is lost because a descriptor was missing.
+//! prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's start
+//! fails and is retried, so that a missing descriptor loses no container.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -26,14 +26,16 @@ const PRISTINE: &str = "pristine";
 const ASIDE: &str = "aside";
 const KEPT: &str = "kept";
 
-/// Names the boot of these records; written last, so a folder without it may be incomplete.
+/// The file with the ID of the boot to which the records belong. It is written last, so a folder
+/// without it may be incomplete.
 const STAMP: &str = "boot_id";
 
-/// The plugins that were connected (decision D14); the daemon writes it, and it has no meaning
-/// after a reboot.
+/// The list of connected plugins (decision D14). The daemon writes it, and it has no meaning after
+/// a reboot.
 pub(super) const CONNECTED: &str = "plugins.json";
 
-/// The schema of a daemon one version ahead, so that downgrading by one version loses nothing.
+/// The schema of the next version: its records are read too, so that a downgrade by one version
+/// loses nothing.
 const NEXT: u32 = SCHEMA + 1;
 
 /// The folders, opened once, because a record is written many times in a container's life.
@@ -93,7 +95,7 @@ impl RecordFolders {
         }
     }
 
-    /// Removes a file, now or later ([`remove_what_is_left`](Self::remove_what_is_left)).
+    /// Removes a file, or if that fails, leaves it to [`remove_what_is_left`](Self::remove_what_is_left).
     fn remove(&self, kind: &'static str, name: &str) {
         if files::try_remove_at(self.folder(kind), name).is_err() {
             self.unremoved.borrow_mut().insert((kind, name.to_owned()));
@@ -112,10 +114,10 @@ impl RecordFolders {
         self.replace(kind, name, &bytes)
     }
 
-    /// Removes the files whose removal failed before.
+    /// Removes the files whose removal failed earlier.
     ///
     /// # Errors
-    /// Fails when it fails again.
+    /// Fails when a removal fails again.
     pub(super) fn remove_what_is_left(&self) -> Result<()> {
         let mut outcome = Ok(());
         self.unremoved.borrow_mut().retain(|(kind, name)| {
@@ -137,7 +139,7 @@ impl RecordFolders {
     /// Whether the open folders are still at this path.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the path cannot be examined.
     pub(super) fn are_at(&self, dir: &Path) -> std::io::Result<bool> {
         use std::os::unix::fs::MetadataExt;
         let ours = [&self.containers, &self.pods, &self.pristine, &self.kept, &self.marks];
@@ -212,7 +214,7 @@ impl RecordFolders {
         self.write(KEPT, &file_name(&container.key), container)
     }
 
-    /// Removes that record.
+    /// Removes the record of a removed container.
     pub(super) fn remove_kept(&self, key: &ContainerKey) {
         self.remove(KEPT, &file_name(key));
     }
@@ -233,7 +235,7 @@ impl RecordFolders {
         let name = format!("{incarnation}.json");
         let written = files::write_at(&self.pristine, &name, bytes);
         if written.is_err() {
-            // An incomplete file would use the space that is missing.
+            // An incomplete file would only take the space that is missing.
             files::remove_at(&self.pristine, &name);
         }
         written.map(|()| name)
@@ -253,7 +255,7 @@ impl RecordFolders {
 /// Whether the records are of this boot, and complete.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the stamp cannot be read.
 pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
     Ok(stamp_of(dir)?.is_some_and(|boot| boot == boot_id))
 }
@@ -274,7 +276,7 @@ pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
 
 /// The records that were set aside, now or earlier.
 pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
-    // They are only shown to operators.
+    // An unreadable folder counts as empty, because the list is only shown to operators.
     let entries = presence::entries(&dir.join(ASIDE)).or_absent().into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
@@ -287,7 +289,8 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Fails when a record, or the list of records, is unreadable now.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
-        // Files of another boot are not repaired, and creates do not wait for their plugins.
+        // Files that were set aside in another boot are removed, and so is its list of plugins, for
+        // which creates must not wait.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }
@@ -313,15 +316,15 @@ fn load_containers(
     let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key))?;
     let is_now = |container: &Container| (container.schema, container.boot_id == boot_id);
     let mut containers = keep(dir, containers, problems, is_now);
-    // From here on this version owns them, whichever version wrote them.
+    // From here on the records have this version's schema, whichever version wrote them.
     containers.iter_mut().for_each(|container| container.schema = SCHEMA);
     Ok(containers)
 }
 
-/// Removes kept documents that no container needs, because the daemon was killed in between. They
-/// stay while a record is set aside, because its needs are unknown.
+/// Removes kept documents that no container names, because the daemon was killed in between. While
+/// a record is set aside they all stay, because it may name one.
 fn sweep(dir: &Path, containers: &[Container]) {
-    // Unknown records count as set aside.
+    // If the folder cannot be listed, a record may be set aside.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
@@ -356,11 +359,12 @@ fn load_all<T: DeserializeOwned>(
         let parsed = read
             .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| Error::json(&error)));
         match parsed {
-            // A permanently unreadable file is set aside; if a resource is short, the daemon waits.
+            // A file that is unreadable for good is set aside; if only a resource is short, the
+            // start fails and is retried.
             Err(error) if error.is_shortage() => {
                 return Err(error.doing(format!("reading {}", path.display())));
             }
-            // Later writes and removals would use only the record's proper name.
+            // Later writes and removals would use the file name that belongs to the record.
             Ok(record) if !path.ends_with(name(&record)) => {
                 set_aside(dir, &path, "its content and its name differ", problems);
             }
@@ -381,7 +385,7 @@ fn keep<T>(
     for (path, record) in records {
         match check(&record) {
             (SCHEMA | NEXT, true) => kept.push(record),
-            // Of another boot: its containers no longer exist.
+            // The record is of another boot, whose containers no longer exist.
             (_, false) => {
                 let _stale = std::fs::remove_file(&path);
             }
@@ -403,10 +407,11 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
     problems.push(format!("{} cannot be used and was set aside: {why}", path.display()));
 }
 
-/// A file name for a key: roots differ, and IDs may be anything that the runtime accepts.
+/// Returns a file name for a key: there are several roots, and an ID may contain anything that the
+/// runtime accepts.
 fn file_name(key: &ContainerKey) -> String {
-    // The hash covers the root and the truncated end of the ID: short and stable across versions.
-    // The ID next to it makes the name readable.
+    // The hash covers the root and the end of the ID that is cut off; it is short and the same in
+    // every version. The ID makes the name readable.
     let cut = key.id.bytes().skip(limits::ID_IN_FILE_NAME);
     let hash = fnv64(key.root.bytes().chain(cut));
     format!("{}-{hash:016x}.json", escaped(&key.id))
@@ -535,7 +540,8 @@ pub(super) mod tests {
         for id in ["a", "b"] {
             store.put(container(id)).unwrap();
         }
-        // Blocks the temporary file: the folder itself is open and would be found anywhere.
+        // Blocks the name of the temporary file. (The folder itself is open, so moving it would
+        // have no effect.)
         let name = format!(".{}.new", file_name(&container("a").key));
         let obstacle = temp.path().join("containers").join(name);
         std::fs::create_dir(&obstacle).unwrap();
@@ -677,7 +683,7 @@ pub(super) mod tests {
         store.keep(&container("b")).unwrap();
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
-        // The runtime never created the next container of this ID.
+        // The ID's next container was never made by the runtime.
         store.put(Container { init_pid: None, ..container("b") }).unwrap();
         store.forget(&container("b").key);
         std::fs::remove_dir_all(&dir).unwrap();
@@ -700,7 +706,7 @@ pub(super) mod tests {
         store.stamp().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         store.put(container("b")).unwrap();
-        // The other records are still missing, and a starting daemon must know that.
+        // The other records are still missing, and the next daemon must see that.
         assert!(
             !store.is_in_place().unwrap() && !Store::open(&dir, "boot").unwrap().0.is_stamped()
         );
@@ -743,7 +749,7 @@ pub(super) mod tests {
         };
         store.put(whole("a")).unwrap();
         store.forget(&whole("a").key);
-        // A container that may return under its ID needs all of it.
+        // A container that may be re-created under its ID needs its whole record.
         store.keep(&whole("b")).unwrap();
         store.put(whole("b")).unwrap();
         store.forget(&whole("b").key);

@@ -3,7 +3,7 @@
 //! the cost of a request does not grow with the number of records.
 //!
 //! It stores hashes instead of names, because each of thousands of containers has three entries. A
-//! result may be another container, so the caller must compare it.
+//! match may be another container, so the caller must compare names.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use super::{Container, ContainerKey};
 
-/// The three keys.
+/// Hashes of the three keys.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The records of pods and containers.
 //!
-//! The store is the daemon's only memory. An intended change is on disk before the daemon acts on it, and a past event
-//! as soon as it can be written, so that a SIGKILL loses nothing. It never communicates with plugins or examines a
-//! process.
+//! The store is the daemon's only memory. An intended change is on disk before the daemon acts on
+//! it, and a past event as soon as it can be written, so that a SIGKILL loses nothing. This module
+//! never communicates with plugins or examines a process.
 
 mod compact;
 mod disk;
@@ -32,11 +32,11 @@ pub(crate) use compact::CompactObject;
 pub use store::Store;
 pub(crate) use wire::Wire;
 
-/// Version of the records on disk. A record of the next version is read as far as this one
-/// understands it, and the rest is kept; any other is set aside.
+/// Version of the records on disk. Of a record of the next version, the known members are read and
+/// the others are kept; a record of any other version is set aside.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// The verb of a call in flight that starts a created container.
+/// The verb of an [`InFlight`] call that starts a created container.
 pub(crate) const START: &str = "start";
 
 /// A container as the runtime knows it: IDs are unique only below one runtime root.
@@ -49,7 +49,7 @@ pub struct ContainerKey {
 }
 
 named! {
-    /// The state of a container. The names are those of `nri-runc nri pods --json`.
+    /// The state of a container, with its name in `nri-runc nri pods --json`.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Lifecycle {
@@ -70,12 +70,12 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum PodState {
-        /// Its sandbox is being made; plugins were not notified.
+        /// Its sandbox is being made; plugins have not been notified.
         #[default]
         Created => "created",
-        /// RunPodSandbox went out.
+        /// RunPodSandbox was sent.
         Ready => "ready",
-        /// StopPodSandbox went out.
+        /// StopPodSandbox was sent.
         Stopped => "stopped",
     }
 }
@@ -83,13 +83,13 @@ named! {
 /// Everything about one incarnation of a container (decision D17).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Container {
-    /// Schema of this record.
+    /// Schema of this record on disk.
     pub schema: u32,
-    /// Boot in which it was written: after another boot the record has no meaning.
+    /// Boot in which the record was written; in another boot it has no meaning.
     pub boot_id: String,
     /// Root and id.
     pub key: ContainerKey,
-    /// Counts creations of the same id.
+    /// Number that distinguishes containers with the same ID.
     pub incarnation: u64,
     /// The real runtime.
     pub runtime: String,
@@ -99,24 +99,24 @@ pub struct Container {
     pub bundle: String,
     /// Whether it is its pod's infrastructure container, about which no container event is sent.
     pub is_sandbox: bool,
-    /// Its pod's id.
+    /// The ID of its pod.
     pub pod: String,
-    /// Its pod's name, for `explain`: the pod's record may be removed earlier.
+    /// The name of its pod, for `explain`, because the pod's record may be removed earlier.
     #[serde(default)]
     pub pod_name: String,
-    /// Its pod's namespace, for the same reason.
+    /// The namespace of its pod, for the same reason.
     #[serde(default)]
     pub pod_namespace: String,
     /// Its name in the pod.
     pub name: String,
     /// Its state.
     pub state: Lifecycle,
-    /// `--pid-file`, absolute.
+    /// The path of `--pid-file`, absolute.
     pub pid_file: Option<String>,
     /// Whether an OCI hook reported it, so that no wrapper reports its start.
     #[serde(default)]
     pub by_hook: bool,
-    /// Init process, once known.
+    /// PID of the init process, once known.
     pub init_pid: Option<u32>,
     /// Init's start time in clock ticks since boot, which distinguishes it from a later process of that PID.
     pub init_start: Option<u64>,
@@ -131,7 +131,7 @@ pub struct Container {
     pub finished_at: i64,
     /// The exit code, if known.
     pub exit_code: Option<i32>,
-    /// Why it no longer runs, in the CRI's words, if known.
+    /// Why its process no longer runs, in the CRI's words, if known.
     #[serde(default)]
     pub status_reason: String,
     /// A message for operators.
@@ -141,7 +141,7 @@ pub struct Container {
     pub engine: String,
     /// The evidence for the engine.
     pub evidence: Vec<String>,
-    /// The engine's variables of the creating call.
+    /// The engine's variables in the call that created it.
     pub variables: Vec<(String, String)>,
     /// The NRI message as plugins last received it.
     pub message: Wire,
@@ -149,10 +149,10 @@ pub struct Container {
     pub engine_resources: CompactObject,
     /// The resources that plugins own (O).
     pub overlay: Map<String, Value>,
-    /// The part of it that plugins set when the container was created.
+    /// The part of the overlay that plugins set when the container was created.
     #[serde(default)]
     pub at_creation: Map<String, Value>,
-    /// Field to plugin, as `Env[PATH]` to `10-foo`.
+    /// The owners: fields with their plugins, such as `Env[PATH]` with `10-foo`.
     pub owners: BTreeMap<String, String>,
     /// The document put in the bundle, if there is one.
     pub patched: Option<Patched>,
@@ -170,9 +170,9 @@ pub struct Container {
     /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<Box<ExecSubject>>,
-    /// Why it was refused, if it was.
+    /// Why it was refused; empty if it was not.
     pub refused: Vec<String>,
-    /// When it was refused last: Unix time in nanoseconds, 0 if never.
+    /// Time of the last refusal: Unix time in nanoseconds, 0 if there was none.
     #[serde(default)]
     pub refused_at: i64,
     /// Skipped plugins, and values that were not applied.
@@ -192,7 +192,7 @@ pub struct Container {
     /// Values that the engine repeats and that do not take effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedValue>,
-    /// The latest processes of `exec` that plugins changed.
+    /// The latest processes that `exec` started and plugins changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exec_changes: Vec<ExecChange>,
     /// The plugins from which rules hid it when it was created, or when they connected.
@@ -200,19 +200,19 @@ pub struct Container {
     pub hidden_from: Vec<HiddenFrom>,
     /// The verb in progress.
     pub in_flight: Option<InFlight>,
-    /// Updates that wait for its creation.
+    /// Updates that wait for its creation or start.
     #[serde(default)]
     pub deferred: Vec<PendingUpdate>,
     /// The `update` in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updating: Option<Box<Updating>>,
-    /// The process of the `delete` in progress.
+    /// The PID of the `delete` in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting: Option<u32>,
     /// Whether the runtime has deleted it while its engine keeps it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_deleted: bool,
-    /// The process of the call that made it.
+    /// The PID of the call that made it.
     #[serde(default)]
     pub made_by: u32,
     /// Whether it was found in the runtime's state after the record was lost: the plugins' changes are unknown.
@@ -233,7 +233,7 @@ impl Container {
         self.refused_at = at;
     }
 
-    /// Whether the runtime made it: a failed creation says nothing about an earlier container of its ID.
+    /// Whether the runtime made it. If the creation failed, an earlier container of its ID may still exist.
     pub fn was_made(&self) -> bool {
         self.init_pid.is_some() || self.started_at != 0
     }
@@ -269,13 +269,13 @@ impl Container {
         folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.bundle)
     }
 
-    /// Whether `there` is the document that was put in place for this container. The content decides, because a file
-    /// may be edited in place, and inodes are reused.
+    /// Whether `there` is the document that was put in place for this container. Its content
+    /// decides, because a file may be edited in place, and an inode may be reused.
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
-            // An earlier version recorded only the inode, so a file that was written to after the container's creation
-            // counts as edited.
+            // Earlier versions recorded only the inode; then a file that was written after the
+            // container's creation counts as edited.
             let is_older = self.created_at == 0 || there.modified <= self.created_at;
             return patched.inode == there.inode && is_older;
         }
@@ -303,18 +303,18 @@ pub struct Pod {
     /// The evidence for the engine.
     #[serde(default)]
     pub evidence: Vec<String>,
-    /// Process of its infrastructure container, once known.
+    /// PID of its infrastructure container, once known.
     #[serde(default)]
     pub pid: u32,
-    /// A path that exists as long as the pod, if no call marks the pod's end.
+    /// A path that exists as long as the pod does, for a pod whose end no call marks.
     pub lives_with: Option<String>,
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
-    /// Whether a tenant may have written facts that rules use: the namespace, or the engine.
+    /// Whether a tenant may have written facts that rules examine: the namespace, or the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_doubtful: bool,
-    /// Whether it is in an exempt namespace, according to a trusted source.
+    /// Whether a trusted source puts it in an exempt namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exempt: bool,
     /// Its state.
@@ -323,7 +323,7 @@ pub struct Pod {
     pub sandbox: Option<ContainerKey>,
     /// The NRI message.
     pub message: Wire,
-    /// Why it was refused, if it was.
+    /// Why it was refused; empty if it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
     /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not asked.
@@ -339,7 +339,7 @@ pub struct Pod {
     /// kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
-    /// The limits that another process than kubelet has written.
+    /// The limits that a process other than kubelet has written.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub foreign_limits: BTreeSet<String>,
     /// The plugins from which rules hid it when it was announced, or when they connected.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Name of the event and of the field under which `explain` shows an eviction.
+/// The name by which `explain` shows an eviction, as event and as field.
 pub(crate) const EVICTION: &str = "eviction";
 
 /// One change that a plugin made, as `explain` shows it.
@@ -36,7 +36,7 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// Separates the verb of a command that bypassed the daemon from the reason for its absence.
+/// Separates the verb of a command that bypassed the daemon from the reason why the daemon was unavailable.
 const BYPASSED: &str = " bypassed the daemon: ";
 
 impl Skipped {
@@ -45,7 +45,7 @@ impl Skipped {
         Self { plugin: String::new(), reason: format!("{verb}{BYPASSED}{why}") }
     }
 
-    /// Whether the container was created by such a command.
+    /// Whether this says that the container was created by such a command.
     pub fn is_bypassed_create(&self) -> bool {
         let verb = self.reason.split_once(BYPASSED).map(|(verb, _)| verb);
         self.plugin.is_empty()
@@ -56,7 +56,7 @@ impl Skipped {
 /// A plugin's change that a rule in audit mode would refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleHit {
-    /// Unix time in nanoseconds, the first time.
+    /// Time of the first one: Unix time in nanoseconds.
     pub at: i64,
     /// The event.
     pub event: String,
@@ -86,7 +86,7 @@ pub struct GaveWay {
     pub plugin: String,
     /// The field, as the owner table names it.
     pub field: String,
-    /// The owner of that value; empty if it is the container's.
+    /// The owner of the other value; empty if it is the container's.
     pub to: String,
 }
 
@@ -97,14 +97,14 @@ pub struct ExecChange {
     pub at: i64,
     /// The program that the engine requested.
     pub program: String,
-    /// Field to plugin, as `Env[PATH]` to `10-foo`.
+    /// Fields with the plugins that set them, such as `Env[PATH]` with `10-foo`.
     pub owners: BTreeMap<String, String>,
 }
 
 /// A value that the engine repeats in updates while a plugin's value stays in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RepeatedValue {
-    /// Unix time in nanoseconds, the first time.
+    /// Time of the first one: Unix time in nanoseconds.
     pub at: i64,
     /// Path below `linux.resources`.
     pub field: String,
@@ -117,15 +117,15 @@ pub struct RepeatedValue {
 /// A promise (`[[require]]`) that applies to a container or a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
-    /// Its name.
+    /// The promise's name.
     pub promise: String,
     /// The required plugin, as `name` or `NN-name`.
     pub plugin: String,
-    /// Why it applies.
+    /// Why the promise applies.
     pub why: String,
     /// Whether containers are refused without the plugin.
     pub is_enforced: bool,
-    /// The outcome; empty before it is known.
+    /// The outcome; empty until it is known.
     #[serde(default)]
     pub result: String,
 }
@@ -139,11 +139,11 @@ impl Promise {
     pub(crate) const WOULD_REFUSE: &str = "would_refuse";
 }
 
-/// A member of the document that differed from the daemon's version once the runtime had made the
-/// container: another wrapper changed it.
+/// A member of the document that differed from what the daemon wrote once the runtime had made the
+/// container, because another wrapper changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedMember {
-    /// Its path, as in plugins' changes.
+    /// The member's path, as in plugins' changes.
     pub field: String,
     /// The change: `added`, `changed` or `removed`.
     pub change: String,
@@ -163,18 +163,18 @@ pub struct HiddenFrom {
 pub struct PendingUpdate {
     /// The values to set, as OCI resources.
     pub part: Map<String, Value>,
-    /// The block I/O class that set them, by name; empty for none.
+    /// The name of the block I/O class from which values come; empty for none.
     pub blockio_class: Option<String>,
-    /// The RDT class that set them, by name; empty for none.
+    /// The name of the RDT class; empty for none.
     pub rdt_class: Option<String>,
-    /// Field to plugin.
+    /// Fields with the plugins that set them.
     pub owners: BTreeMap<String, String>,
-    /// The event during which they requested it.
+    /// The event during which plugins requested the update.
     pub event: String,
 }
 
 impl PendingUpdate {
-    /// Its length in a record, in bytes.
+    /// The length of the update in a record, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         serde_json::to_string(self).map_or(0, |text| text.len())
     }
@@ -191,7 +191,8 @@ pub struct InFlight {
     pub executed: bool,
 }
 
-/// An `update` whose runtime may still be running: values that are in force once it was accepted.
+/// An `update` whose runtime may still be running: values that are in force once the runtime has
+/// accepted it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Updating {
     /// The wrapper's PID, which is the runtime's after exec.
@@ -216,7 +217,7 @@ pub struct Updating {
 pub struct Patched {
     /// Name of the document in the bundle.
     pub document: String,
-    /// Name of the temporary file beside it, until it was put in place.
+    /// Name of the temporary file beside it.
     pub temporary: String,
     /// Inode of the patched file.
     pub inode: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All pods and containers, in memory and on disk. An intended change is on disk first; a past event is kept in memory
-//! even if the write fails, and written later.
+//! All pods and containers, in memory and on disk. An intended change is written to disk first; a
+//! past event is kept in memory even if the write fails, and written later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
-/// Failed writes after which a retry leaves the remaining records for the next one.
+/// Failed writes after which a retry stops; the remaining records wait for the next retry.
 const REFUSALS: usize = 8;
 
 /// All pods and containers, in memory and on disk.
@@ -27,7 +27,7 @@ pub struct Store {
     dir: PathBuf,
     folders: RecordFolders,
     boot_id: String,
-    /// Read much more often than changed, so readers share a record.
+    /// The containers. A record is read much more often than changed, so readers share it.
     containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
     pods: BTreeMap<String, Pod>,
@@ -79,13 +79,13 @@ impl Store {
         Ok((store, problems))
     }
 
-    /// Whether an earlier daemon of this boot has stamped the directory; else this boot's records are lost, or there
-    /// are none.
+    /// Whether an earlier daemon of this boot has stamped the directory; if not, this boot's
+    /// records are lost, or there are none.
     pub fn is_stamped(&self) -> bool {
         self.is_stamped
     }
 
-    /// Records that the records of this boot are here.
+    /// Stamps the directory: it has the records of this boot.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -95,15 +95,15 @@ impl Store {
         Ok(())
     }
 
-    /// Unusable records, as files for an operator to examine.
+    /// Files with unusable records, for an operator to examine.
     pub fn set_aside(&self) -> Vec<PathBuf> {
         disk::set_aside_before(&self.dir)
     }
 
-    /// Whether this process still writes to the folders at their paths.
+    /// Whether the open folders are still at their paths.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the path cannot be examined.
     pub fn is_in_place(&self) -> Result<bool> {
         let has_stamp = !self.is_stamped || disk::is_stamped(&self.dir, &self.boot_id)?;
         Ok(has_stamp && self.folders.are_at(&self.dir)?)
@@ -118,7 +118,7 @@ impl Store {
         self.folders = RecordFolders::open(&self.dir)?;
         self.unwritten = self.containers.keys().map(|key| ContainerKey::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
-        // The last one of each ID is written last.
+        // Of several with one ID, the newest is written last.
         let kept = self.gone.iter().filter(|gone| gone.was_made() && self.is_kept(&gone.key));
         for container in kept {
             self.folders.write_kept(container)?;
@@ -133,7 +133,7 @@ impl Store {
         &self.boot_id
     }
 
-    /// A number that no container has had.
+    /// Returns an incarnation that no container has had.
     pub fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
@@ -204,15 +204,15 @@ impl Store {
     pub fn put(&mut self, container: Container) -> Result<()> {
         let mut written = write(&self.folders, &container);
         if written.is_err() && matches!(self.is_in_place(), Ok(false)) {
-            // The folders were deleted a moment ago. The stamp is still missing, so the daemon writes all records
-            // again.
+            // The folders were deleted a moment ago. The stamp is missing too, so the daemon will
+            // write all records again.
             written = RecordFolders::open(&self.dir).and_then(|folders| {
                 self.folders = folders;
                 write(&self.folders, &container)
             });
         }
         if written.is_err() {
-            // The mark is reset to the recorded state.
+            // The mark is rewritten for the record that is still in force.
             match self.containers.get(&container.key).map(|known| self.folders.write_mark(known)) {
                 Some(_as_before) => {}
                 None => self.folders.remove_mark(&container.key),
@@ -224,7 +224,7 @@ impl Store {
         Ok(())
     }
 
-    /// The folder of the records, for an operator who must free space there.
+    /// Names the folder of the records, for an operator who must free space there.
     fn place(&self) -> String {
         format!("recording in {}", self.dir.display())
     }
@@ -244,7 +244,7 @@ impl Store {
         self.containers.insert(key, Rc::new(container));
     }
 
-    /// Changes a record, on disk first. An unknown key is ignored, because it was removed meanwhile.
+    /// Changes a record, on disk first. An unknown key is ignored: its container was removed meanwhile.
     ///
     /// # Errors
     /// Fails when the write fails; memory is then unchanged.
@@ -259,8 +259,8 @@ impl Store {
         self.put(container)
     }
 
-    /// Records an event: in memory even if the write fails, because it happens only once. A failed record is written
-    /// again with the next change of any container.
+    /// Changes a record after an event: in memory even if the write fails, because the event is not
+    /// repeated. A failed write is repeated with the next change of any container.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -279,7 +279,7 @@ impl Store {
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
-        // Pods first: a daemon that is killed in between leaves no container without its pod.
+        // Pods first, so that a daemon that is killed in between leaves no container without its pod.
         self.unwritten_pods.retain(|id| {
             let Some(pod) = pods.get(id) else { return false };
             refusals.len() >= REFUSALS
@@ -299,10 +299,10 @@ impl Store {
         self.folders.has_leftovers()
     }
 
-    /// Tests whether a record can be written, and leaves no file.
+    /// Tests whether a record can be written; leaves no file.
     ///
     /// # Errors
-    /// Fails when it cannot.
+    /// Fails when a record cannot be written.
     pub fn try_disk(&self) -> Result<()> {
         files::try_write(&self.dir)
     }
@@ -313,8 +313,8 @@ impl Store {
         containers.chain(self.unwritten_pods.iter().map(String::as_str)).collect()
     }
 
-    /// Changes a record without writing it: for values that a crash may lose because their request is lost too. The
-    /// next [`Store::change`] also writes it.
+    /// Changes a record without writing it, for values that a crash may lose because the request is
+    /// lost too. The next [`Store::change`] also writes them.
     pub fn change_in_memory(&mut self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
         if let Some(container) = self.containers.get_mut(key) {
             change(Rc::make_mut(container));
@@ -344,8 +344,8 @@ impl Store {
         self.kept.iter().any(|(kept, _)| kept == key)
     }
 
-    /// Keeps the record of a container that is about to be removed on disk as well, in case one is re-created under its
-    /// ID.
+    /// Keeps the record of a container that is about to be removed on disk too, because a container
+    /// may be re-created under its ID.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -356,7 +356,7 @@ impl Store {
         self.folders.write_kept(container)
     }
 
-    /// Removes the oldest kept records beyond this number and these bytes, except for the newest.
+    /// Removes the oldest kept records until their number and bytes are within these limits; never the newest.
     fn drop_oldest_kept(&mut self, most: usize, bytes: usize) {
         let mut total: usize = self.kept.iter().map(|(_, size)| size).sum();
         while self.kept.len() > most || total > bytes && self.kept.len() > 1 {
@@ -385,7 +385,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records an event of a pod, like [`note`](Self::note) for a container.
+    /// Changes a pod's record after an event, like [`note`](Self::note) for a container.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -424,7 +424,7 @@ impl Store {
         self.folders.keep_pristine(incarnation, bytes).doing(|| self.place())
     }
 
-    /// Drops a document that no record will name.
+    /// Removes a document that no record names.
     pub fn drop_pristine(&self, name: &str) {
         self.folders.remove_pristine(name);
     }
@@ -460,7 +460,7 @@ impl<T: Serialize> Remembered<T> {
         self.0.push_back((one, size));
     }
 
-    /// Removes the oldest ones until one of this size fits the limits of number and bytes.
+    /// Removes the oldest records until one of this size fits the limits of number and bytes.
     fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
         let mut total = self.0.iter().map(|(_, size)| size).sum::<usize>().saturating_add(size);
         while self.0.len() >= most || total > bytes {
@@ -479,7 +479,7 @@ fn size(record: &impl Serialize) -> usize {
     serde_json::to_string(record).map_or(0, |text| text.len())
 }
 
-/// Drops most of a record: the data that is only needed while the container lives or may return under its ID.
+/// Drops the data that is only needed while the container exists or may be re-created under its ID.
 fn drop_unexplained(container: &mut Container) {
     (container.message, container.process_values, container.at_creation) = Default::default();
     (container.engine_resources, container.variables, container.global_flags) = Default::default();
@@ -491,7 +491,7 @@ fn drop_unexplained(container: &mut Container) {
     container.skipped.shrink_to_fit();
 }
 
-/// Writes a container's mark and its record. The mark comes first, so that every record found later has its mark.
+/// Writes a container's mark and its record. The mark comes first, so that every record that is found has its mark.
 fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
     folders.write_mark(container)?;
     folders.write_container(container)

@@ -14,7 +14,7 @@ use crate::formats::protobuf;
 pub struct Wire(pub Arc<[u8]>);
 
 impl Wire {
-    /// The message without these top-level fields; a malformed one is unchanged.
+    /// Returns the message without these top-level fields; a malformed message is returned unchanged.
     pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
         let mut kept = Vec::with_capacity(bytes.len());
         for field in protobuf::fields(bytes) {
@@ -26,7 +26,7 @@ impl Wire {
         Self(kept.into())
     }
 
-    /// Only these top-level fields; anything after a malformed one is dropped.
+    /// Returns only the top-level field `number`; ignores everything after a malformed field.
     pub fn only(&self, number: u64) -> Vec<u8> {
         let fields = protobuf::fields(&self.0).map_while(Result::ok);
         let wanted = fields.filter(|field| field.number == number);
@@ -42,7 +42,7 @@ impl Wire {
 }
 
 impl Wire {
-    /// Whether the message has this field, containing a message with that one.
+    /// Whether the message has the field `number`, containing a message with the field `inner`.
     pub fn has_inside(&self, number: u64, inner: u64) -> bool {
         let mut fields = protobuf::fields(&self.0).flatten();
         fields.any(|field| {
@@ -52,7 +52,7 @@ impl Wire {
     }
 }
 
-/// Reads a message in place: a daemon that starts reads thousands.
+/// Decodes a message without a copy of its text, because a starting daemon reads thousands.
 struct Hexadecimal;
 
 impl Visitor<'_> for Hexadecimal {
@@ -71,7 +71,7 @@ impl Visitor<'_> for Hexadecimal {
         };
         let pairs = text.as_bytes().chunks_exact(2);
         let bytes: Arc<[u8]> = pairs.map(|pair| value(pair[0]) << 4 | value(pair[1])).collect();
-        // A manipulated record gives an empty message, not a failing daemon.
+        // A record that was manipulated gives an empty message, not a daemon that fails.
         Ok(Wire(if others > 15 { Arc::default() } else { bytes }))
     }
 }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn omitted_fields_do_not_change_the_others() {
-        // 1: "ab", 2: 300, 3: eight bytes, 4: "", 1 again.
+        // Fields 1: "ab", 2: 300, 3: eight bytes, 4: "", and 1 again.
         let message =
             [&[0x0a, 2, b'a', b'b', 0x10, 0xac, 2, 0x19][..], &[7; 8], &[0x22, 0, 0x0a, 1, b'c']]
                 .concat();

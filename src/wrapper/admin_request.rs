@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of admin verbs to the running daemon. It never starts one.
+//! Requests of admin verbs to the running daemon. This module never starts a daemon.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::link::{DaemonResponse, WrapperRequest};
 use super::connection::{check_peer, dial, exited, receive, send_whole};
 use super::request::link_protocol;
 
-/// Time limit for the daemon to execute another program, which it does after its requests.
+/// Time limit for the daemon to re-execute, which it does once its requests are answered.
 const REPLACEMENT_WAIT: Duration = Duration::from_secs(60);
 
 /// Time limit for the daemon's response to an admin verb.
@@ -38,7 +38,7 @@ pub(crate) fn admin_within(config: &Config, json: &str, wait: Duration) -> Resul
     ask(config, json, wait).map(|(json, _ended)| json)
 }
 
-/// Like [`admin`], for requests after whose response the daemon continues to send lines.
+/// Like [`admin`], for a request after whose response the daemon keeps sending lines.
 ///
 /// # Errors
 /// As [`admin`].
@@ -46,7 +46,7 @@ pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixS
     ask(config, json, ADMIN_RESPONSE_WAIT)
 }
 
-/// Makes a daemon that speaks the older `protocol` execute the program that now lies at its path.
+/// Makes a daemon that speaks the older `protocol` execute the program at its path.
 ///
 /// # Errors
 /// Fails when the daemon refuses and keeps running its own program.
@@ -54,8 +54,7 @@ pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) 
     let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
     match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
         Ok(_) => Ok(()),
-        // Another wrapper made the same request first: the new program does not know this
-        // connection.
+        // Another wrapper has made the same request before: the new program does not know this connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
     }
@@ -150,7 +149,7 @@ fn receive_whole(
     parts: &mut String,
 ) -> Result<DaemonResponse> {
     loop {
-        // Nothing is read ahead: the caller reads what follows.
+        // Nothing is read ahead, because the caller reads the lines that follow.
         let answer = receive(stream, config, Instant::now() + wait, 1);
         let answer = answer.map_err(|error| match error.daemon() {
             DaemonSeen::Silent => {

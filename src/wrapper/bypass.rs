@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon is unavailable: the wrapper behaves as the plain runtime, or fails, as the operator
-//! configured (D8, D9). If anything protects containers, only exempt ones are created
+//! The daemon is unavailable: the wrapper continues as the plain runtime, or fails, as the operator
+//! configured (D8, D9). If anything protects containers, only exempt containers are created
 //! (`protection.rs`).
 //!
 //! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon
-//! takes over the container and `status` counts it; the newest records are kept, and the number of
-//! the others. If the run directory cannot be written, the system's log gets a line instead.
-//! Nothing is printed: stderr belongs to the real runtime.
+//! learns of the container and `status` counts it. The number and size of records are limited; of
+//! removed ones, the number is kept. If the run directory cannot be written, a line goes to the
+//! system's log instead. Nothing is printed, because stderr belongs to the real runtime.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -57,7 +57,7 @@ impl Invocation<'_> {
 
     /// Builds the request that was not sent, and opens its document.
     fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
-        // A document that cannot be opened belongs to a pod that is not exempt.
+        // If the document cannot be opened, its pod counts as not exempt.
         let document = if self.call.verb.creates() { self.document().or_absent() } else { None };
         let document = document.flatten();
         let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();
@@ -98,7 +98,7 @@ pub(super) fn write_record(
     if text.len() > limits::NOTE {
         text = record(None);
     }
-    // A record that is still too long is counted with the removed ones.
+    // A record that is still too long is not written, and counted with the removed ones.
     let fits = text.len() <= limits::NOTE;
     // The name begins with the time, because records are processed in name order.
     let name = format!("{:020}-{}.json", at, std::process::id());
@@ -119,7 +119,7 @@ pub(super) fn write_record(
     }
 }
 
-/// Adds to the number of removed notes: the next daemon searches for their containers. Concurrent
+/// Adds to the number of removed records, for whose containers the next daemon searches. Concurrent
 /// wrappers may count one too few.
 fn count_dropped(dir: &Path, count: usize) {
     if count > 0 {

@@ -17,7 +17,7 @@ pub(super) struct Committed {
     exchanged: Option<String>,
 }
 
-/// Exchanges the document with the patched file `new` beside it; does nothing without one.
+/// Exchanges the document with the patched file `new` beside it; without `new`, does nothing.
 pub(super) fn put_in_place(document: &BundleDocument, new: Option<&str>) -> Result<Committed> {
     let Some(new) = new else { return Ok(Committed { exchanged: None }) };
     files::exchange_at(&document.dir, new, &document.name)?;
@@ -25,7 +25,7 @@ pub(super) fn put_in_place(document: &BundleDocument, new: Option<&str>) -> Resu
 }
 
 impl Committed {
-    /// Exchanges back.
+    /// Exchanges the two files back.
     pub(super) fn undo(&self, document: &BundleDocument) {
         if let Some(pristine) = &self.exchanged {
             let _daemon_repairs_it = files::exchange_at(&document.dir, pristine, &document.name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The connection to the daemon: connecting, frames with descriptors, heartbeats, responses.
 //!
-//! Every wait is bounded (D8). It starts no daemon and decides nothing about one that is missing.
+//! Every wait is bounded (D8). This module starts no daemon, and decides nothing if none runs.
 
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -22,8 +22,8 @@ use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::link::{self, DaemonResponse, WrapperRequest};
 use crate::presence::IfThere;
 
-/// Time limit for the daemon's re-execution: the new program reads its records, on a machine that
-/// may be busy.
+/// Time limit for the daemon's re-execution, in which the new program reads its records on a
+/// machine that may be busy.
 const REEXEC_WAIT: Duration = Duration::from_secs(30);
 
 /// The error for a daemon that exited before its response.
@@ -39,8 +39,8 @@ pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))
 }
 
-/// Connects, with a time limit for this and every send: a daemon that does not accept fills its queue, and a plain
-/// `connect` would then block forever.
+/// Connects, with a time limit for the connection and every send. If the daemon does not accept,
+/// its queue fills up, and a plain `connect` would then block forever.
 pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
     dial_within(socket, SILENCE)
 }
@@ -48,7 +48,7 @@ pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
 /// Like [`dial`], with another time limit.
 pub(super) fn dial_within(socket: &Path, wait: Duration) -> std::result::Result<UnixStream, Errno> {
     let fd = open(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // Zero would mean no bound at all.
+    // Zero would mean no limit.
     let wait = TimeVal::milliseconds(i64::try_from(wait.as_millis()).unwrap_or(1).max(1));
     setsockopt(&fd, sockopt::SendTimeout, &wait)?;
     nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(socket)?)?;
@@ -84,7 +84,7 @@ pub(super) fn check_peer(
 }
 
 /// Sends a frame, with its descriptors on the first byte. `write` would raise SIGPIPE if the peer
-/// is gone; the engine set the disposition of that signal, and it could end this process.
+/// has exited, and whether that ends this process depends on the engine.
 pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
     let mut sent = send_part(stream, frame, fds, MsgFlags::MSG_NOSIGNAL)?;
     while sent < frame.len() {
@@ -93,8 +93,8 @@ pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Re
     Ok(())
 }
 
-/// Like [`send_whole`], with a deadline. A slow reader restarts the socket's own time-out with each piece
-/// that it reads.
+/// Like [`send_whole`], with a deadline, because the socket's own time-out starts again with each
+/// piece that a slow reader reads.
 pub(super) fn send_until(
     stream: &UnixStream,
     frame: &[u8],
@@ -154,7 +154,7 @@ pub(super) fn receive(
             return Err(took_too_long());
         }
         stream.set_read_timeout(Some(left.min(silence)))?;
-        // If too little time was left for a heartbeat, the daemon was slow, not unresponsive.
+        // If less time was left than a heartbeat takes, the daemon was slow, not unresponsive.
         let frame = match read_answer(&mut reader) {
             Err(error) if error.daemon() == DaemonSeen::Silent && left < silence => {
                 return Err(took_too_long());
@@ -178,12 +178,12 @@ pub(super) fn receive(
     }
 }
 
-/// Whether the daemon is re-executing and its new program will serve this connection. A daemon that
-/// hangs meanwhile is not awaited forever.
+/// Whether the daemon is re-executing and its new program will serve this connection. The wait for
+/// a daemon that hangs in it is limited.
 fn is_becoming_another(config: &Config) -> bool {
     let text = crate::files::read_own_text(&config.reexec_file(), crate::limits::OWN_FILE);
     let text = text.or_absent().unwrap_or_default();
-    // The monotonic clock cannot be set. A file of an earlier boot may have a later time.
+    // The monotonic clock cannot be set. A file of an earlier boot may have a later time than now.
     let begun = text.trim().parse().ok();
     let since = begun.and_then(|begun| crate::clock::monotonic().checked_sub(begun));
     since.is_some_and(|nanos| Duration::from_nanos(nanos) < REEXEC_WAIT)

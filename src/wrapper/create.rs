@@ -17,8 +17,8 @@ impl Invocation<'_> {
     /// Asks the plugins, puts their result in place, and becomes the runtime.
     pub(super) fn create(&self) -> Result<Infallible> {
         if self.is_odd_document() {
-            // The daemon handles document names as text, but crun accepts any bytes: such a name
-            // must not bypass the plugins silently.
+            // The daemon handles document names as text, but crun accepts any bytes; a container
+            // with such a name must not bypass the plugins silently.
             return self.bypass("the file name of --config is not UTF-8");
         }
         let document = match presence::insist(|| self.document()) {
@@ -34,7 +34,7 @@ impl Invocation<'_> {
         };
         self.host.point(Point::WrapperVerdict)?;
 
-        // The only write of this process. From here on nothing can fail but exec itself.
+        // The only write of this process. From here on only execve(2) can fail.
         let committed = commit::put_in_place(&document, proceed.document.as_deref())?;
         self.host.point(Point::WrapperCommitted)?;
         if let Err(gone) = session.notify_exec() {

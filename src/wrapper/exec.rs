@@ -3,10 +3,10 @@
 //! gets the same values, as `spec/patch/later.rs` defines (D36). `later.rs` decides whether the
 //! daemon is involved; the daemon's response has the plugins' changes to this one process.
 //!
-//! Only calls that involve the daemon, or whose container has a mark, come here. The engine's file
-//! is never written: the runtime reads an edited copy in memory, by a descriptor that it inherits.
-//! An invalid document is passed on unchanged: the runtime reports it. If this process lacks a
-//! resource (a descriptor, memory), the command fails.
+//! This module runs only for calls that involve the daemon, or whose container has a mark. The
+//! engine's file is never written: the runtime reads an edited copy in memory, by a descriptor that
+//! it inherits. An invalid document is passed on unchanged, and the runtime reports it. If this
+//! process lacks a resource (a descriptor, memory), the command fails.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -29,8 +29,8 @@ use crate::spec::patch::patch_later_process;
 use super::invocation::Invocation;
 use super::later::ExecInterest;
 
-/// Lowest number of the copy's descriptor: `--preserve-fds` and socket activation pass those right
-/// after standard error to the new process.
+/// Lowest descriptor number for the copy: `--preserve-fds` and socket activation pass the numbers
+/// right after standard error to the new process.
 const FIRST_DESCRIPTOR: i32 = 200;
 
 /// The content of a process document.
@@ -42,7 +42,7 @@ enum ProcessDocument {
 }
 
 impl Invocation<'_> {
-    /// Involves the daemon if required, edits a copy of the document, then becomes the runtime.
+    /// Asks the daemon if required, edits a copy of the document, then becomes the runtime.
     pub(super) fn exec_later_process(
         &mut self,
         interest: ExecInterest,
@@ -65,7 +65,7 @@ impl Invocation<'_> {
         let (Some(flag), Some(document)) = (flag, document) else { return self.exec_unchanged() };
         let copy = match (&patched, &document) {
             (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => bytes,
-            // The runtime must read the bytes that were judged.
+            // The runtime must read the same bytes that the rules and plugins received.
             (None, ProcessDocument::File(bytes)) if interest.waits() => bytes,
             (None, ProcessDocument::File(_)) => return self.exec_unchanged(),
         };
@@ -80,7 +80,7 @@ impl ProcessDocument {
     /// Reads the document; `None` if the runtime cannot read it either, or it is not a document.
     fn read(flag: &ProcessFlag) -> Result<Option<Self>> {
         let doing = || "reading the process document";
-        // A pipe without a writer blocks here as it would block the runtime.
+        // A FIFO without a writer blocks here, as it would block the runtime.
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let opened =
             presence::insist(|| open(flag.value.as_os_str(), flags, Mode::empty()).doing(doing));
@@ -121,7 +121,7 @@ fn keep_open(bytes: &[u8]) -> Result<OwnedFd> {
     let low = memfd_create(c"nri-runc-process", MFdFlags::empty()).doing(doing)?;
     let copy = match fcntl(&low, FcntlArg::F_DUPFD(FIRST_DESCRIPTOR)) {
         Ok(number) => own(number),
-        // RLIMIT_NOFILE is lower.
+        // RLIMIT_NOFILE does not permit the higher number.
         Err(_) => low,
     };
     let mut file = File::from(copy);
@@ -146,7 +146,7 @@ mod tests {
         let value = format!("/proc/self/fd/{}", reader.as_raw_fd()).into();
         let writes = std::thread::spawn(move || {
             let bytes = vec![b' '; usize::try_from(length).unwrap()];
-            // The reader may stop before the end.
+            // The reader may stop before it has read everything.
             let _cut_short = writer.write_all(&bytes);
         });
         let document = ProcessDocument::read(&ProcessFlag { value, word: 0 });

@@ -61,7 +61,7 @@ struct CallingRuntime {
     program: PathBuf,
 }
 
-/// Notifies the daemon of a runtime's action. Before the container exists a failure fails its
+/// Reports a runtime's action to the daemon. A failure before the container exists fails its
 /// creation; later stages fail only on invalid input.
 ///
 /// # Errors
@@ -108,7 +108,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         parent_pid: caller.parent,
         pid: caller.pid,
         runtime: caller.program.clone().into_os_string(),
-        // The engine's variables are read from the runtime: a hook's own environment is scrubbed.
+        // The variables are read from the runtime's process, because hooks get a reduced environment.
         variables: procfs::variables(&host, caller.pid, &link::ENGINE_VARIABLES)
             .doing(|| "reading the environment of the runtime")?,
         document: document.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
@@ -188,7 +188,7 @@ fn converse(
     }
 }
 
-/// Reads the whole state, within limits: otherwise the runtime would receive SIGPIPE.
+/// Reads the whole state, within limits, because otherwise the runtime would receive SIGPIPE.
 fn read_state() -> Result<OciState> {
     let bytes = read_standard_input()?;
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
@@ -233,7 +233,7 @@ fn read_standard_input() -> Result<Vec<u8>> {
 }
 
 impl CallingRuntime {
-    /// Finds the runtime: this process's parent, or an ancestor with the same command line.
+    /// Finds the runtime: this process's parent, or an ancestor of it with the same command line.
     fn find(host: &Host) -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
         let doing = || "finding the calling runtime";
@@ -260,8 +260,8 @@ impl CallingRuntime {
     }
 }
 
-/// Returns the runtime's command line, or an equivalent one for this stage if it is another
-/// program's or concerns several containers.
+/// Returns the runtime's command line; or an equivalent one for this stage, if it is another
+/// program's command line or is about several containers.
 fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsString> {
     let is_this = |call: &CommandLine| {
         let is_our_verb = call.verb.creates()
@@ -277,7 +277,7 @@ fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsS
     }
     let mut words = vec![caller.words.first().cloned().unwrap_or_default()];
     let said = argv::read(&caller.words);
-    // Podman calls this stage itself, and its own `--root` is the directory of its images.
+    // Podman itself runs this stage's hooks, and Podman's `--root` is the directory of its images.
     let is_runtimes = stage != Stage::Poststop || said.verb == argv::Verb::Delete;
     if let Some(root) = said.root.filter(|_| is_runtimes) {
         words.extend(["--root".into(), root]);

@@ -46,8 +46,8 @@ impl<'a> Invocation<'a> {
         Self { argv, call, config, host: config.host(), runtime, later: None, shows_process: false }
     }
 
-    /// Returns the command line for the daemon. That of an `exec` ends with the container's ID: the
-    /// request describes the process separately, shortened unless plugins receive it in full.
+    /// Returns the command line for the daemon. For an `exec` it ends with the container's ID unless
+    /// plugins receive the process: the request describes the process separately and shortened.
     pub(super) fn request_argv(&self) -> &[OsString] {
         let later = self.later.as_ref().filter(|_| !self.shows_process);
         let end = later.and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
@@ -71,7 +71,7 @@ impl<'a> Invocation<'a> {
     /// the file that crun's `--config` names.
     ///
     /// # Errors
-    /// Fails when its existence is unknown: the runtime may find it.
+    /// Fails when it cannot be determined whether the document exists: the runtime may find it.
     pub(super) fn document(&self) -> Result<Option<BundleDocument>> {
         let Some((dir, name)) = self.document_path() else { return Ok(None) };
         let Some(dir) = files::open_dir(&dir).if_there()? else { return Ok(None) };
@@ -94,7 +94,7 @@ impl<'a> Invocation<'a> {
     pub(super) fn is_odd_document(&self) -> bool {
         let file = self.call.config.as_deref().map(Path::new);
         let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());
-        // A file that cannot be examined may exist.
+        // A file that cannot be examined counts as existing.
         file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 

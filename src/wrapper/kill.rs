@@ -2,8 +2,8 @@
 //! `kill` of a pod's infrastructure container: the daemon is notified first, so that plugins receive
 //! StopPodSandbox while the pod's network namespace still exists (D37).
 //!
-//! It never fails because of the daemon, never starts one and waits a second at most. Other
-//! containers and signals skip it.
+//! It never fails because of the daemon, never starts one, and waits a second at most. A `kill` of
+//! another container, or with another signal, does not come here.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::error::Result;
 use super::invocation::Invocation;
 use super::request::{DaemonSession, DaemonVerdict};
 
-/// Time limit for plugins during a `kill`.
+/// Time that a `kill` waits for plugins.
 const KILL_CAP: Duration = Duration::from_secs(1);
 
 impl Invocation<'_> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An `exec` that involves the daemon (decision D51): for the audit log alone it receives a one-way
-//! message; with exec rules, or with plugins that handle execs, it decides. The configuration and a
-//! file that the daemon maintains determine which. Without a response this process applies the
-//! rules itself, to the subject in the container's mark.
+//! An `exec` that involves the daemon (decision D51). If only the audit log needs it, the daemon
+//! receives a one-way message; with exec rules, or with plugins that handle execs, the daemon
+//! decides. The configuration and a file that the daemon maintains tell which case applies. Without
+//! a response this process applies the rules itself, to the facts in the container's mark.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -29,8 +29,9 @@ use super::pass_through::acts_on_container;
 use super::request::{DaemonSession, DaemonVerdict};
 use super::{refusal, request};
 
-/// Names of engines and of their processes that call the runtime, as the kernel truncates them. Podman's `exec` is
-/// called by conmon. `tests/tidy.rs` compares them with those by which the daemon finds the engine.
+/// Names of engines and of their processes that call the runtime, as the kernel truncates them;
+/// conmon calls Podman's `exec`. `tests/tidy.rs` compares this list with the names by which the
+/// daemon finds the engine.
 const SHIMS: [&str; 8] = [
     "containerd-shim",
     "conmon",
@@ -42,7 +43,7 @@ const SHIMS: [&str; 8] = [
     "isulad",
 ];
 
-/// Time limit for the daemon to decide an `exec`: a probe has little time.
+/// Time that an `exec` waits for the daemon's decision: a probe has little time.
 const EXEC_CAP: Duration = Duration::from_secs(1);
 
 /// The daemon's involvement in a call.
@@ -68,8 +69,8 @@ impl ExecInterest {
     }
 }
 
-/// Returns the daemon's involvement in this call: only in an `exec` in a container, if the audit
-/// log or exec rules require it.
+/// Returns the daemon's involvement in this call; only an `exec` has one, if the audit log, exec
+/// rules or plugins require it.
 pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     let has_id = call.id.as_deref().is_some_and(|id| !argv::is_never_an_id(id));
     if call.verb != Verb::Exec || !has_id || !acts_on_container(call) {
@@ -79,7 +80,7 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     match kept {
         Ok(Some(text)) if text == EXECS_FOR_PLUGINS => ExecInterest::Shown { protects: false },
         Ok(Some(text)) if text == EXECS_PROTECTED => ExecInterest::Shown { protects: true },
-        // An unreadable file may hold that plugins protect execs.
+        // The unreadable file may say that plugins protect execs.
         Err(_) => ExecInterest::Shown { protects: true },
         _ if !config.exec_rules.is_empty() => ExecInterest::Asked,
         Ok(None) if !config.audits_execs() => ExecInterest::Nothing,
@@ -90,9 +91,8 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
 }
 
 impl Invocation<'_> {
-    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted. Rules
-    /// judge `document`; plugins receive the one that the runtime would read. Returns the plugins'
-    /// changes.
+    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted. The rules examine
+    /// `document`; plugins receive the document that the runtime would read. Returns the plugins' changes.
     ///
     /// # Errors
     /// Fails when an exec rule or a plugin refuses the process.
@@ -118,7 +118,7 @@ impl Invocation<'_> {
             return Ok(Proceed::default());
         }
         let verdict = DaemonSession::notify(self, Instant::now() + EXEC_CAP)?;
-        // A record of a refusal leaves out the arguments.
+        // The record of a refusal does not contain the arguments.
         self.shows_process = false;
         match verdict {
             DaemonVerdict::Proceed(proceed, _) => Ok(proceed),
@@ -130,7 +130,7 @@ impl Invocation<'_> {
         }
     }
 
-    /// Refuses a process if plugins could not be asked and a creation would be refused too.
+    /// Refuses a process if plugins could not be asked, and the policy would refuse a creation too.
     fn judge_for_plugins(
         &self,
         interest: ExecInterest,
@@ -151,8 +151,8 @@ impl Invocation<'_> {
         Err(error)
     }
 
-    /// Refuses a process that the rules read by this process do not permit, and writes a record of
-    /// it; without the daemon, pods in exempt namespaces are not refused.
+    /// Refuses a process by the rules that this process has read, and writes a record of the
+    /// refusal. Without the daemon, processes in exempt namespaces are not refused.
     fn judge_alone(&self, subject: Option<&ExecSubject>, why: &str) -> Result<()> {
         let process = self.later.as_ref();
         let refused = process.and_then(|process| refused_alone(self.config, subject, process));
@@ -191,7 +191,7 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
-    // An unlisted flag may hide the start of the process's words, so the process is unknown.
+    // An unlisted flag may hide where the process's words begin, so the process is unknown.
     if call.id_may_be_value {
         return LaterProcess::default();
     }
@@ -203,7 +203,7 @@ fn described(
     let named = call.user.as_deref().filter(|user| !user.is_empty());
     let of_bundle = || {
         let bundle = Path::new(&subject?.bundle);
-        // An unreadable document proves nothing, like a missing one.
+        // An unreadable document counts as a missing one.
         let dir = files::open_dir(bundle).or_absent()?;
         let document = read(&files::read_at(&dir, "config.json").or_absent()?.bytes)?;
         Some(of_document(document.get("process")?))
@@ -216,7 +216,7 @@ fn described(
 fn of_flag(user: &OsStr) -> LaterProcess {
     let text = user.to_string_lossy();
     let (uid, gid) = text.split_once(':').map_or((&*text, None), |(uid, gid)| (uid, Some(gid)));
-    // Runtimes keep 32 bits of the number: a larger one may become root's.
+    // Runtimes keep 32 bits of the number, so a larger number may become root's.
     let number = |text: &str| {
         let number = text.parse::<i64>().ok().and_then(|number| u32::try_from(number).ok());
         number.map(|number| number.to_string())
@@ -266,8 +266,8 @@ fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
     kept
 }
 
-/// Returns the names of the processes above this one, up to the engine's shim, and the user of
-/// their login, if any.
+/// Returns the names of the processes above this one, up to the engine's shim, and the login user
+/// of this process, if there is one.
 fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
     let mut names: Vec<String> = Vec::new();
     let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();

@@ -3,8 +3,8 @@
 //!
 //! It forks twice and reaps the intermediate process at once, because runc would inherit an
 //! unreaped child and does not expect one. The daemon inherits no descriptor, environment or
-//! session. Through a pipe it sends one byte once it listens, or the reason why it cannot. Its
-//! output (a panic, for instance) goes to a file of the run directory (`last_words.rs`).
+//! session. It sends one byte through a pipe once it listens, or the reason why it cannot. Its
+//! output (such as a panic) goes to a file of the run directory (`last_words.rs`).
 
 use std::ffi::{CString, OsStr};
 use std::io::Read;
@@ -31,13 +31,13 @@ use super::connection::dial;
 /// Time limit for the lock of another process that is starting the daemon.
 const START_LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Interval between attempts to take that lock.
+/// Interval of attempts to take that lock.
 const START_LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Time limit from the daemon's start until it listens.
 const DAEMON_START_WAIT: Duration = Duration::from_secs(5);
 
-/// Interval between checks whether the orphaned daemon has been reparented.
+/// Interval of checks whether the daemon's process has been reparented.
 const REPARENT_PAUSE: Duration = Duration::from_micros(100);
 
 /// Starts the daemon and waits until it listens or `deadline` passes. Only one of several
@@ -64,7 +64,7 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     make_private_dir(&config.run_dir)?;
     let _lock = lock(&config.run_dir.join("start.lock"), deadline)?;
     if dial(&config.daemon_socket()).is_ok() {
-        return Ok(()); // Another wrapper was faster.
+        return Ok(()); // Another wrapper has started the daemon.
     }
     let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;
     let stderr = last_words::open(&config.run_dir).map(OwnedFd::from);
@@ -76,7 +76,7 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     let length = if answered == 1 { std::fs::File::from(ready).read(&mut message)? } else { 0 };
     match message.get(..length) {
         Some([b'R', ..]) => return Ok(()),
-        // The started daemon may have met another one that was restoring the run directory.
+        // The started daemon may have found another daemon that was restoring the run directory.
         Some([b'E', ..]) if dial(&config.daemon_socket()).is_ok() => return Ok(()),
         Some([b'E', why @ ..]) => {
             let why = String::from_utf8_lossy(why);
@@ -89,7 +89,7 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     Err(Error::new(why).hint("see: nri-runc nri check"))
 }
 
-/// Takes the lock, waiting a bounded time: its holder may itself be waiting for the daemon.
+/// Takes the lock, waiting a limited time, because its holder may itself wait for the daemon.
 fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
     let deadline = deadline.min(Instant::now() + START_LOCK_WAIT);
     let mut file = files::open_lock(path).doing(|| format!("opening {}", path.display()))?;
@@ -114,7 +114,7 @@ fn spawn(
     program: &Path,
     file: Option<&OsStr>,
 ) -> Result<()> {
-    // Allocates before the fork: afterwards it must not.
+    // Allocated before the fork, because the child must not allocate.
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     let program = CString::new(program.as_os_str().as_bytes())
         .map_err(|_nul| Error::new("the path of the program contains a NUL byte"))?;
@@ -126,7 +126,7 @@ fn spawn(
         let pair = [FILE_VARIABLE.as_bytes(), b"=", file.as_bytes()].concat();
         environment.extend(CString::new(pair).ok());
     }
-    // The daemon of a user without privileges finds its folders by these variables.
+    // An unprivileged user's daemon finds its folders by these variables.
     let is_unprivileged = config::is_unprivileged();
     for name in ["HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"] {
         let value = std::env::var_os(name).filter(|_| is_unprivileged);
@@ -159,7 +159,8 @@ fn reap(child: Pid) -> Result<()> {
     loop {
         match waitpid(child, None) {
             Err(nix::errno::Errno::EINTR) => {}
-            // The engine ignores SIGCHLD, and this process inherited that: the kernel reaped the child.
+            // This process inherited an ignored SIGCHLD from the engine, so the kernel has reaped
+            // the child.
             Err(nix::errno::Errno::ECHILD) => return Ok(()),
             Err(errno) => return Err(errno).doing(|| "waiting for the daemon's parent"),
             Ok(_) => return Ok(()),
@@ -198,8 +199,7 @@ fn close_from(first: u32) {
     if result == 0 {
         return;
     }
-    // Before Linux 5.9, close them one by one: an engine waits until the pipes that it passed on
-    // are closed.
+    // Before Linux 5.9, close them one by one: an engine waits until all copies of its pipes are closed.
     let open = presence::entries(Path::new("/proc/self/fd")).or_absent().unwrap_or_default();
     let open = open.into_iter();
     let numbers: Vec<u32> =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`):
-//! without one the search costs one failing `openat`. Other commands never search.
+//! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`). For a
+//! container without one, the search costs one failing `openat`; other commands do not search.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use super::pass_through::is_switched_off;
 /// Returns the mark of the call's container, if the call needs it.
 ///
 /// # Errors
-/// Fails when its existence is unknown.
+/// Fails when the mark's file cannot be read.
 pub(super) fn mark_of(
     config: &Config,
     call: &CommandLine,
@@ -47,14 +47,14 @@ pub(super) fn mark_of(
     match found {
         // A `kill` never fails because of the mark.
         Err(_unknown) if call.verb == Verb::Kill => Ok(None),
-        // Without --process, no document needs the plugins' values.
+        // Without --process, there is no document to which to add the plugins' values.
         Err(_unknown) if call.process.is_none() => Ok(None),
         found => Ok(found?.filter(is_for_it)),
     }
 }
 
-/// Removes the mark of an earlier container of this ID, which was removed while no daemon ran; if
-/// the runtime still has the container, it refuses to create it again.
+/// Removes the mark of an earlier container of this ID, which was removed while no daemon ran. If
+/// the runtime still has that container, it refuses to create the new one.
 pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) {
     let Some(id) = call.id.as_deref().filter(|id| !argv::is_never_an_id(id)) else { return };
     let root = root_of(call, runtime);

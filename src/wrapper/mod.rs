@@ -69,8 +69,8 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
-/// The settings of the daemon of this process's user, if the user is not the host's root and has one. If
-/// root's policy refuses the container, the user's daemon does not matter.
+/// The settings of the daemon of this process's user, if that user is not the host's root and has a
+/// daemon. If root's policy refuses the container, the user's daemon is not asked.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {

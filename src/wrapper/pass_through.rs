@@ -18,14 +18,14 @@ pub(super) fn involves_plugins(call: &CommandLine) -> bool {
 
 /// Whether the command has an ID and does more than print its help.
 pub(super) fn acts_on_container(call: &CommandLine) -> bool {
-    // runc 1.6 prints help for the IDs `help` and `h`, all others create containers of that name:
-    // plugins are involved, or such a name would evade them.
+    // For the IDs `help` and `h`, runc 1.6 prints help, and every other runtime creates a container
+    // of that name. Plugins are asked for them, or a container could evade the plugins by its name.
     let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
     call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
-/// Whether the runtime certainly refuses this ID, so that no plugin has to be asked. Only runc's
-/// rule is known; another runtime, even one that a link names runc, may accept more.
+/// Whether the runtime will surely refuse this ID, so that no plugin has to be asked. Only runc's
+/// rule is known; another runtime, even one that a link calls runc, may accept more.
 pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {
@@ -36,8 +36,8 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
 }
 
-/// Whether every command passes through: by configuration, kill switch, or because this process is
-/// not the host's root and its user has no daemon (D7).
+/// Whether every command passes through: because of the configuration, because plugins are
+/// disabled, or because this process is not the host's root and its user has no daemon (D7).
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
         || presence::exists(&config.disabled_file()).or_absent() == Some(true)

@@ -2,8 +2,8 @@
 //! The daemon is unavailable and protections are configured: a container is created only if its pod
 //! is exempt, by the same sources and rules as in the daemon.
 //!
-//! Only here does the wrapper read the document and the engine's files, and only when it is about to
-//! refuse a container. Both reads are bounded. It changes nothing.
+//! Only here does the wrapper read the document and the engine's files, and only when it would
+//! otherwise refuse a container. Both reads are bounded. It changes nothing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(super) fn refuse_unless_exempt(
     if protections.is_empty() {
         return Ok(());
     }
-    // A pod that cannot be described is not exempt, and every promise may be about it.
+    // A pod that cannot be described is not exempt, and every promise may apply to it.
     let described = document.and_then(|document| describe(config, question, document).ok());
     if let Some(described) = &described {
         protections.retain(|protection| {
@@ -81,7 +81,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     if *is_exempt {
         return true;
     }
-    // The annotation only exempts from missing plugins, not from other protections.
+    // The annotation exempts only from missing plugins, not from other protections.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
     let exemptions = ValidatorExemptions {
@@ -94,8 +94,8 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Whether a promise selects the container, or may. The claims and resources of a kubelet's pod are
-/// unknown here.
+/// Whether a promise selects the container, or may select it: the claims and resources of a
+/// kubelet's pod are unknown here.
 fn may_be_about(section: &PromiseSection, config: &Config, described: &Described) -> bool {
     let Described { kind, ruled, unread, pod, container, .. } = described;
     let allocations = match kind.has_pods() {
@@ -155,7 +155,7 @@ fn describe(
     })
 }
 
-/// Reads the engine's data about the container, as far as possible in time.
+/// Reads the engine's data about the container, as much as the time limit permits.
 fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<engine::Facts> {
     let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -164,7 +164,7 @@ fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<en
     let facts = runtime.block_on(async {
         tokio::time::timeout(ENGINE_FILES_WAIT, sources.facts(host, call, &engine_spec)).await
     });
-    // Does not wait for a hanging disk.
+    // Without waiting for a disk that hangs.
     runtime.shutdown_background();
     facts.map_err(|_elapsed| Error::new("reading the engine's files took too long"))
 }

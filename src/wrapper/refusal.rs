@@ -16,7 +16,7 @@ use crate::limits;
 use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::presence::{self, IfThere};
 
-/// The container's names, as far as the wrapper determined them.
+/// The container's names, as far as the wrapper knows them.
 #[derive(Debug, Default)]
 pub(super) struct ContainerNames {
     pub(super) namespace: String,
@@ -60,8 +60,8 @@ pub(super) fn write_record(
     let _best_effort = files::replace(&dir.join(name), text.as_bytes());
 }
 
-/// Removes the oldest notes of this directory, so that with the next one of this length there are at
-/// most `most`, of [`limits::NOTES`] bytes in all; returns how many it removed.
+/// Removes the oldest notes of this directory, so that with one more of length `next` there are at
+/// most `most`, with [`limits::NOTES`] bytes in all. Returns how many it removed.
 pub(super) fn make_room(dir: &Path, most: usize, next: usize) -> usize {
     make_room_in(dir, most, limits::NOTES, next)
 }

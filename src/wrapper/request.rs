@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One request to the daemon: the command with its descriptors, heartbeats, the verdict.
 //!
-//! Every wait is bounded (D8): three seconds without a heartbeat, and a cap for each verb. `bypass.rs` decides the
-//! effect of a missing daemon.
+//! Every wait is bounded (D8): three seconds without a heartbeat, and a limit for each verb. If no
+//! daemon answers, `bypass.rs` decides.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -35,27 +35,27 @@ const NEXT_DAEMON_WAIT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to reach the next daemon.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes of the response that one read takes at most.
+/// Maximum bytes of the response that one read takes.
 pub(super) const READ_AHEAD: usize = 1024;
 
 /// The outcome of a request to the daemon.
 pub(super) enum DaemonVerdict {
-    /// It answered; the session continues with `EXEC`.
+    /// The daemon answered; the session continues with `EXEC`.
     Proceed(Proceed, DaemonSession),
-    /// It could not be reached, stopped responding, exited, or speaks another protocol.
+    /// The daemon could not be reached, stopped responding, exited, or speaks another protocol.
     Away(String),
 }
 
 /// An open connection after a verdict.
 pub(super) struct DaemonSession(UnixStream);
 
-/// The reason for a missing verdict.
+/// Why there is no verdict.
 enum NoVerdict {
-    /// The daemon was about to exit: the next one has to be asked.
+    /// The daemon was about to exit: the wrapper must ask the next one.
     Ending,
-    /// No daemon accepts the request; the reason.
+    /// No daemon accepts the request, for this reason.
     Unreachable(String),
-    /// The operator's policy for a missing daemon applies.
+    /// The operator's policy for a missing daemon applies, for this reason.
     Away(String),
     /// The daemon speaks this older protocol.
     Older(u32, String),
@@ -79,7 +79,7 @@ impl DaemonSession {
             Verb::Nri | Verb::Other | Verb::None => SILENCE,
         };
         let deadline = Instant::now() + cap;
-        // Time until which the next daemon may be starting, once one has announced its exit.
+        // Once a daemon has announced its exit, time until which the next one may be starting.
         let mut next_by = Instant::now();
         let mut has_asked = false;
         loop {
@@ -88,7 +88,7 @@ impl DaemonSession {
                 Err(NoVerdict::Refused(error)) => return Err(error),
                 Err(NoVerdict::Ending) => next_by = deadline.min(Instant::now() + NEXT_DAEMON_WAIT),
                 Err(NoVerdict::Unreachable(_)) if Instant::now() < next_by => {}
-                // Tried once: the program at its path may be as old as the daemon.
+                // Tried once, because the program at its path may be as old as the daemon.
                 Err(NoVerdict::Older(protocol, _)) if !has_asked => {
                     has_asked = true;
                     if let Err(error) =
@@ -141,8 +141,7 @@ impl DaemonSession {
         }
     }
 
-    /// Sends the request to the running daemon and waits neither for a connection nor for a
-    /// response.
+    /// Sends the request to the running daemon, without waiting for the connection or the response.
     ///
     /// # Errors
     /// Fails when no daemon can accept it at once.
@@ -234,17 +233,17 @@ pub(super) fn link_protocol(config: &Config) -> u32 {
     config.seams.protocol.unwrap_or(link::PROTOCOL)
 }
 
-/// Connects to the daemon, after starting it if necessary and permitted. The start counts towards
+/// Connects to the daemon, and starts it first if necessary and permitted. The start counts towards
 /// the verb's time limit.
 pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     let socket = config.daemon_socket();
-    // A shortage of this process or the host is not evidence about the daemon.
+    // A resource that this process or the host lacks says nothing about the daemon.
     let dialled = presence::insist(|| match dial(&socket) {
         Err(errno) if presence::is_shortage(errno as i32) => Err(std::io::Error::from(errno)),
         dialled => Ok(dialled),
     });
     match dialled? {
-        // A daemon that listens without answering runs: another one could not be started.
+        // A daemon that listens without answering runs, so another one could not be started.
         Err(Errno::ENOENT | Errno::ECONNREFUSED) if config.autostart => {
             launch::launch(config, deadline)?;
             connect(&socket)
@@ -262,7 +261,7 @@ fn own_pidfd() -> Result<OwnedFd> {
 }
 
 impl Invocation<'_> {
-    /// Makes one round trip to the daemon, after starting it if necessary and permitted.
+    /// Makes one request to the daemon, and starts it first if necessary and permitted.
     pub(super) fn ask(
         &self,
         document: &str,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update`: the engine sends the resources as it knows them; values that plugins own must survive.
+//! `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
 //!
-//! Standard input (or the file) is read in full before the daemon is asked, and the real runtime
-//! receives new input with the same bytes, or with the daemon's version of them (D21).
+//! Standard input (or the file) is read in full before the daemon is asked. The real runtime then
+//! receives new input: the same bytes, or the daemon's version of them (D21).
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ impl Invocation<'_> {
             None => input.rewind()?,
         }
         if let Err(gone) = session.notify_exec() {
-            // No daemon would keep the values that the plugins set.
+            // Without a daemon, the values that plugins set would not be kept.
             input.rewind()?;
             return self.bypass_update(&gone.to_string(), input.bytes());
         }
@@ -66,7 +66,7 @@ impl Invocation<'_> {
                 .doing(|| "reading the resources")
         });
         match opened {
-            // The runtime must not apply them without the plugins' values.
+            // Otherwise the runtime would apply the request without the plugins' values.
             Err(error) if error.is_shortage() => Err(error),
             opened => Ok(opened.or_absent().map(UpdateInput::File)),
         }
@@ -91,11 +91,11 @@ impl UpdateInput {
         }
     }
 
-    /// The requested resources, for the record that the next daemon reads.
+    /// The requested resources, for the note that the next daemon reads.
     fn bytes(&self) -> Option<Vec<u8>> {
         let mut file = File::from(self.fd()?.try_clone().or_absent()?);
         let mut bytes = Vec::new();
-        // The runtime shares the file's position.
+        // The runtime's descriptor shares the file's position.
         file.seek(SeekFrom::Start(0)).or_absent()?;
         Read::by_ref(&mut file).take(RESOURCES).read_to_end(&mut bytes).or_absent()?;
         file.seek(SeekFrom::Start(0)).or_absent()?;
@@ -121,7 +121,7 @@ fn read_stdin() -> Result<UpdateInput> {
     memory(&bytes).map(UpdateInput::Stdin)
 }
 
-/// Creates an anonymous file with `bytes`: unlike a pipe it takes any size without a reader.
+/// Creates an anonymous file with `bytes`; unlike a pipe, it takes any size without a reader.
 fn memory(bytes: &[u8]) -> Result<OwnedFd> {
     let fd = memfd_create(c"nri-runc-resources", MFdFlags::MFD_CLOEXEC)
         .doing(|| "keeping the resources in memory")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about access for plugins other than root's: a plugin can run anything as
-//! root in any container. Each widening of the plugin socket has a row, and so has a directory or
-//! file of pre-installed plugins that others can write. Recent refusals are listed.
+//! The rows of `check` about plugins of users other than root: a plugin can run anything as root in
+//! any container. Each setting that opens the plugin socket to more users has a row, and so has a
+//! directory or file of pre-installed plugins that others can write. Recent refusals are listed.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -39,7 +39,8 @@ fn socket_folder(config: &Config) -> Option<Finding> {
         let detail = format!("{what}: they can put another socket in the place of nri-runc's");
         return Some(finding(SOCKET, false, detail, &hint));
     }
-    // Only a directory of the socket alone: all users enter /run, and permitted users must enter.
+    // Only a directory that holds nothing but the socket: all users enter /run, and permitted users
+    // must enter.
     let is_own = folder.file_name().is_some_and(|name| name == "nri");
     let is_own = is_own && config.socket_mode & 0o077 == 0;
     let mode = there.mode() & 0o7777;
@@ -50,7 +51,7 @@ fn socket_folder(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Returns the reason why others can write there, and the command against it.
+/// Returns how others can write to the file, and the command that prevents it.
 fn written_by_others(
     path: &Path,
     there: &std::fs::Metadata,

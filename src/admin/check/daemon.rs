@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the daemon: it responds and has this version, or it can start. A trial
-//! starts the program that an engine calls, up to the run directory; later failures show in the
-//! last words of a daemon that exited.
+//! The rows of `check` about the daemon: either it responds and has this version, or it can start.
+//! A trial runs this program as the daemon, up to the run directory; later failures show in the
+//! last line that an exited daemon logged.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::wrapper;
 /// Time limit of a trial start.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
-/// Checks the daemon itself. `can_serve`: whether one could serve in the run directory.
+/// Checks the daemon itself. `can_serve`: whether a daemon could serve in the run directory.
 pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> Finding {
     let config = &loaded.config;
     let socket = config.daemon_socket();
@@ -60,7 +60,7 @@ fn remedy(config: &Config) -> String {
     let listener = listener_at(&config.daemon_socket(), &config.host());
     let listener = listener.and_then(|listener| listener.pid).filter(|pid| *pid > 0);
     match (resident::holder(&config.daemon_lock()), listener) {
-        // systemd holds the socket of a unit that fails to start.
+        // systemd itself listens on the socket of a unit that fails to start.
         (None, Some(1)) => systemd::command("status nri-runc"),
         (None, Some(pid)) => format!("kill {pid}"),
         (Some(_), _) | (None, None) => "nri-runc nri restart".to_owned(),
@@ -85,7 +85,7 @@ fn succeeds(program: impl AsRef<OsStr>, words: &[&str]) -> Result<()> {
     Err(Error::new(words.unwrap_or_else(|| said.status.to_string())))
 }
 
-/// Checks the programs that engines call: one that cannot be executed fails each container.
+/// Checks the programs that engines call: a program that cannot be executed fails every container.
 pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     let own = Path::new("/proc/self/exe");
     let others = programs.iter().filter(|path| !runtime::has_same_bytes(own, path));
@@ -102,8 +102,8 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     rows.collect()
 }
 
-/// Reports a daemon that cannot understand this program's requests: each create would re-execute it
-/// first, and bypass it if that does not help.
+/// Reports a running daemon that does not understand this program's requests: each create would
+/// first make it re-execute, and bypass it if that does not help.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;

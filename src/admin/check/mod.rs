@@ -2,9 +2,9 @@
 //! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
 //!
 //! It tries the steps of a create instead of looking for known faults: it opens the run directory
-//! as a wrapper does, starts a daemon up to the point of serving, executes the runtime. A file that
-//! it creates for that is removed at once; otherwise it only reads. A check that was not made is
-//! not reported as ok.
+//! as a wrapper does, starts a daemon up to the point of serving, and executes the runtime. It
+//! removes at once any file that it creates for that; otherwise it only reads. A check that could
+//! not be made is not reported as ok.
 
 mod access;
 mod daemon;
@@ -37,7 +37,7 @@ use crate::wrapper;
 pub(super) struct Finding {
     pub(super) check: String,
     pub(super) ok: bool,
-    /// Whether this affects no container, but the operator should know it.
+    /// Whether this is only a warning: it affects no container, but the operator should know it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) warning: bool,
     pub(super) detail: String,
@@ -48,7 +48,7 @@ pub(super) struct Finding {
     pub(super) engines: Vec<&'static str>,
 }
 
-/// A result; a failed one has the fix.
+/// Returns a result; a failed one has the fix.
 pub(super) fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Finding {
     let hint = if ok { "" } else { hint };
     Finding { ok, ..finding_of(check, detail.into(), hint) }
@@ -75,7 +75,7 @@ impl Answer for Vec<Finding> {
             };
             let row = [mark.to_owned(), printable(&finding.check), printable(&finding.detail)];
             lines.push(row.to_vec());
-            // On a separate line: as a column it would make every line longer than a terminal.
+            // On a separate line, because as a column it would make every line longer than a terminal.
             if !finding.hint.is_empty() {
                 let fix = format!("fix: {}", printable(&finding.hint));
                 lines.push(vec![String::new(), String::new(), fix]);
@@ -85,7 +85,7 @@ impl Answer for Vec<Finding> {
     }
 }
 
-/// The daemon's responses, requested once: a hanging daemon is waited for once, not by each check.
+/// The daemon's responses, requested once, so that the checks wait for a hanging daemon only once.
 #[derive(Default)]
 struct Daemon {
     is_listening: bool,
@@ -95,9 +95,9 @@ struct Daemon {
     socket_mounts: SocketMounts,
     /// The containers of the plain runtime that plugins do not see.
     unseen: Unseen,
-    /// The reason why it did not respond although it listens.
+    /// Why the daemon did not respond although a process listens.
     problem: Option<String>,
-    /// One row for each answer that the daemon did not give.
+    /// One row for each response that the daemon did not give.
     unknown: Vec<Finding>,
 }
 
@@ -121,8 +121,8 @@ impl Daemon {
         daemon
     }
 
-    /// Asks a running daemon; without an answer adds a row, because an earlier version does not
-    /// know the request.
+    /// Asks a running daemon. If it does not answer, adds a row: an earlier version does not know
+    /// the request.
     fn ask_for<T: DeserializeOwned + Default>(
         &mut self,
         config: &Config,
@@ -140,7 +140,7 @@ impl Daemon {
         })
     }
 
-    /// Its process, if it responds.
+    /// The daemon's process, if it responds.
     fn pid(&self) -> Option<i64> {
         self.status.as_ref().map(|status| i64::from(status.pid))
     }
@@ -228,7 +228,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
         let detail = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
         return vec![finding("configuration", true, detail, "")];
     }
-    // A daemon keeps the last valid configuration.
+    // A daemon keeps its last valid configuration in force.
     let in_force = running.status.as_ref().and_then(|status| status.configuration.as_ref());
     let is_older = in_force.is_some_and(|in_force| in_force.protection_error.is_none());
     let problems = loaded.problems.iter();
@@ -307,7 +307,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     };
     let detail = format!("{detail}; but {known} ({})", marker.display());
     match &running.status {
-        // It writes the file again within seconds, unless it has other settings or cannot.
+        // The daemon writes the file again within seconds, unless its settings differ or the write fails.
         Some(_) => finding(
             "rootless",
             false,

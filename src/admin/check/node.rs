@@ -10,11 +10,11 @@ use crate::config::{AuditTarget, Config, Scope};
 use crate::error::{Context, Error, Result};
 use crate::{files, journal, runtime};
 
-/// Earliest plausible time: 2025, in seconds since 1970.
+/// Earliest plausible time of the clock: 2025, in seconds since 1970.
 const BEFORE: i64 = 1_735_689_600;
 
-/// Checks the runtime that this process finds, unless an engine's row shows one, and those of the
-/// instances.
+/// Checks the runtime that this process finds, unless an engine's row shows it, and the runtimes of
+/// the instances.
 pub(super) fn runtimes(config: &Config, of_engines: &[Finding]) -> Vec<Finding> {
     let is_shown = of_engines.iter().any(|finding| finding.check == "real runtime");
     let own = (!is_shown).then(|| match runtime::resolve_and_try(config, None) {

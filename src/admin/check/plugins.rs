@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about plugins: the socket, the pre-installed ones, and each plugin that is
-//! missing although it was connected or should be.
+//! The rows of `check` about plugins: the socket, the pre-installed plugins, and each plugin that
+//! is missing although it was connected or is configured.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,13 +17,13 @@ use crate::plugin::socket::{name_for_install, obstacle};
 use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
 use crate::text::counted;
 
-/// Seconds after the daemon's start before a plugin that is not yet synchronized is reported.
+/// Seconds after the daemon's start from which a plugin that is not synchronized is reported.
 const SETTLED: u64 = 10;
 
-/// Nanoseconds for which a failure counts as recent.
+/// Age in nanoseconds up to which a failure counts as recent.
 pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
-/// Checks the socket. `taken_over`: the command by which an engine, whose NRI was switched off,
+/// Checks the socket. `taken_over`: the command by which an engine whose own NRI was switched off
 /// releases it.
 pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Finding {
     if config.disable_connections {
@@ -31,7 +31,7 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
     }
     let path = config.socket_path.display();
     if running.problem.is_some() {
-        // The listener may be this very daemon.
+        // The listener may be the daemon itself.
         let detail = format!("{path}: unknown: the daemon gave no status");
         return warning("plugin socket", detail, "nri-runc nri restart");
     }
@@ -76,7 +76,7 @@ fn socket_alone(config: &Config, taken_over: Option<&str>) -> Finding {
     finding("plugin socket", true, path.display().to_string(), "")
 }
 
-/// Returns how the file of an open socket was changed, and the remedy.
+/// Returns how the file of an open socket was changed, and the fix.
 fn wrong_file(config: &Config) -> Option<(String, String)> {
     let path = &config.socket_path;
     let shown = path.display();
@@ -95,7 +95,7 @@ fn wrong_file(config: &Config) -> Option<(String, String)> {
     Some((wrong, format!("chgrp {group} {shown}")))
 }
 
-/// Returns all rows about plugins themselves.
+/// Returns the rows about plugins.
 pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
     let names: Vec<String> = found.iter().map(PluginFile::id).collect();
@@ -138,7 +138,7 @@ fn skipped(problem: &Unusable) -> Finding {
     finding("pre-installed plugins", false, problem.to_string(), hint)
 }
 
-/// Counts the files that have no row.
+/// Reports the number of files that have no row.
 fn others_skipped(others: &[Unusable]) -> Option<Finding> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);
@@ -160,8 +160,8 @@ fn folder(path: &Path) -> Option<Finding> {
     (is_missing && !is_usual).then(|| warning("pre-installed plugins", detail, hint))
 }
 
-/// Reports a pre-installed plugin that does not run, or runs outdated; a required one also has a
-/// row in `required`.
+/// Reports a pre-installed plugin that does not run, or runs an outdated file; a required one also
+/// has a row in `required`.
 fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Finding> {
     let is_settled = status.uptime_seconds >= SETTLED;
     let row = plugins.iter().find(|row| row.id() == id);
@@ -188,7 +188,7 @@ fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Finding>
     Some(warning("pre-installed plugins", detail, &hint))
 }
 
-/// Reports a connected plugin without which containers are created, always or at times.
+/// Reports a connected plugin that does not respond, is slow, or failed recently.
 fn connected(row: &PluginRow) -> Option<Finding> {
     let id = row.id();
     if row.unresponsive {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the run directory. It is tried as in a create: opened as by the
-//! wrapper, written as by the daemon. The wrappers' notes about an absent daemon are counted.
+//! The rows of `check` about the run directory. Each step of a create is tried: it is opened as by the
+//! wrapper and written as by the daemon. The notes of wrappers that found no daemon are counted.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -25,8 +25,8 @@ use nix::unistd::{AccessFlags, access};
 const ROOM: u64 = 1 << 20;
 const ROOM_FILES: u64 = 64;
 
-/// Time for which a lock may be held before it counts as stuck: a process that starts the daemon
-/// holds the start lock briefly, as does a daemon that starts or exits.
+/// Time that a lock may be held before it counts as stuck: a process that starts the daemon holds
+/// the start lock for a moment, as does a daemon that starts or exits.
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -59,7 +59,7 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
     }
 }
 
-/// Names the place where a wrapper logs a bypass without the run directory.
+/// Returns where a wrapper logs a bypass if it cannot use the run directory.
 fn noted_elsewhere(config: &Config) -> &'static str {
     let host = config.host();
     match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {
@@ -116,7 +116,7 @@ fn opens(lock: &Path) -> Result<()> {
     opened.map_err(|error| error.doing(format!("opening {shown}")).hint(format!("rm -r {shown}")))
 }
 
-/// Returns the scarce resource, if any.
+/// Returns what is scarce (space or files), if anything.
 fn short_of(dir: &Path) -> Option<String> {
     let there = rustix::fs::statvfs(dir).ok()?;
     let room = there.f_bavail.saturating_mul(there.f_frsize);
@@ -180,7 +180,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Findi
     let lost = dropped.map(|count| {
         format!("; {count} of them left no note: their updates of resources stay unknown")
     });
-    // The next daemon reads them and recovers the containers.
+    // The next daemon reads the notes and recovers the containers.
     Some(finding(check, false, detail + &lost.unwrap_or_default(), "nri-runc nri restart"))
 }
 

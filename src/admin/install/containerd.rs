@@ -2,10 +2,10 @@
 //! containerd's CRI, configuration versions 2, 3 and 4. Pure.
 //!
 //! Before containerd 2.1, an imported file replaces the whole section of a plugin that an earlier
-//! file set. A separate file is therefore written only if that cannot happen: version 4, or no file
-//! has the section. Otherwise the last file that has it is extended. The settings of the default
-//! runtime's entry are copied: without SystemdCgroup, pods would fail. `rendered` plans for files
-//! that a distribution writes.
+//! file set. So a separate file is written only if that cannot happen: with version 4, or if no
+//! file has the section. Otherwise the last file that has the section is extended. The settings of
+//! the default runtime's entry are copied: without SystemdCgroup, pods would fail. `rendered` plans
+//! for files that a distribution writes.
 //! Reference: containerd's docs/cri/config.md, docs/man/containerd-config.toml.5.md.
 
 pub(super) use super::containerd_files::{MAIN, socket_path, sources, state_directory};
@@ -47,7 +47,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     }
 }
 
-/// Plans for files that only the operator writes.
+/// Plans for files that only the operator edits.
 fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let files = parse_in_order(main, texts)?;
@@ -93,7 +93,7 @@ fn plan_copy(registration: &Registration, text: &str, texts: &Texts) -> Result<P
     Ok(plan)
 }
 
-/// Returns the file of which `path` is a copy with nri-runc's values, if it is one.
+/// Returns the distribution's file of which `path` is nri-runc's copy, if `path` is one.
 pub(super) fn copied_from(ledger: &Ledger, path: &str) -> Option<&'static str> {
     let is_copied = path == MAIN && ledger.files.iter().any(|file| file.path == FLATCAR_UNIT);
     is_copied.then_some(FLATCAR_MAIN)

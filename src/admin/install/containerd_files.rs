@@ -16,10 +16,11 @@ pub(super) const MAIN: &str = USUAL_MAIN;
 pub(super) const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
 /// The CRI plugin's section since version 3.
 pub(super) const NEW_CRI: &str = "io.containerd.cri.v1.runtime";
-/// Directory of imports that k0s generates. These are skipped here: their sources are read instead.
+/// Directory of the imports that k0s generates from other files. It is skipped here: those other
+/// files are read.
 const GATHERED: &str = "/run/k0s/";
 
-/// Parsed files in the order in which they are read.
+/// Parsed files, in the order in which containerd reads them.
 pub(super) type Files = Vec<(String, Document<String>)>;
 
 /// Returns the main file and its imports.
@@ -50,7 +51,7 @@ pub(super) fn state_directory(main: &str, text: &str) -> String {
     })
 }
 
-/// Returns the path of its socket; since version 4 a plugin's table sets it.
+/// Returns the path of containerd's socket; since version 4 a plugin's table sets it.
 pub(super) fn socket_path(main: &str, text: &str) -> String {
     let keys: [&[&str]; 2] =
         [&["plugins", "io.containerd.server.v1.grpc", "address"], &["grpc", "address"]];
@@ -136,13 +137,13 @@ pub(super) fn drop_in_path(main: &str, name: &str, texts: &Texts) -> Option<Stri
     })
 }
 
-/// Whether a file is read after one of nri-runc's in the same folder.
+/// Whether containerd reads `path` after nri-runc's file in the same folder.
 pub(super) fn is_later(path: &str, ours: &str) -> bool {
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     folder(path) == folder(ours) && path > ours
 }
 
-/// Refuses a default runtime that a later file would change.
+/// Refuses to set a default runtime that a later file would override.
 pub(super) fn refuse_if_overruled(files: &Files, ours: &str, cri: &[&str]) -> Result<()> {
     let key = [cri, &["default_runtime_name"]].concat();
     for (path, document) in files {

@@ -12,7 +12,7 @@ use super::nri_decision::NriSetting;
 use super::plan::{Plan, Texts};
 use crate::error::{Error, Result};
 
-/// The file that switches it off if nri-runc is registered with another engine.
+/// The file that switches containerd's NRI off if nri-runc is registered with another engine.
 const NRI_DROP_IN: &str = "50-nri-runc-nri.toml";
 const NRI: &str = "io.containerd.nri.v1.nri";
 const IS_OFF: [&str; 3] = ["plugins", NRI, "disable"];
@@ -30,7 +30,7 @@ pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Whether the files switch it off; `None` if no file sets it.
+/// Whether the files switch containerd's NRI off; `None` if no file sets it.
 pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     let disabled = last_setting(files, &["disabled_plugins"]).and_then(|(_, list)| list.as_array());
     if disabled.is_some_and(|list| list.iter().any(|name| name.as_str() == Some(NRI))) {
@@ -39,7 +39,7 @@ pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
 }
 
-/// Plans to switch it off, if nothing else is registered with containerd.
+/// Plans to switch containerd's NRI off, where nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files = parse_in_order(main, texts)?;
     let source = distribution::source(main);
@@ -71,7 +71,7 @@ pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// The error for a template, to which only a registration with containerd itself may add.
+/// The error for a distribution's template, which only a registration with containerd itself may extend.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))
@@ -81,13 +81,13 @@ fn in_a_template(distribution: Distribution) -> Error {
         ))
 }
 
-/// The table that switches it off.
+/// The table that switches NRI off.
 pub(super) fn nri_table() -> String {
     format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
 }
 
-/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file that
-/// switches it on.
+/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file if it
+/// switches NRI on.
 pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     if is_nri_off(files) == Some(true) {
         return Ok(String::new());
@@ -101,7 +101,7 @@ pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan)
     }
 }
 
-/// Switches it off in the last file that has the NRI plugin's table, else in `path`.
+/// Switches NRI off in the last file that has the NRI plugin's table, else in `path`.
 pub(super) fn edit_nri_off(
     path: &str,
     files: &Files,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A handler's entry in the section of containerd's CRI plugin: which settings it copies, how it is
-//! rendered, and whether an existing entry is equal. The entry and the default runtime together are
-//! an [`Addition`]. Pure.
+//! A handler's entry in the section of containerd's CRI plugin: the settings that it copies, its
+//! text, and whether an existing entry equals it. The entry and the default runtime together are an
+//! [`Addition`]. Pure.
 
 use toml_edit::{Item, TableLike};
 
@@ -21,28 +21,28 @@ const SHIM: &str = "io.containerd.runc.v2";
 const ALL: [&str; 2] = ["*", "*/*"];
 const CGROUP: &str = "SystemdCgroup";
 
-/// Renders the entry of runc: containerd 1.x drops its built-in one as soon as a file names another
-/// runtime.
+/// Renders an entry for runc: containerd 1.x drops its built-in entry as soon as a file names
+/// another runtime.
 pub(super) fn runc_entry(cri: &[&str]) -> String {
     let keys = [cri, &["runtimes", "runc"]].concat();
     format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
 }
 
-/// The parts that a registration adds to the section.
+/// What a registration adds to the CRI plugin's section.
 pub(super) struct Addition<'r> {
     pub(super) registration: &'r Registration,
     /// The version of the main file.
     pub(super) version: i64,
-    /// The section's keys.
+    /// The keys of the section.
     pub(super) cri: [&'static str; 3],
     /// The handler's entry; empty if the files already have an equal one.
     pub(super) entry: String,
-    /// Whether the default runtime is to be changed.
+    /// Whether to change the default runtime.
     pub(super) sets_default: bool,
 }
 
 impl<'r> Addition<'r> {
-    /// Computes the parts that these files lack; records the current default runtime in the plan.
+    /// Computes what these files lack; records the current default runtime in the plan.
     pub(super) fn of(
         registration: &'r Registration,
         main: &str,
@@ -69,12 +69,12 @@ impl<'r> Addition<'r> {
         Ok(Self { registration, version, cri, entry, sets_default })
     }
 
-    /// Whether containerd's own NRI is to be switched off.
+    /// Whether to switch containerd's own NRI off.
     pub(super) fn takes_over(&self) -> bool {
         self.registration.nri == NriDecision::TakeOver
     }
 
-    /// Returns the text with nri-runc as default runtime, if the default is to be changed.
+    /// Returns the text with nri-runc as the default runtime, if the default is to be changed.
     pub(super) fn with_default(&self, path: &str, text: String) -> Result<String> {
         if !self.sets_default {
             return Ok(text);
@@ -83,7 +83,7 @@ impl<'r> Addition<'r> {
         edit::set(path, &text, &self.cri, "default_runtime_name", &name)
     }
 
-    /// Plans all parts as nri-runc's drop-in in an imported directory.
+    /// Plans the whole addition as nri-runc's drop-in in an imported directory.
     pub(super) fn as_file(
         &self,
         path: &str,
@@ -122,7 +122,7 @@ fn note_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
     plan.runtime = behind.filter(|path| !path.is_empty()).map(str::to_owned);
 }
 
-/// Refuses an entry of that name with different content.
+/// Refuses an existing entry of that name with different content.
 fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> Result<()> {
     let entry = format!("a runtime {}", registration.name);
     let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;

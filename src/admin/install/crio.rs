@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CRI-O: one drop-in file. CRI-O merges drop-ins by key in the order of their names, and passes
-//! annotations to the runtime without any setting. Pure.
+//! CRI-O: one drop-in file. CRI-O merges drop-ins key by key in the order of their names, and
+//! passes annotations to the runtime without a setting. Pure.
 //! Reference: crio.conf(5), crio.conf.d(5).
 
 use toml_edit::{Document, TableLike};
@@ -22,7 +22,7 @@ const IS_ON: &str = "enable_nri";
 
 type Files = Vec<(String, Document<String>)>;
 
-/// Returns the main file and the drop-in directory; CRI-O reads files of any suffix there.
+/// Returns the main file and the drop-in directory, where CRI-O reads files of any suffix.
 pub(super) fn sources() -> Vec<EngineFile> {
     vec![EngineFile::File(MAIN.to_owned()), EngineFile::Folder(FOLDER.to_owned(), String::new())]
 }
@@ -106,7 +106,7 @@ pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Plans to switch it off, if nothing else is registered with CRI-O.
+/// Plans to switch CRI-O's NRI off, where nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files: Files = parse_all(texts)?.into_iter().filter(|(p, _)| p != NRI_DROP_IN).collect();
     let text = nri_off(NRI_DROP_IN, &files, texts, plan)?;
@@ -114,8 +114,8 @@ pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     if text.is_empty() { Ok(()) } else { plan.own_file(texts, NRI_DROP_IN, text) }
 }
 
-/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file that
-/// switches it on.
+/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file if it
+/// switches NRI on.
 fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     let keys = [&NRI[..], &[IS_ON]].concat();
     let last = files
@@ -140,7 +140,7 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
         edit::header(&keys),
         edit::string(&registration.binary)
     );
-    // The path of conmon and the annotations that pods may use do not depend on the runtime.
+    // conmon's path and the annotations that pods may use do not depend on the runtime, so they are copied.
     for key in ["monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations"] {
         let value = template.and_then(|template| template.get(key)?.as_value());
         if let Some(value) = value.map(|value| value.to_string()).filter(|v| !v.contains('\n')) {
@@ -155,7 +155,7 @@ fn parse_others(texts: &Texts) -> Result<Files> {
     Ok(parse_all(texts)?.into_iter().filter(|(path, _)| path != DROP_IN).collect())
 }
 
-/// Parses all files in their order.
+/// Parses all files in the order in which CRI-O reads them.
 fn parse_all(texts: &Texts) -> Result<Files> {
     let main = texts.iter().filter(|(path, _)| *path == MAIN);
     let is_in = |path: &str| path.rsplit_once('/').is_some_and(|(folder, _)| folder == FOLDER);

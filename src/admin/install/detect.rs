@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the containerd of this host: by the named file or distribution, by the record of an
-//! earlier `install`, else by the files found. Several candidates are an error, not a guess. It
-//! only reads.
+//! Selects the containerd of this host: by the file or distribution that the command line names, by
+//! the record of an earlier `install`, else by the files that exist. Several candidates are an
+//! error, not a guess. It only reads.
 
 use super::distribution::{self, DISTRIBUTIONS, Distribution, FLATCAR_MAIN};
 use super::engine::Engine;
@@ -22,7 +22,7 @@ pub(super) struct Named<'n> {
     pub(super) distribution: Option<Distribution>,
 }
 
-/// Returns the engine's main file, unless it is the default one.
+/// Returns the engine's main file; `None` if it is the default one.
 pub(super) fn main_file(
     named: Named<'_>,
     old: Option<&Ledger>,
@@ -46,7 +46,7 @@ pub(super) fn main_file(
             None => found(root)?,
         },
     };
-    // A default file that was named explicitly is recorded as such.
+    // A default file that the command line names is recorded as such.
     let is_usual = main == containerd::MAIN && named.file.is_none();
     Ok((!is_usual).then_some(main))
 }
@@ -122,8 +122,8 @@ pub(super) fn is_flatcar(root: &Root) -> bool {
     distribution::is_flatcar(&system) && root.has_file(FLATCAR_MAIN)
 }
 
-/// Returns Flatcar's own file if it imports a directory for nri-runc's file; else the copy to be
-/// made.
+/// Returns Flatcar's own file if it imports a directory for nri-runc's file; else the path of the
+/// copy to make.
 fn flatcar_main(root: &Root) -> &'static str {
     let text = root.text(FLATCAR_MAIN);
     let texts = Texts::from([(FLATCAR_MAIN.to_owned(), text)]);
@@ -160,8 +160,8 @@ fn found(root: &Root) -> Result<String> {
     }
 }
 
-/// Returns the option by which `install` selects the containerd that reads this file, after a
-/// space.
+/// Returns the option (with a leading space) by which `install` selects the containerd that reads
+/// this file.
 pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> String {
     let is_containerd = engine == Engine::Containerd;
     let found = || here(root).into_iter().next().map(|(_, main)| main).filter(|_| is_containerd);
@@ -174,7 +174,7 @@ pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> Str
     }
 }
 
-/// Returns the operator's note on the containerd that reads this file.
+/// Returns the line that tells the operator which containerd reads this file.
 pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<String> {
     let is_eks = engine == Engine::Containerd && main.is_none() && root.has_program(NODEADM);
     is_eks.then(|| {

@@ -9,7 +9,7 @@ use super::{containerd, crio, distribution, docker, podman};
 use crate::error::{Error, Result};
 
 impl Engine {
-    /// Returns the engine's files; `texts` are those read so far, whose imports name more.
+    /// Returns the engine's files; `texts` are the files read so far, whose imports name more.
     pub(super) fn sources(self, main: Option<&str>, texts: &Texts) -> Vec<EngineFile> {
         match self {
             Self::Containerd => {
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// Reads the setting of its own NRI; `None` for an engine without NRI.
+    /// Reads the setting of the engine's own NRI; `None` for an engine without NRI.
     pub(super) fn nri_setting(
         self,
         main: Option<&str>,
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Plans to switch its own NRI off where nri-runc is registered with another engine.
+    /// Plans to switch the engine's own NRI off, where nri-runc is registered with another engine.
     pub(super) fn plan_nri_off(
         self,
         main: Option<&str>,

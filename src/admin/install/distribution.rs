@@ -2,9 +2,9 @@
 //! Kubernetes distributions whose containerd is not where containerd's package puts it: the file that it reads, the
 //! distribution's file to change instead, its socket and its folders. Pure.
 //!
-//! A file that the distribution rewrites at each start is never changed: k3s and RKE2 render a template or import a
-//! folder, k0s collects a folder, microk8s fills in a template, and on Flatcar the file is read-only. A file's path
-//! identifies its distribution, so the undo record needs only that path.
+//! nri-runc never changes a file that the distribution rewrites at each start: k3s and RKE2 render a
+//! template or import a folder, k0s collects a folder, microk8s fills in a template, and on Flatcar the
+//! file is read-only. A file's path identifies its distribution, so the undo record needs only that path.
 
 use clap::ValueEnum;
 
@@ -19,7 +19,7 @@ pub(super) const USUAL_MAIN: &str = "/etc/containerd/config.toml";
 pub(super) const FLATCAR_MAIN: &str = "/usr/share/containerd/config.toml";
 /// The file that identifies the system; `/etc/os-release` is a link to it.
 pub(super) const OS_RELEASE: &str = "/usr/lib/os-release";
-/// Path of k3s' and RKE2's file below their data directory.
+/// Path of the file of k3s and RKE2, below their data directory.
 const RANCHER_MAIN: &str = "/agent/etc/containerd/config.toml";
 const K0S_MAIN: &str = "/etc/k0s/containerd.toml";
 const K0S_FOLDER: &str = "/etc/k0s/containerd.d";
@@ -69,7 +69,7 @@ pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
 ];
 
 impl Distribution {
-    /// Its name as people write it.
+    /// The distribution's name as people write it.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Rke2 => "RKE2",
@@ -80,7 +80,7 @@ impl Distribution {
         }
     }
 
-    /// The file that its containerd reads.
+    /// The file that the distribution's containerd reads.
     pub(super) fn main(self) -> &'static str {
         match self {
             Self::K3s => "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
@@ -92,7 +92,7 @@ impl Distribution {
         }
     }
 
-    /// The distribution that writes this file; `None` if the file's owner does.
+    /// The distribution that writes this file; `None` if no distribution does.
     pub(super) fn of_main(main: &str) -> Option<Self> {
         if let Some(data) = main.strip_suffix(RANCHER_MAIN) {
             let is_rke2 = data.rsplit('/').next().is_some_and(|name| name.contains("rke2"));
@@ -116,7 +116,7 @@ impl Distribution {
         }
     }
 
-    /// Returns the state directory of its containerd.
+    /// Returns the state directory of the distribution's containerd.
     pub(super) fn state_directory(self) -> &'static str {
         match self {
             Self::K3s | Self::Rke2 => "/run/k3s/containerd",
@@ -128,12 +128,12 @@ impl Distribution {
         }
     }
 
-    /// Returns the socket of its containerd.
+    /// Returns the socket of the distribution's containerd.
     pub(super) fn socket_path(self) -> &'static str {
         containerd_socket_of(self.state_directory())
     }
 
-    /// The commands for crictl and ctr on its nodes.
+    /// The commands for crictl and ctr on a node of the distribution.
     pub(super) fn tools(self) -> (String, String) {
         let socket = self.socket_path();
         match self {
@@ -154,7 +154,7 @@ impl Distribution {
         }
     }
 
-    /// Its units, the one of a control plane first.
+    /// The distribution's systemd units, the one of a control plane first.
     pub(super) fn units(self) -> &'static [&'static str] {
         match self {
             Self::K3s => &["k3s", "k3s-agent"],
@@ -175,7 +175,7 @@ impl Distribution {
     }
 }
 
-/// The file whose tables are read and, unless it is rendered, changed.
+/// The file whose tables are read, and changed unless the distribution renders it.
 pub(super) fn source(main: &str) -> &str {
     match Distribution::of_main(main) {
         Some(Distribution::Microk8s) => MICROK8S_TEMPLATE,
@@ -201,13 +201,13 @@ pub(super) fn template(main: &str, version: i64) -> Option<String> {
     Some(format!("{folder}/{name}"))
 }
 
-/// The folder that the distribution reads even if its file does not name it.
+/// The folder that the distribution's containerd reads although its file does not name it.
 pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
     let is_k0s = main == K0S_MAIN && is_rendered(main, text);
     is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
 }
 
-/// Further files that are read but are not part of containerd's configuration.
+/// Other files that are read although they are not part of containerd's configuration.
 pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
     let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();
@@ -215,7 +215,7 @@ pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     templates.chain(system).map(EngineFile::File).collect()
 }
 
-/// Whether this is a Flatcar.
+/// Whether the host is a Flatcar.
 pub(super) fn is_flatcar(texts: &Texts) -> bool {
     let text = texts.get(OS_RELEASE).map_or("", String::as_str);
     text.lines().any(|line| line.replace('"', "") == "ID=flatcar")

@@ -13,15 +13,16 @@ use crate::error::{Error, Result};
 
 /// The form of the file in which an engine lists its runtimes.
 pub(super) struct RuntimesFile {
-    /// Its usual path.
+    /// The usual path of the file.
     pub(super) main: &'static str,
     /// The engine, as people write it.
     title: &'static str,
     /// Names of runtimes to which the engine gives a special meaning.
     reserved: &'static [&'static str],
-    /// Default runtimes that need no note: the usual one, and one that is not an OCI runtime.
+    /// Default runtimes that `install` replaces without a note: the usual one, and one that is not
+    /// an OCI runtime.
     usual: &'static [&'static str],
-    /// The key of a runtime's arguments, and whether each entry has it.
+    /// The key of a runtime's arguments, and whether every entry must have it.
     arguments: (&'static str, bool),
     /// The keys of the setting that switches the engine's own NRI.
     nri: &'static [&'static str],
@@ -118,7 +119,7 @@ pub(super) fn nri_setting(engine: &RuntimesFile, main: &str, texts: &Texts) -> R
     Ok(NriSetting { is_on, socket, is_on_by_form: false })
 }
 
-/// Plans to switch it off, if nothing else is registered with the engine.
+/// Plans to switch the engine's own NRI off, where nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(
     engine: &RuntimesFile,
     main: &str,

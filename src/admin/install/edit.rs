@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Additions to TOML texts that leave every existing byte unchanged, and their removal from a text
-//! that was edited around them. It does no I/O. A table is added at the end, where TOML allows it;
-//! an addition that contradicts the text is refused.
+//! Additions to TOML texts that leave every existing byte unchanged, and their removal, also from a
+//! text that was edited elsewhere since. It does no I/O. A table is added at the end, where TOML
+//! always permits one; an addition that contradicts the text is refused.
 
 use similar::{ChangeTag, DiffOp, TextDiff};
 use toml_edit::{Document, Item, TableLike};
@@ -73,8 +73,8 @@ pub(super) fn append(path: &str, text: &str, block: &str) -> Result<String> {
     understood(path, new, block)
 }
 
-/// Sets `key = value` in the table `keys`: replaces the value, or adds a line after the header, or
-/// a table at the end.
+/// Sets `key = value` in the table `keys`: replaces the value, else adds a line after the table's
+/// header, else adds the table at the end.
 pub(super) fn set(path: &str, text: &str, keys: &[&str], key: &str, value: &str) -> Result<String> {
     let document = parse(path, text)?;
     let line = format!("{key} = {value}");
@@ -107,8 +107,8 @@ pub(super) fn set(path: &str, text: &str, keys: &[&str], key: &str, value: &str)
     understood(path, new, &line)
 }
 
-/// Refuses a result that does not parse: the addition contradicts the text (a table written as one
-/// line, a dotted key), and the operator must make it manually.
+/// Refuses a result that does not parse, because the addition contradicts the text (a table written
+/// as one line, a dotted key). The operator must then make the change manually.
 fn understood(path: &str, new: String, added: &str) -> Result<String> {
     if Document::parse(new.as_str()).is_ok() {
         return Ok(new);
@@ -118,7 +118,7 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         .hint(format!("add manually: {}", added.join("; "))))
 }
 
-/// Reverts in `now` the change from `before` to `after`. `None`: these lines were edited since.
+/// Reverts in `now` the change from `before` to `after`; `None` if the changed lines were edited since.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());
@@ -140,7 +140,7 @@ pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     Some(text)
 }
 
-/// Returns the offset of these whole lines, if they occur exactly once.
+/// Returns the offset of these whole lines if they occur exactly once.
 fn only_place(text: &str, lines: &str) -> Option<usize> {
     if lines.trim().is_empty() {
         return None;

@@ -29,7 +29,7 @@ named! {
 }
 
 impl Engine {
-    /// Its name as people write it.
+    /// The engine's name as people write it.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Containerd => "containerd",
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// The first version with NRI on by default; only the engine's name if there is none.
+    /// The first version with NRI on by default; if none has, only the engine's name.
     pub(super) fn first_with_nri(self) -> &'static str {
         match self {
             Self::Containerd => "containerd 2.0",
@@ -62,8 +62,8 @@ impl Engine {
         }
     }
 
-    /// The command that makes it reload its configuration; `removes_entry` if an entry was removed
-    /// from that configuration.
+    /// The command that makes the engine reload its configuration; `removes_entry`: an entry was
+    /// removed from that configuration.
     pub(super) fn reload_command(self, removes_entry: bool) -> &'static str {
         match self {
             Self::Containerd => "systemctl restart containerd",
@@ -77,8 +77,8 @@ impl Engine {
         }
     }
 
-    /// How containers use the handler, the usual way first. `main` is the engine's file, which
-    /// determines a distribution's names for `crictl` and `ctr`.
+    /// How containers use the handler, the usual way first. `main` is the engine's file; it
+    /// determines a distribution's names of `crictl` and `ctr`.
     pub(super) fn usage(
         self,
         main: Option<&str>,

@@ -14,7 +14,7 @@ use super::root::{self, Root};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 
-/// The mode of a new file that an engine reads.
+/// The mode of a new file that only the engine's configuration needs: all users may read it.
 const FOR_ALL: u32 = 0o644;
 
 /// The mode of a new file that may hold secrets.
@@ -23,7 +23,7 @@ pub(super) const PRIVATE: u32 = 0o600;
 /// Reads all configuration files of an engine.
 pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Result<Texts> {
     let mut texts = Texts::new();
-    // Twice: the first files may import more.
+    // Two rounds, because the files of the first may import more.
     for _round in 0..2 {
         for source in engine.sources(main, &texts) {
             for path in paths(root, &source) {
@@ -52,14 +52,14 @@ pub(super) fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
     }
 }
 
-/// Reads a file's text, if it exists. Symbolic links are followed here, but not by `write`.
+/// Reads a file's text, if the file exists. This follows symbolic links; `write` does not.
 pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
     let Some(bytes) = root.read(path).doing(|| format!("reading {path}"))? else { return Ok(None) };
     let text = String::from_utf8(bytes);
     text.map(Some).map_err(|_bytes| not_text(path))
 }
 
-/// The error of an engine's file that is not text; it is never written.
+/// The error for an engine's file that is not text; such a file is never written.
 pub(super) fn not_text(path: &str) -> Error {
     Error::new(format!("{path} is not UTF-8 text")).hint("repair this file first")
 }
@@ -119,7 +119,7 @@ fn replace(dir: &OwnedFd, name: &str, bytes: &[u8], like: &Original) -> Result<(
     let temporary = format!(".{name}.nri-runc");
     files::remove_at(dir, &temporary);
     files::create_at(dir, &temporary, bytes, like)?;
-    // Not an exchange: the engine could read the old file under its temporary name.
+    // Not an exchange: under its temporary name, the engine could read the old file as a drop-in.
     let renamed = renameat(dir, temporary.as_str(), dir, name);
     if renamed.is_err() {
         files::remove_at(dir, &temporary);

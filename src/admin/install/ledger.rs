@@ -22,14 +22,14 @@ pub(super) const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LedgerFile {
     pub(super) path: String,
-    /// `None`: it did not exist.
+    /// The text before; `None` if the file did not exist.
     pub(super) before: Option<String>,
-    /// `None`: it was removed.
+    /// The text after; `None` if the file was removed.
     pub(super) after: Option<String>,
 }
 
 impl LedgerFile {
-    /// Returns the file's text without our values, given its current text `now`.
+    /// Returns the file's text without nri-runc's values, given its current text `now`.
     ///
     /// # Errors
     /// Fails when `now` does not parse in the file's original format.
@@ -37,7 +37,7 @@ impl LedgerFile {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
         }
-        // The file was removed since, or `install` had removed it.
+        // The file is gone: removed since, or by `install` itself.
         let (Some(now), Some(written)) = (now, self.written(ledger, texts)) else {
             return Ok(Reverted { text: now.map(str::to_owned), ..Reverted::default() });
         };
@@ -62,10 +62,10 @@ impl LedgerFile {
 pub(super) struct Undone {
     /// The texts by path; a file that would not exist is left out.
     pub(super) texts: Texts,
-    /// The values of nri-runc that were edited since, each with its file.
+    /// Values of nri-runc that were edited since, each with its file.
     pub(super) edited: Vec<(String, EditedValue)>,
-    /// For each file that no longer parses: the error, and the values that `install` set there.
-    /// `texts` then has the file's current text.
+    /// Files that no longer parse: the error, and the values that `install` set there. `texts` has
+    /// such a file's current text.
     pub(super) unclear: Vec<(Error, Vec<String>)>,
 }
 
@@ -122,7 +122,7 @@ impl Ledger {
         engine_files::write(root, &path, &text, engine_files::PRIVATE)
     }
 
-    /// The engine's texts without our values.
+    /// The engine's texts without nri-runc's values.
     pub(super) fn undone(&self, root: &Root, now: &Texts) -> Result<Undone> {
         let mut undone = Undone { texts: now.clone(), ..Undone::default() };
         for file in &self.files {

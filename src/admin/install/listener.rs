@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that listens on the plugin socket: it reveals an engine's own NRI, whatever the
-//! configuration. It connects, sends nothing, and never removes a socket.
+//! The process that listens on the plugin socket: if it is an engine, that engine's own NRI is on,
+//! whatever its files say. This module connects, sends nothing, and never removes a socket.
 
 use super::root::Root;
 use crate::config::Config;
@@ -23,7 +23,7 @@ pub(super) fn daemon_pid(config: &Config) -> Option<i64> {
     Some(super::super::ask_status(config).ok()?.pid.into())
 }
 
-/// Returns the operator's note on an unexpected listener.
+/// Returns the line that tells the operator about an unexpected listener.
 pub(super) fn describe(listener: &SocketListener, config: &Config) -> String {
     let remedy = match listener.engine {
         Some(_) => "restart it if its NRI was switched off since",

@@ -116,7 +116,7 @@ pub(super) struct EngineNamed {
 }
 
 impl EngineNamed {
-    /// Whether files of this host are changed, not only those below `--root` or of this user.
+    /// Whether this changes files of the host for all users, not only files below `--root` or of this user.
     pub(super) fn needs_root(&self, common: &Common) -> bool {
         common.root.is_none() && !self.user
     }
@@ -199,12 +199,12 @@ impl Situation {
         own_nri::plan(self.engine, &self.registration, &self.candidates, texts)
     }
 
-    /// Whether the change removes the handler as default runtime.
+    /// Whether the change removes the handler that is the default runtime.
     fn removes_entry(&self) -> bool {
         self.old.as_ref().is_some_and(|old| old.default && !self.registration.default)
     }
 
-    /// The engine's texts without our changes.
+    /// The engine's texts without nri-runc's changes.
     fn base(&self) -> Result<Texts> {
         let Some(old) = &self.old else { return Ok(self.now.clone()) };
         let mut undone = old.undone(&self.root, &self.now)?;
@@ -237,7 +237,7 @@ impl Situation {
         is_renamed.then(|| users::note(self.engine, old, &self.root, config)).flatten()
     }
 
-    /// Returns a note on the engine's current default runtime.
+    /// Returns a note on the runtime that the engine uses by default now.
     fn note_runtime(
         &self,
         plan: &Plan,
@@ -290,7 +290,7 @@ impl Situation {
             if before.as_ref() == Some(after) {
                 continue;
             }
-            // The last registration that is undone removes what another one created for both.
+            // A directory that another registration created and both use is removed with the last of them.
             let is_above = |folder: &&String| path.starts_with(&format!("{folder}/"));
             let mut made: Vec<String> = of_others.iter().filter(is_above).cloned().collect();
             made.extend(engine_files::missing_folders(root, path));
@@ -334,8 +334,7 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Outcome> {
         && !here.removes_entry()
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        // nri-runc is registered already: the plan would mistake the present state for the one
-        // before.
+        // With an earlier registration, the plan would take nri-runc for the engine's own runtime.
         let runtime = old.is_none().then(|| here.note_runtime(plan, install, config));
         let runtime = runtime.transpose()?.flatten().into_iter();
         let notes = runtime.chain(plan.notes.iter().cloned()).chain(here.notes(config)).collect();

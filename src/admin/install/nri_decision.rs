@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's decision about an engine's own NRI, and its setting in the engine's files: the
+//! The operator's decision about an engine's own NRI, and that NRI's setting in the engine's files:
 //! types that the engines' plans, the ledger and `own_nri.rs` share.
 
 use serde::{Deserialize, Serialize};
@@ -19,9 +19,9 @@ pub(super) enum NriDecision {
     /// Undecided: `install` refuses if an engine serves plugins.
     #[default]
     Open,
-    /// It is switched off.
+    /// The engine's NRI is switched off.
     TakeOver,
-    /// It stays on, and nri-runc listens on this socket.
+    /// The engine's NRI stays on, and nri-runc listens on this socket.
     Beside(String),
 }
 
@@ -29,7 +29,7 @@ impl NriDecision {
     /// Reads the options of `install`.
     ///
     /// # Errors
-    /// Fails when the path cannot be that of a socket.
+    /// Fails when the path cannot be a socket's path.
     pub(super) fn of(takes_over: bool, beside: Option<&str>) -> Result<Self> {
         let Some(socket) = beside else {
             return Ok(if takes_over { Self::TakeOver } else { Self::Open });
@@ -51,7 +51,7 @@ pub(super) struct NriSetting {
     pub(super) is_on: Option<bool>,
     /// The path of its socket.
     pub(super) socket: String,
-    /// Whether only versions with NRI on by default read this configuration format.
+    /// Whether every version that reads this form of configuration has NRI on by default.
     pub(super) is_on_by_form: bool,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Registration from a pod: `install` and `uninstall` below the directory where the node's root is
-//! mounted, and the state of the node's engine and containers. The engine is queried over its
-//! socket there; its processes are in another namespace and are not inspected.
+//! mounted, and the state of the node's engine and containers. The engine is asked over its socket
+//! below that directory; its processes are in another namespace and are not inspected.
 
 use super::engine::Engine;
 use super::ledger::Ledger;
@@ -96,12 +96,12 @@ impl NodeEngine {
     /// Reads the registration, whose containers can be listed after it is undone.
     ///
     /// # Errors
-    /// Fails when its record cannot be read.
+    /// Fails when the record of the registration cannot be read.
     pub(in crate::admin) fn registration(&self) -> Result<Option<NodeRegistration<'_>>> {
         Ok(self.registered()?.map(|ledger| NodeRegistration { on: self, ledger }))
     }
 
-    /// The command that makes the engine reload its files; empty if it needs none.
+    /// The command that makes the engine reload its files; empty if the engine needs none.
     pub(in crate::admin) fn restart_command(&self) -> String {
         let main = self.registered().ok().flatten().and_then(|ledger| ledger.main);
         restart::again(self.engine, main.as_deref(), true, &self.root)
@@ -144,7 +144,7 @@ impl NodeEngine {
         engine_files::missing_folders(&self.root, path)
     }
 
-    /// Removes the empty ones of these directories, the last first.
+    /// Removes those of these directories that are empty, the last first.
     pub(in crate::admin) fn remove_folders(&self, folders: &[String]) {
         engine_files::remove_folders(&self.root, folders);
     }
@@ -176,7 +176,7 @@ impl NodeRegistration<'_> {
         users::list(self.on.engine, &self.ledger, &self.on.root, config)
     }
 
-    /// The names of handler and engine, for people.
+    /// The names of the handler and the engine, for people.
     pub(in crate::admin) fn title(&self) -> String {
         format!("{} with {}", self.ledger.name, self.on.engine.title())
     }

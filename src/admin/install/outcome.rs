@@ -10,15 +10,15 @@ use crate::admin::output::{Answer, Format};
 use crate::admin::paint;
 use crate::text::printable;
 
-/// The parts of the result other than files and notes.
+/// The parts of the result besides files and notes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResultDetails {
     /// Nothing was changed.
     pub(super) dry: bool,
     /// An entry was removed from the engine's configuration.
     pub(super) removes_entry: bool,
-    /// The commands by which engines reload their files: first those whose NRI is switched off or
-    /// on again, then the engine itself.
+    /// The commands by which engines reload their files: first those of engines whose NRI is
+    /// switched off or on again, then the engine's own.
     pub(super) next: Vec<String>,
     /// How containers use the handler from now on.
     pub(super) usage: Vec<String>,
@@ -33,7 +33,7 @@ pub(in crate::admin) struct Outcome {
     dry_run: bool,
     pub(in crate::admin) files: Vec<ChangedFile>,
     pub(in crate::admin) notes: Vec<String>,
-    /// The command that makes the engine read its files again.
+    /// The command that makes the engine reload its files.
     pub(in crate::admin) next: String,
     #[serde(rename = "use")]
     usage: Vec<String>,

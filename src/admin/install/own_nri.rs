@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' own NRI: whether one serves plugins on nri-runc's socket, according to its files, its program and the
-//! listening process, and the operator's decision about it (decision D46). It writes nothing, and runs no program
-//! except CRI-O for its version.
+//! The engines' own NRI: whether an engine serves plugins on nri-runc's socket, according to its
+//! files, its program and the listening process; and the operator's decision about that (decision
+//! D46). It writes nothing, and runs no program except CRI-O, for its version.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::named::Named;
 use crate::plugin::socket::SocketListener;
 use crate::runtime::features;
 
-/// Directory of nri-runc's pre-installed plugins next to an engine's own NRI, which launches those of the default
-/// directory.
+/// Directory of nri-runc's pre-installed plugins if the engine's own NRI stays on: the engine
+/// launches the plugins in the default directory.
 const BESIDE_PLUGINS: &str = "/opt/nri-runc/plugins";
 
 /// containerd's module path since 2.0, the first version with NRI on by default. Function names in
@@ -32,11 +32,11 @@ const CRIO_WITH_NRI: (u32, u32, u32) = (1, 30, 0);
 #[derive(Debug)]
 pub(super) struct NriCandidate {
     pub(super) engine: Engine,
-    /// Its main file, unless it is the usual one.
+    /// The engine's main file, unless it is the usual one.
     main: Option<String>,
-    /// Whether its program has NRI on by default; `None` without a program.
+    /// Whether the engine's program has NRI on by default; `None` without a program.
     is_on_by_default: Option<bool>,
-    /// Its process, if that listens on the plugin socket.
+    /// The engine's process, if it listens on the plugin socket.
     listener: Option<SocketListener>,
 }
 
@@ -49,7 +49,8 @@ impl NriCandidate {
         Ok(is_on && is_same_place(&setting.socket, socket))
     }
 
-    /// Whether the engine may serve plugins on `socket`, but neither its files nor its program show it.
+    /// Whether the engine may serve plugins on `socket`, although neither its files nor its program
+    /// show that.
     fn is_unknown(&self, socket: &str, texts: &Texts) -> bool {
         let says_nothing = |setting: NriSetting| {
             setting.is_on.is_none()
@@ -61,12 +62,12 @@ impl NriCandidate {
             && self.setting(texts).ok().flatten().is_some_and(says_nothing)
     }
 
-    /// Whether its process listens on the plugin socket.
+    /// Whether the engine's process listens on the plugin socket.
     pub(super) fn is_listening(&self) -> bool {
         self.listener.is_some()
     }
 
-    /// The command that makes it reload its files.
+    /// The command that makes the engine reload its files.
     pub(super) fn restart_command(&self, root: &Root) -> String {
         restart::again(self.engine, self.main.as_deref(), true, root)
     }
@@ -75,7 +76,7 @@ impl NriCandidate {
         self.engine.nri_setting(self.main.as_deref(), texts)
     }
 
-    /// Its name, with its process if known.
+    /// The engine's name, with its process if known.
     pub(super) fn title(&self) -> String {
         let listener = self.listener.as_ref().map(ToString::to_string);
         listener.unwrap_or_else(|| self.engine.title().to_owned())
@@ -94,7 +95,7 @@ impl NriCandidate {
     }
 }
 
-/// `/var/run` is a link to `/run` wherever engines run.
+/// Whether two paths name one place: `/var/run` is a link to `/run` wherever engines run.
 fn is_same_place(one: &str, other: &str) -> bool {
     let plain = |path: &str| path.strip_prefix("/var").unwrap_or(path).to_owned();
     one == other || (one.contains("/run/") && plain(one) == plain(other))
@@ -142,7 +143,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
             Some(contains(&program, CONTAINERD_2))
         }
         Engine::Crio => {
-            // Only a program at a packaged path is run, and never one of an image.
+            // Only a program at a packaged path is run, and never a program in an image.
             let asked = usual.filter(|_| !root.is_confined());
             let version = asked.and_then(|path| features::version(&root.path(Path::new(path))));
             Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
@@ -152,7 +153,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    // Samples one byte in each `wanted.len()` bytes: every occurrence covers a sampled position.
+    // Tests one byte in each `wanted.len()` bytes, because every occurrence covers a tested position.
     let mut places = (0..bytes.len()).step_by(wanted.len());
     places.any(|at| {
         let here = wanted.iter().enumerate().filter(|(_, byte)| bytes.get(at) == Some(byte));
@@ -211,8 +212,8 @@ pub(super) fn is_scope(path: &str) -> bool {
     path.contains(SCOPE)
 }
 
-/// Plans the drop-in that makes plugins receive the containers of the whole node (D65), as they did with the engine's
-/// own NRI. An operator's setting in another drop-in stays.
+/// Plans the drop-in that makes plugins receive the containers of the whole node (D65), as with the
+/// engine's own NRI. If the operator sets the scope in another drop-in, that setting stays.
 fn plan_scope(engine: Engine, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let others =
         texts.iter().filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !is_scope(path));
@@ -239,7 +240,8 @@ fn sets_scope(path: &str, text: &str) -> Result<bool> {
     Ok(edit::at(edit::parse(path, text)?.as_table(), &["nri", "scope"]).is_some())
 }
 
-/// Whether `install` may add a drop-in that sets `nri.scope`: one that is read, without a setting by the operator.
+/// Whether `install` may add a drop-in that sets `nri.scope`: the daemon reads it, and the operator
+/// has not set the scope.
 pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> {
     if install.common.root.is_some() {
         return Ok(true);
@@ -289,7 +291,7 @@ fn plan_beside(
     plan.own_file(texts, &path, text)
 }
 
-/// Returns the decision that the options of `install` make, else the recorded one.
+/// Returns the decision by the options of `install`, else the recorded one.
 pub(super) fn decision(
     install: &Install,
     loaded: &Loaded,

@@ -20,7 +20,7 @@ pub(super) enum EngineFile {
     Folder(String, String),
 }
 
-/// The requested registration.
+/// The registration that the operator requests.
 #[derive(Debug, Clone)]
 pub(super) struct Registration {
     /// The handler's name.
@@ -35,8 +35,7 @@ pub(super) struct Registration {
     pub(super) socket: String,
     /// The decision about the engine's own NRI.
     pub(super) nri: NriDecision,
-    /// Whether plugins receive the containers of the whole node, unless the operator decided
-    /// otherwise.
+    /// Whether plugins receive the containers of the whole node, unless the operator has set that.
     pub(super) shows_node: bool,
 }
 
@@ -54,8 +53,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Adds one of nri-runc's files; refuses if it already exists with different content, written
-    /// by another program or person.
+    /// Adds one of nri-runc's files. Refuses if the file already exists with other content, because
+    /// another program or person wrote it.
     pub(super) fn own_file(&mut self, texts: &Texts, path: &str, text: String) -> Result<()> {
         if texts.get(path).is_some_and(|there| *there != text) {
             return Err(Error::new(format!("{path} already exists with different content"))
@@ -71,13 +70,13 @@ impl Plan {
     }
 }
 
-/// The error of an existing entry of that name with different content.
+/// The error for an existing entry of that name with different content.
 pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
     Error::new(format!("{path} already has {entry} with a different {what}"))
         .hint("change that entry, or register under another name with --name")
 }
 
-/// The error of a later file that overrides the default runtime.
+/// The error for a later file that overrides the default runtime.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
     Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
         .hint("change it there, or install without --default")

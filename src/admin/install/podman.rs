@@ -15,12 +15,13 @@ const DROP_IN: &str = "50-nri-runc.conf";
 /// The files that set root's storage; a later file overrides an earlier one.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
-/// Directories that Podman searches for a runtime that no file names; none of them is a link to another.
+/// Directories in which Podman searches for a runtime that no file names, if none of them is a link
+/// to another.
 const BUILT_IN_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 
-/// The main file of a user's Podman, which reads it and its folder after those of the system; `None` for
-/// root's. `user` are the user's folders.
+/// The main file of a user's Podman, which reads it and its folder after the system's files; `None`
+/// for root's Podman. `user` are the user's folders.
 pub(super) fn main_of_user(user: Option<(&str, &str)>, has_daemon: bool) -> Result<Option<String>> {
     let Some((config, _)) = user else { return Ok(None) };
     if !has_daemon {
@@ -33,7 +34,7 @@ pub(super) fn main_of_user(user: Option<(&str, &str)>, has_daemon: bool) -> Resu
     Ok(Some(format!("{config}/containers/containers.conf")))
 }
 
-/// Lists the files that Podman reads, in this order; `main` is that of a user's.
+/// Lists the files that Podman reads, in its order; `main` is a user's main file.
 pub(super) fn sources(main: Option<&str>) -> Vec<EngineFile> {
     let read_after = |main: &str| {
         let folder = EngineFile::Folder(folder(main), ".conf".to_owned());
@@ -43,12 +44,12 @@ pub(super) fn sources(main: Option<&str>) -> Vec<EngineFile> {
     [shipped].into_iter().chain([MAIN].into_iter().chain(main).flat_map(read_after)).collect()
 }
 
-/// The folder of the files that are read after a main file.
+/// The folder whose files are read after this main file.
 fn folder(main: &str) -> String {
     format!("{main}.d")
 }
 
-/// Whether Podman, if no file names a runtime, prefers crun where nri-runc would choose runc.
+/// Whether Podman, without a runtime in its files, prefers crun where nri-runc would choose runc.
 pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
     let has =
         |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));
@@ -119,7 +120,7 @@ fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<S
     list.iter().map(|word| edit::string(word)).collect()
 }
 
-/// Parses all files except our drop-in, in the order in which Podman reads them.
+/// Parses all files except nri-runc's drop-in, in the order in which Podman reads them.
 fn parse_others(
     texts: &Texts,
     main: Option<&str>,

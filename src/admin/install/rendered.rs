@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd where a distribution regenerates its file at each start. An addition goes to the
-//! directory that the file imports, else to the distribution's template, never to the file. Pure.
+//! containerd where a distribution regenerates its file at each start. An addition goes to the directory
+//! that the file imports, else to the distribution's template, but never to the file itself. Pure.
 //!
-//! A template is Go's `text/template`, which only the distribution can parse. It is only extended
-//! at its end, between two comments that survive the rendering and mark the addition in the
-//! template and in the rendered file. Only new tables are added, as containerd exits on a duplicate
-//! table: the rendered file with the addition must be valid TOML.
+//! A template is Go's `text/template`, which only the distribution can parse. So `install` only
+//! appends to it, between two comments that survive the rendering and mark the addition in the
+//! template and in the rendered file. Only new tables are added, because containerd exits on a
+//! duplicate table: the rendered file with the addition must be valid TOML.
 
 use toml_edit::{Document, TableLike};
 
@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 const BEGIN: &str =
     "# nri-runc: added by `nri-runc nri install`, removed by `nri-runc nri uninstall`\n";
 const END: &str = "# nri-runc: end\n";
-/// The content of a k3s or RKE2 template that replaces nothing.
+/// The content of a k3s or RKE2 template that only includes the built-in one.
 const BASE: &str = "{{ template \"base\" . }}\n";
 
 /// Plans the changes for the containerd of this distribution, whose file is `main`.
@@ -129,12 +129,12 @@ impl Addition<'_> {
     }
 }
 
-/// Returns a template that `install` extended without the addition; `None` if it has none.
+/// Returns a template without `install`'s addition; `None` if it has none.
 pub(super) fn template_alone(text: &str) -> Option<String> {
     text.contains(BEGIN).then(|| without_addition(text))
 }
 
-/// Whether a template replaces nothing.
+/// Whether a template only includes the built-in one.
 pub(super) fn is_base(text: &str) -> bool {
     text.trim() == BASE.trim()
 }
@@ -147,9 +147,9 @@ fn without_addition(text: &str) -> String {
     format!("{}{after}", before.strip_suffix('\n').unwrap_or(before))
 }
 
-/// Refuses to extend a base template that an old k3s or RKE2 lacks: it would not start again. With
-/// containerd 1.x, the registries' `config_path`, introduced a few months later, shows that it has
-/// one.
+/// Refuses to write a template that includes the built-in one if this k3s or RKE2 may be too old
+/// for that: it would not start again. With containerd 1.x, the registries' `config_path`, which
+/// came a few months later, shows that it is new enough.
 fn require_base(distribution: Distribution, version: i64, files: &Files, path: &str) -> Result<()> {
     let registries = ["plugins", OLD_CRI, "registry"];
     let has_folder = last_setting(files, &registries)

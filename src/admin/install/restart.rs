@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command by which an engine reloads its configuration: for a distribution's containerd the
-//! command for the distribution's service, found by its process, its units or its init. It only
-//! reads.
+//! The command by which an engine reloads its configuration. For a distribution's containerd it
+//! restarts the distribution's service, which is found by its process, its units or its init. This
+//! module only reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -25,7 +25,7 @@ const UNIT_FOLDERS: [&str; 6] = [
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes).to_owned(),
-        // k0s watches its directory and restarts containerd by itself.
+        // k0s watches the directory and restarts containerd by itself.
         Some(Distribution::K0s) => String::new(),
         Some(distribution) => service(distribution, main, "restart", root),
     }
@@ -64,7 +64,7 @@ pub(super) fn start_command(engine: Engine, main: Option<&str>, root: &Root) -> 
     }
 }
 
-/// Returns the operator's note on the restart.
+/// Returns the line that tells the operator about the restart.
 pub(super) fn note(engine: Engine, main: Option<&str>) -> Option<String> {
     let is_k0s = engine == Engine::Containerd && detect::of(main) == Some(Distribution::K0s);
     is_k0s.then(|| "k0s sees this by itself, and starts its containerd again".to_owned())
@@ -89,7 +89,7 @@ fn service(distribution: Distribution, main: Option<&str>, verb: &str, root: &Ro
         return format!("rc-service {name} {verb}");
     }
     if pid.is_some() && is_first_process(&host, distribution) {
-        // The node is a container, as with k3d: it restarts when its first process exits.
+        // The node is a container, as with k3d, and restarts when its first process exits.
         return "kill 1".to_owned();
     }
     let files = UNIT_FOLDERS.iter().flat_map(|folder| {
@@ -117,7 +117,7 @@ fn is_initd(root: &Root, name: &str) -> bool {
     !root.has("/run/systemd/system") && root.has_file(&format!("/etc/init.d/{name}"))
 }
 
-/// Whether process 1 is the distribution itself, or its launcher in a container.
+/// Whether process 1 is the distribution itself, or the launcher that starts it in a container.
 fn is_first_process(host: &Host, distribution: Distribution) -> bool {
     let words = procfs::command_line(host, 1).or_absent().unwrap_or_default();
     words.iter().any(|word| {

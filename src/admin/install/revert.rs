@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes nri-runc's values from a file that was edited after `install` wrote it. It compares
-//! values, which an editor that sorts keys or reformats the file does not change. The rest of the
-//! file stays, with its layout if removing lines is enough. Pure.
+//! values, which stay the same if an editor sorts keys or reformats the file. The rest of the file
+//! stays, and so does its layout if removing lines is enough. Pure.
 //!
 //! A handler's entry is removed as a whole if it still names nri-runc's program. A value that was
-//! edited stays. A distribution's template and a unit file are neither JSON nor TOML: the addition
-//! is found by its comments, a unit's settings by their lines.
+//! edited stays. A distribution's template and a unit file are neither JSON nor TOML: in a template
+//! the addition is found by its comments, in a unit file the settings by their lines.
 
 use oci_document::{DocumentError, Object, SpecDocument};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result, quoted};
 /// The file without nri-runc's values.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reverted {
-    /// `None`: `install` created the file, and it contains nothing else.
+    /// The text; `None` if `install` created the file, and it contains nothing else.
     pub(super) text: Option<String>,
     /// Values of nri-runc that were edited since.
     pub(super) edited: Vec<EditedValue>,
@@ -27,10 +27,10 @@ pub(super) struct Reverted {
 /// A value that nri-runc wrote and that was edited since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EditedValue {
-    /// Its dotted keys.
+    /// The dotted keys of the value.
     pub(super) keys: String,
-    /// Whether it is removed nevertheless, because it still names nri-runc's program or is between
-    /// its comments.
+    /// Whether it is removed although it was edited, because it still names nri-runc's program or
+    /// is between nri-runc's comments.
     pub(super) is_removed: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct EditedValue {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Written<'w> {
     pub(super) path: &'w str,
-    /// `None`: the file did not exist.
+    /// The text before; `None` if the file did not exist.
     pub(super) before: Option<&'w str>,
     pub(super) after: &'w str,
     /// The handler's name.
@@ -184,8 +184,8 @@ impl Written<'_> {
         Ok(Reverted { text: Some(text), edited })
     }
 
-    /// Returns the keys that still name the handler as default after its entry was removed: with
-    /// one, the engine does not start.
+    /// Returns the keys that still name the handler as the default after its entry was removed:
+    /// with such a key, the engine does not start.
     fn defaults_left(&self, settings: &[Setting], value: &Value) -> Vec<Vec<String>> {
         let is_gone = |setting: &&Setting| setting.is_entry && at(value, &setting.keys).is_none();
         let tables =
@@ -200,8 +200,8 @@ impl Written<'_> {
             .collect()
     }
 
-    /// Returns the step that reverts a setting whose current value is `there`, and whether
-    /// nri-runc's value is removed.
+    /// Returns the step that reverts a setting whose current value is `there`, and whether that
+    /// removes nri-runc's value.
     fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
@@ -220,8 +220,7 @@ impl Written<'_> {
         (None, false)
     }
 
-    /// Returns the text with this value: removes lines if that is enough, else changes each value
-    /// in place.
+    /// Returns the text with this value: removes lines if that is enough, else changes the values in place.
     fn write(&self, syntax: Syntax, now: &str, steps: &[Step], value: &Value) -> Result<String> {
         if steps.is_empty() {
             return Ok(now.to_owned());
@@ -269,7 +268,7 @@ impl Written<'_> {
                 )));
             }
         };
-        // Only the base of a template that replaces nothing remains.
+        // Without the addition, only the template that `install` created may remain.
         let is_left = self.before.is_some() || !rendered::is_base(&text);
         Ok(Reverted { text: Some(text).filter(|_| is_left), edited })
     }
@@ -330,7 +329,7 @@ fn emptied(settings: &[Setting], before: &Value, now: &Value) -> Vec<Vec<String>
     emptied
 }
 
-/// Whether a file contains nothing but its version.
+/// Whether a file has no content besides its version.
 fn is_nothing(value: &Value) -> bool {
     value.as_object().is_none_or(|table| table.keys().all(|key| key == "version"))
 }
@@ -397,7 +396,7 @@ fn value_of_scalar(value: &toml_edit::Value) -> Value {
         toml_edit::Value::Boolean(word) => (*word.value()).into(),
         toml_edit::Value::Array(list) => list.iter().map(value_of_scalar).collect(),
         toml_edit::Value::InlineTable(table) => value_of_table(table),
-        // Only compared: `install` writes no such value.
+        // These forms are only compared; `install` writes no such value.
         toml_edit::Value::Float(number) => Value::from(format!("float {}", number.value())),
         toml_edit::Value::Datetime(time) => Value::from(format!("time {}", time.value())),
     }
@@ -433,7 +432,7 @@ fn toml_with(path: &str, now: &str, steps: &[Step]) -> Result<String> {
         change_toml(document.as_table_mut(), step);
     }
     let text = document.to_string();
-    // toml_edit ends the lines that it writes with a line feed.
+    // toml_edit ends the lines that it writes with a line feed alone.
     let is_crlf = now.contains("\r\n");
     Ok(if is_crlf { text.replace("\r\n", "\n").replace('\n', "\r\n") } else { text })
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The root below which `install` reads and writes: this host, or the directory that `--root`
-//! names. There, the kernel resolves every path as if the directory were `/` (openat2,
-//! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host. With
-//! `--user`, it is the host, and a user's files replace root's.
+//! names. In that directory, the kernel resolves every path as if the directory were `/` (openat2,
+//! RESOLVE_IN_ROOT), so a symbolic link or a `..` in an image never reaches a file of the host.
+//! With `--user`, the root is this host, with a user's files in place of root's.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -27,14 +27,14 @@ use crate::sources::registered::FOLDER;
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
 
-/// The error if `--user` does not apply.
+/// The error for `--user` where it does not apply.
 pub(super) const NOT_A_USERS: &str = "--user is for the Podman of an unprivileged user";
 
 /// The root for all paths of `install`.
 #[derive(Debug)]
 pub(super) struct Root {
     host: Host,
-    /// The directory itself, if no path may lead out of it.
+    /// The directory's descriptor, if no path may lead out of the directory.
     inside: Option<OwnedFd>,
     /// The folders of the user's configurations and data, if the engine is the user's.
     user: Option<(String, String)>,
@@ -49,7 +49,7 @@ impl Root {
     /// This host for the engine of a user without privileges.
     ///
     /// # Errors
-    /// Fails for the host's root, and without a home.
+    /// Fails for root, and without a home directory.
     pub(super) fn of_user(host: Host) -> Result<Self> {
         let Some((config, data)) = config::user_homes() else {
             return Err(Error::new(NOT_A_USERS).hint("run it as that user, with HOME set"));
@@ -63,7 +63,7 @@ impl Root {
         self.user.as_ref().map(|(config, data)| (config.as_str(), data.as_str()))
     }
 
-    /// The option that selects this root on the command line, after a space.
+    /// The option (with a leading space) that selects this root on the command line.
     pub(super) fn option(&self) -> &'static str {
         if self.user.is_some() { " --user" } else { "" }
     }
@@ -74,7 +74,7 @@ impl Root {
             .map_or_else(|| FOLDER.to_owned(), |(config, _)| format!("{config}/nri-runc/engines"))
     }
 
-    /// Opens a directory that no path leaves.
+    /// Opens a directory out of which no path leads.
     ///
     /// # Errors
     /// Fails when the directory cannot be opened, or the kernel cannot confine lookups to it.
@@ -138,7 +138,7 @@ impl Root {
         Ok((self.folder(folder)?, name))
     }
 
-    /// Reads a regular file, through links; `None` if it is missing.
+    /// Reads a regular file, following links; `None` if it is missing.
     pub(super) fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
         // O_NONBLOCK: opening a FIFO in an image must not block.
         let fd = match self.open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
@@ -187,7 +187,7 @@ impl Root {
         paths
     }
 
-    /// Whether the path exists, through links.
+    /// Whether the path exists, following links.
     pub(super) fn has(&self, path: &str) -> bool {
         self.open(path, OFlag::O_PATH).is_ok()
     }
@@ -198,12 +198,12 @@ impl Root {
         opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 
-    /// Whether a regular file exists there, through links.
+    /// Whether the path is a regular file, following links.
     pub(super) fn has_file(&self, path: &str) -> bool {
         self.open(path, OFlag::O_PATH).is_ok_and(|fd| kind(&fd) == Some(SFlag::S_IFREG))
     }
 
-    /// Whether an executable file exists there, through links.
+    /// Whether the path is an executable file, following links.
     pub(super) fn has_program(&self, path: &str) -> bool {
         let opened = self.open(path, OFlag::O_PATH).ok();
         let stat = opened.and_then(|fd| fstat(&fd).ok());
@@ -222,7 +222,7 @@ impl Root {
         let (above, name) = split(path)?;
         let dir = self.make_folder(above)?;
         match mkdirat(&dir, name, Mode::from_bits_truncate(0o755)) {
-            // Another process created it, or it is a dangling link: opening it shows which.
+            // Another process has created it, or it is a dangling link; opening it shows which.
             Ok(()) | Err(Errno::EEXIST) => self.folder(path),
             Err(errno) => Err(errno.into()),
         }
@@ -246,7 +246,7 @@ impl Root {
         Ok((PathBuf::from(link), Some(socket)))
     }
 
-    /// Returns the host whose processes may use the files: an image has none.
+    /// Returns the host whose processes may use the files; an image has no processes.
     pub(super) fn processes(&self) -> Host {
         if self.inside.is_some() { Host::default() } else { self.host.clone() }
     }

@@ -14,7 +14,7 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::sources::{self, LoadedHandlers, Process};
 
-/// conmon's PATH, unless the engine's configuration sets another.
+/// The PATH of conmon, unless the engine's configuration sets another.
 const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Whether a running engine has loaded a handler.
@@ -22,13 +22,13 @@ const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 pub(super) enum HandlerState {
     /// The engine has loaded it.
     Known,
-    /// The engine answers, and does not have it.
+    /// The engine answers, and does not have the handler.
     Unknown,
     /// The engine has a handler of this name with another program.
     OtherProgram,
-    /// The engine has loaded it, but not as the default runtime.
+    /// The engine has loaded the handler, but not as the default runtime.
     NotDefault,
-    /// The engine has no process.
+    /// The engine does not run.
     NotRunning,
     /// The engine runs and did not answer.
     NoAnswer,
@@ -40,7 +40,7 @@ pub(super) enum HandlerState {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WantedHandler<'w> {
     pub(super) name: &'w str,
-    /// `None`: any program.
+    /// The program of the handler; `None` means any program.
     pub(super) binary: Option<&'w str>,
     pub(super) default: bool,
 }
@@ -84,7 +84,7 @@ pub(super) fn query_handler(
             };
             (vec![said.unwrap_or_else(said_by_file)], process.is_some())
         }
-        // It does not list its runtimes anywhere.
+        // iSulad reports its runtimes nowhere.
         Engine::Isulad => (Vec::new(), isulad_of(host).is_some()),
         Engine::Crio => {
             let process = sources::processes(host, &["crio"]).into_iter().next();
@@ -106,18 +106,18 @@ pub(super) fn query_handler(
 }
 
 /// Returns the PATH in which this engine's containers look up a runtime; `None` if no process shows
-/// it.
+/// the PATH.
 pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Option<OsString> {
     let path = |process: &Process| procfs::variable(host, process.pid, "PATH").or_absent()?;
     match engine {
         Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
         Engine::Docker => {
             let (its, _) = docker_of(host, main)?;
-            // The shim is a child of containerd, which may be another one than Docker's own.
+            // The shim is a child of containerd, which may be a containerd that Docker did not start.
             let other = flag(&its, &["--containerd"]).and_then(|_| containerd_of(host, None));
             path(other.as_ref().unwrap_or(&its))
         }
-        // conmon has the PATH of CRI-O, or in older versions OF_CONMON.
+        // conmon has CRI-O's PATH, or in older versions OF_CONMON.
         Engine::Crio => {
             let its = sources::processes(host, &["crio"]).into_iter().next()?;
             let mut all = path(&its).unwrap_or_default();
@@ -142,7 +142,7 @@ pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
     (file != usual).then_some(file)
 }
 
-/// Returns the main file of this process of an engine, unless it is the default one.
+/// Returns the main file of the engine's process `pid`, unless it is the default one.
 pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
     let pid = u32::try_from(pid).ok()?;
     let process = Process { pid, words: procfs::command_line(host, pid).or_absent()? };
@@ -162,12 +162,12 @@ pub(super) fn program(engine: Engine, main: Option<&str>, host: &Host) -> Option
         Engine::Docker | Engine::Podman | Engine::Nerdctl | Engine::Isulad => None,
     }?;
     let link = std::fs::read_link(host.path(format!("/proc/{}/exe", process.pid))).ok()?;
-    // The next start uses the file that replaced a deleted one.
+    // The next start executes the file that replaced the deleted one.
     let path = link.to_str()?.trim_end_matches(" (deleted)").to_owned();
     Some(path)
 }
 
-/// Whether dockerd writes this file, for the containerd that it starts itself.
+/// Whether dockerd writes this file, for a containerd that it starts itself.
 pub(super) fn is_written_by_docker(file: &str) -> bool {
     file.ends_with("/containerd/containerd.toml")
 }
@@ -214,7 +214,7 @@ fn config_of(containerd: &Process) -> String {
     let named = flag(containerd, &["--config", "-c"]);
     let file = named.unwrap_or_else(|| containerd::MAIN.to_owned());
     match Distribution::of_main(&file) {
-        // A snap has a directory per revision, and a stable link.
+        // A snap has a directory for each revision, and a link that stays.
         Some(Distribution::Microk8s) => Distribution::Microk8s.main().to_owned(),
         Some(_) | None => file,
     }

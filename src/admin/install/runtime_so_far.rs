@@ -11,12 +11,12 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::runtime;
 
-/// Returns a note on `theirs`, the engine's default runtime as a path or a name. `is_here`: the
+/// Returns a note on `theirs`, the engine's default runtime (a path or a name). `is_here`: the
 /// engine's files are this host's.
 ///
 /// # Errors
-/// Fails when nri-runc finds no runtime in the environment of the running engine although `theirs`
-/// is one: containers would not start until a setting names it.
+/// Fails when nri-runc would find no runtime in the environment of the running engine although
+/// `theirs` exists: containers would not start until a setting names it.
 pub(super) fn note(
     theirs: &str,
     engine: Engine,
@@ -26,7 +26,7 @@ pub(super) fn note(
 ) -> Result<Option<String>> {
     let binary = OsString::from(&registration.binary);
     let called_as = Path::new(&binary).file_name().and_then(std::ffi::OsStr::to_str);
-    // The operator chose the runtime of an instance.
+    // For an instance, the operator chose the runtime.
     let is_instance = called_as.is_some_and(|name| config.instances.contains_key(name));
     if is_instance || runtime::is_ourselves(theirs) {
         return Ok(None);
@@ -39,8 +39,8 @@ pub(super) fn note(
     compare(theirs, ours, can_be_set, config)
 }
 
-/// `ours` is the runtime that nri-runc finds, `None` if unknown. `can_be_set`: setting `theirs`
-/// would help.
+/// Compares the two runtimes. `ours` is the runtime that nri-runc finds, `None` if unknown.
+/// `can_be_set`: the operator could set `theirs`.
 fn compare(
     theirs: &str,
     ours: Option<Result<PathBuf>>,
@@ -61,8 +61,8 @@ fn compare(
     }))
 }
 
-/// Whether the engine's runtime is this program, called by the same name: crun chooses its mode by
-/// its name.
+/// Whether the engine's runtime is this same file under the same name; the name counts, because
+/// crun chooses its mode by it.
 fn is_same(theirs: &str, ours: &Path) -> bool {
     let is_called_alike = ours.file_name() == Path::new(theirs).file_name();
     if !theirs.contains('/') || !is_called_alike {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about engines: whether nri-runc is registered, whether the engine's files still
-//! match, whether the executable exists, whether the running engine has loaded the handler, which
-//! runtime it finds, and the next step. It changes nothing.
+//! The rows of `check` about engines: whether nri-runc is registered, whether the engine's files
+//! still match, whether the executable exists, whether the running engine has loaded the handler,
+//! and which runtime nri-runc finds; and the next step. It changes nothing.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::host::Host;
 use crate::named::Named;
 use crate::runtime;
 
-/// The handler name to look for without an undo record: a manual registration.
+/// The handler name to look for without an undo record, as after a manual registration.
 const USUAL_NAME: &str = "nri-runc";
 
 /// The handler to look for without an undo record.
@@ -38,8 +38,8 @@ pub(in crate::admin) struct EngineFindings {
     pub(in crate::admin) findings: Vec<Finding>,
     /// The programs that registered engines call.
     pub(in crate::admin) programs: Vec<PathBuf>,
-    /// The command that makes an engine stop serving plugins, if its own NRI is switched off but
-    /// still serves.
+    /// The command that makes an engine stop serving plugins, if its NRI is switched off but it
+    /// still serves them.
     pub(in crate::admin) takes_over: Option<String>,
     /// The next step if all checks pass.
     pub(in crate::admin) next_step: String,
@@ -50,14 +50,14 @@ struct EngineOnHost {
     engine: Engine,
     ledger: Option<Ledger>,
     handler: HandlerState,
-    /// The main file of the registration or of its process, unless it is the default one.
+    /// The main file of the registration or of the engine's process, unless it is the default one.
     file: Option<String>,
     /// The engines that may serve plugins themselves.
     nri: Vec<NriCandidate>,
 }
 
 impl EngineOnHost {
-    /// The main file of the registration; `None` without one.
+    /// The main file of the registration; `None` without a registration.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
     }
@@ -90,7 +90,7 @@ fn root_of(config: &Config) -> Root {
     of_user.unwrap_or_else(|| Root::of_host(config.host()))
 }
 
-/// Checks every engine; for a user's daemon, Podman.
+/// Checks every engine; for a user's daemon, only Podman.
 pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) -> EngineFindings {
     let host = config.host();
     let root = root_of(config);
@@ -196,7 +196,7 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Find
             let found = format!("as {}{default}{nri}", ledger.name);
             let (ok, detail, hint) = loaded(here, &found, root);
             if here.handler == HandlerState::NoAnswer {
-                // Its loaded handlers are unknown.
+                // The handlers that the engine has loaded are unknown.
                 return warning(&check, detail, "see whether the engine itself works");
             }
             finding(ok, detail, hint)
@@ -233,8 +233,8 @@ fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, Stri
     (ok, format!("{detail}{more}"), hint)
 }
 
-/// Returns how the engine's own NRI relates to the registration, in a few words; or why nri-runc
-/// has no plugins, and the remedy.
+/// Returns, in a few words, what was decided about the engine's own NRI; or why no plugins connect
+/// to nri-runc, and the fix.
 fn nri_state(
     here: &EngineOnHost,
     ledger: &Ledger,
@@ -269,8 +269,8 @@ fn nri_state(
     }
 }
 
-/// Whether a running engine has the handler although neither its files nor its flags name it:
-/// `uninstall` removed it, and the engine was not restarted since.
+/// Whether a running engine has the handler although neither its files nor its flags name it: the
+/// engine was not restarted after `uninstall`.
 fn is_left_over(engine: Engine, root: &Root, host: &Host) -> bool {
     let main = running::unusual_file(engine, host);
     let Ok(texts) = engine_files::read_all(root, engine, main.as_deref()) else { return false };
@@ -278,8 +278,8 @@ fn is_left_over(engine: Engine, root: &Root, host: &Host) -> bool {
     !is_in_files && !running::may_be_from_flags(engine, USUAL_NAME, host)
 }
 
-/// Reports the real runtime that each engine's environment finds: for registered engines, or else
-/// for all that run.
+/// Reports the real runtime that nri-runc finds in each engine's environment: of the registered
+/// engines, or if there are none, of all that run.
 fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Finding> {
     let host = config.host();
     let is_any = all.iter().any(EngineOnHost::is_usable);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `uninstall`: removes our changes from the engine's files, unless containers still need nri-runc.
+//! `uninstall`: removes nri-runc's changes from the engine's files, unless containers still need nri-runc.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{counted, short_id};
 
-/// The refusal to unregister while containers would call a program that may soon be removed.
+/// The error if containers would call a program that may soon be removed.
 fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
     let shown = ids.iter().map(|id| if whole_ids { id.as_str() } else { short_id(id) });
     let list = shown.collect::<Vec<_>>().join(", ");
@@ -56,7 +56,7 @@ pub(in crate::admin) fn uninstall(
         put_all(&root, &changes)?;
         engine_files::write_or_remove(&root, &ledger::path(&root, engine), None)?;
         engine_files::remove_folders(&root, &ledger.folders);
-        // The last record's directories go with it; install.sh's records there stay.
+        // The directory goes with its last record; while it has records of install.sh, it stays.
         root.remove_folder(&root.records());
         if root.user().is_none() {
             root.remove_folder("/var/lib/nri-runc");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that still use a registration because the engine recorded our path for them. Their
-//! `kill` and `delete` call it, and an engine without the handler cannot restart them. Sources: the
-//! daemon's records, containerd's bundles, Docker's containers, Podman's database, conmon's command
-//! lines. It only reads.
+//! Containers that still use a registration, because the engine recorded nri-runc's path for them:
+//! their `kill` and `delete` call that path, and an engine without the handler cannot restart them.
+//! Sources are the daemon's records, containerd's bundles, Docker's containers, Podman's database,
+//! and conmon's command lines. This module only reads.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::engine::{Dockerd, libpod};
 use crate::text::counted;
 
-/// Lists their IDs, each once.
+/// Lists the containers' IDs, each once.
 pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
     let mut ids: BTreeSet<String> = recorded(engine, root, config)
         .into_iter()
@@ -37,7 +37,7 @@ pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config
     ids.into_iter().collect()
 }
 
-/// Warns of containers that use the handler that another `install` replaces.
+/// Warns of containers that use the handler that a new `install` replaces.
 pub(super) fn note(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Option<String> {
     let count = list(engine, old, root, config).len();
     let verb = if count == 1 { "uses" } else { "use" };
@@ -72,7 +72,8 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
     let records = records.iter().map(|path| root.json(path));
     let ours = records.filter(|record| {
         let is_there = record["state"] != "removed" && record["is_deleted"] != true;
-        // With `nri.scope = "node"` also those that the plain runtime made: nri-runc is not called for them.
+        // With `nri.scope = "node"`, the records include containers that the plain runtime made,
+        // for which nri-runc is not called.
         let is_called_for = record["by_plain_runtime"] != true;
         is_there
             && is_called_for
@@ -82,14 +83,14 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
     ours.collect()
 }
 
-/// Whether a record's process is gone. A pod does not see the processes of its node.
+/// Whether a record's process is gone. A pod cannot see the node's processes, so there it counts as alive.
 fn has_ended(root: &Root, record: &Value) -> bool {
     let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
     process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))
 }
 
-/// Whether Docker has removed a container although the runtime failed: Docker never calls nri-runc
-/// for it again.
+/// Whether Docker has removed a container although the runtime failed to delete it: Docker never
+/// calls nri-runc for it again.
 fn is_given_up(root: &Root, ledger: &Ledger, record: &Value) -> bool {
     let home = dockers_containers(root, ledger);
     let id = record["key"]["id"].as_str().unwrap_or_default();
@@ -112,7 +113,7 @@ fn is_lost(root: &Root, record: &Value) -> bool {
     is_absent(bundle) && (has_ended(root, record) || is_absent(&format!("{of_runtime}/{id}")))
 }
 
-/// Lists the containers whose bundle names our program: containerd records it beside each bundle.
+/// Lists the containers for which containerd recorded nri-runc's program in a file of the bundle.
 fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
     let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);
@@ -139,7 +140,8 @@ fn dockers_containers(root: &Root, ledger: &Ledger) -> String {
     format!("{}/containers", dockerd.data_root())
 }
 
-/// Lists Docker's containers with our handler, running or not: each records the runtime's name.
+/// Lists Docker's containers with nri-runc's handler, running or not: each has a file with the
+/// runtime's name.
 fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     let containers = root.entries(&dockers_containers(root, ledger));
     let ours = containers.iter().filter(|container| {
@@ -148,7 +150,8 @@ fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|container| last_part(container).to_owned()).collect()
 }
 
-/// Lists iSulad's containers with our handler, running or not: a folder of the runtime's name has them.
+/// Lists iSulad's containers with nri-runc's handler, running or not: they are in a folder with the
+/// runtime's name.
 fn isulad(root: &Root, ledger: &Ledger) -> Vec<String> {
     let main = ledger.main.as_deref().unwrap_or(super::docker::ISULAD.main);
     let settings = root.json(main);
@@ -175,8 +178,8 @@ pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
     lines.collect()
 }
 
-/// Lists Podman's containers with our runtime, running or not: its database records a name or a
-/// path.
+/// Lists Podman's containers with nri-runc's runtime, running or not: its database has the
+/// runtime's name or path.
 fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     let (files, usual) = match root.user() {
         Some((config, data)) => (vec![format!("{config}/containers/storage.conf")], data),
@@ -191,7 +194,7 @@ fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|(id, _)| id).collect()
 }
 
-/// Lists the containers whose conmon runs: its command line has the runtime's path.
+/// Lists the containers whose conmon runs with nri-runc's path on its command line.
 fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for words in command_lines(root) {
@@ -201,8 +204,8 @@ fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
             let at = words.iter().position(|word| flags.contains(&word.as_slice()))?;
             words.get(at + 1).map(Vec::as_slice)
         };
-        // Only these flags: a name that a pod chooses (its container, its log) may contain "podman"
-        // too.
+        // Only these flags are compared: names that a pod chooses (its container, its log) may
+        // contain "podman" too.
         let is_podmans = words.windows(2).any(|pair| {
             let at_exit: [&[u8]; 2] = [b"--exit-command", b"--exit-command-arg"];
             at_exit.contains(&pair[0].as_slice()) && pair[1].windows(6).any(|p| p == b"podman")

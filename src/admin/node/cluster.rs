@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing required plugin, and
-//! Events on pods about what kubelet does not report. A thread follows the daemon's events with a cursor; unread events
-//! stay in the daemon, which waits for no reader. Each request to the API server has a time limit, and failures are
-//! retried with increasing pauses.
+//! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing required
+//! plugin, and Events on pods about what kubelet does not report. A thread follows the daemon's events by a
+//! cursor; events that it has not read yet stay in the daemon, which does not wait for it. Each request to
+//! the API server has a time limit, and failures are retried with growing pauses.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -28,15 +28,15 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::wrapper;
 
-/// Interval at which the daemon is asked for its required plugins, and between attempts to reach it.
+/// Interval at which the daemon is asked for its required plugins, and of attempts to connect to it.
 const POLL: Duration = Duration::from_secs(5);
-/// Time limit for that response.
+/// Time limit for the daemon's response.
 const STATUS_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of one request to the API server.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Time limit for removing all reports at the end: kubelet waits 30 s before it kills the pod.
+/// Time limit for removing all reports when the pod ends: kubelet waits 30 s before it kills the pod.
 const END_WAIT: Duration = Duration::from_secs(12);
-/// Pause after a failed request; each further failure doubles it up to the second value.
+/// Pauses after a failed request: the first, which each further failure doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -63,7 +63,7 @@ pub(super) struct NodeApi {
     helper: Helper,
     pub(super) node: String,
     has_ended: Arc<AtomicBool>,
-    /// When the last request must have ended.
+    /// Time at which the last request must have ended; set once the pod must end.
     until: Option<Instant>,
 }
 
@@ -71,7 +71,7 @@ impl NodeApi {
     /// Sends a request.
     ///
     /// # Errors
-    /// Fails like [`Helper::api`], and without a request once the pod must end.
+    /// Fails like [`Helper::api`]; once the pod must end, also without sending a request.
     pub(super) fn send(
         &self,
         method: &str,
@@ -133,7 +133,7 @@ impl Failures {
     }
 }
 
-/// Adds the missing permission to the line about a refusal, if that may be the cause.
+/// Adds the missing permission to the line about a failure, if that may be the cause.
 pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
     if error.problem != ApiProblem::Forbidden {
         return line;
@@ -153,7 +153,7 @@ fn effect(text: &str) -> std::result::Result<String, String> {
 #[derive(Debug)]
 pub(super) struct ClusterReporter {
     has_ended: Arc<AtomicBool>,
-    /// Closing this wakes the thread.
+    /// Closing this stream wakes the thread.
     wake: UnixStream,
     thread: JoinHandle<()>,
 }
@@ -195,7 +195,7 @@ impl ClusterReporter {
         Ok(Some(Self { has_ended, wake, thread }))
     }
 
-    /// Removes conditions and taints, and ends.
+    /// Removes conditions and taints, and ends the thread.
     pub(super) fn end(self) {
         self.has_ended.store(true, Ordering::Release);
         drop(self.wake);
@@ -242,7 +242,7 @@ impl ClusterReport {
         false
     }
 
-    /// The time for which nothing is to be done without an event.
+    /// Time until something is due, unless an event arrives before.
     fn pause(&self) -> Duration {
         let conditions = self.conditions.as_ref().and_then(NodeConditions::next_change);
         let events = self.events.as_ref().filter(|events| events.is_waiting());
@@ -273,8 +273,8 @@ struct DaemonFeed {
 
 impl DaemonFeed {
     fn new(folder: PathBuf) -> Self {
-        // From the first event: a Kubernetes Event is named after the daemon's event, so an Event that an earlier
-        // helper pod created is not duplicated.
+        // Reads from the first event. A Kubernetes Event is named after the daemon's event, so an
+        // Event that an earlier pod of this DaemonSet created is not duplicated.
         Self { folder, stream: None, since: "0".to_owned(), unfinished: Vec::new(), tried: None }
     }
 
@@ -298,12 +298,13 @@ impl DaemonFeed {
         self.stream = Some(stream);
     }
 
-    /// Waits for events, up to `within`; returns new ones. If `reads` is false, they stay in the daemon.
+    /// Waits up to `within` for events, and returns the new ones. If `reads` is false, they stay in
+    /// the daemon.
     fn wait(&mut self, wake: &UnixStream, within: Duration, reads: bool) -> Vec<Value> {
         let mut fds = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         let stream = self.stream.as_ref().filter(|_| reads);
         fds.extend(stream.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
-        // Rounded up: with 0 it would spin until the pause ends.
+        // Rounded up, because with 0 the loop would spin until the pause ends.
         let within = PollTimeout::try_from(within + Duration::from_millis(1));
         let polled = poll(&mut fds, within.unwrap_or(PollTimeout::ZERO));
         let has_come = fds.get(1).is_some_and(|fd| fd.any() == Some(true));

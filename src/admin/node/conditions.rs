@@ -19,12 +19,12 @@ use crate::text::{printable, rfc3339};
 
 /// Prefix of each condition's type and each taint's key.
 const PREFIX: &str = "nri-runc.dev/missing-";
-/// Time for which the last answer of a silent daemon counts: a restart takes less.
+/// Time for which the last answer of a daemon that does not respond counts; a restart takes less.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(30);
-/// Interval of comparisons with the node, which restore conditions that others removed.
+/// Interval of comparisons with the node, which restore conditions that another program removed.
 const RECHECK: Duration = Duration::from_secs(300);
 
-/// Keys, each with the name of its plugin.
+/// Keys of conditions and taints, each with the name of its plugin.
 type Keys = BTreeMap<String, String>;
 
 /// The required plugins of a node as its conditions show them.
@@ -33,11 +33,11 @@ pub(super) struct NodeConditions {
     /// The effect of the taints; `None`: no taints are set.
     effect: Option<String>,
     after: Duration,
-    /// Missing plugins, each with the time since when.
+    /// Missing plugins, each with the time at which it was first missing.
     missing: BTreeMap<String, Instant>,
     /// Time of the daemon's last answer.
     heard: Option<Instant>,
-    /// The keys that the node has, and the time of the last comparison; unknown at first.
+    /// The keys that the node has, and the time of the last comparison; `None` before the first.
     shown: Option<(Keys, Instant)>,
     failures: Failures,
 }
@@ -48,8 +48,8 @@ impl NodeConditions {
         Self { effect, after, missing, heard: None, shown: None, failures }
     }
 
-    /// Notes the missing plugins of the daemon's status. Without a daemon none counts as missing for long:
-    /// the next container starts the daemon, so pods must still be scheduled here.
+    /// Notes the missing plugins of the daemon's status. If the daemon does not run, no plugin counts as
+    /// missing for long: the next container starts the daemon, so pods must still be scheduled here.
     pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {
@@ -73,7 +73,7 @@ impl NodeConditions {
         due.map(|(name, _)| (key(name), name.clone())).collect()
     }
 
-    /// Returns when the next plugin will have been missing for long enough.
+    /// Returns the time until another plugin will have been missing long enough.
     pub(super) fn next_change(&self) -> Option<Duration> {
         let left = |since: &Instant| self.after.checked_sub(since.elapsed());
         self.missing.values().filter_map(left).min()
@@ -120,8 +120,8 @@ impl NodeConditions {
     }
 }
 
-/// The type of a plugin's condition and the key of its taint: in names that Kubernetes does not accept,
-/// characters are replaced and a fingerprint is added.
+/// The type of a plugin's condition and the key of its taint. In a name that Kubernetes does not
+/// accept, characters are replaced and a fingerprint is added.
 fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let fits = name.len() <= limits::CONDITION_NAME
@@ -137,8 +137,8 @@ fn key(name: &str) -> String {
     format!("{PREFIX}{plain}-{}", print.get(..8).unwrap_or_default())
 }
 
-/// Gives the node exactly these conditions and taints with our prefix; others stay. The list of taints is
-/// replaced as a whole, so if the node changes meanwhile, it is read again.
+/// Gives the node exactly these conditions and taints with nri-runc's prefix; others stay. The list
+/// of taints is replaced as a whole, so if the node changes meanwhile, it is read again.
 fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), Error> {
     let mut tries = 1;
     loop {
@@ -208,8 +208,8 @@ fn condition_changes(node: &Value, wanted: &Keys) -> Vec<Value> {
     set.chain(gone.map(|key| json!({"$patch": "delete", "type": key}))).collect()
 }
 
-/// The patch that replaces our taints by these, if they differ. The API server refuses it if the node has
-/// changed since it was read.
+/// The patch that sets nri-runc's taints to these, if they differ. The API server refuses the patch
+/// if the node has changed since it was read.
 fn taint_change(node: &Value, wanted: &Keys, effect: Option<&str>) -> Option<Value> {
     let there = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
     let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));

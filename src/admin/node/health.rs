@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready once
-//! the node is. A client reads one line and changes nothing; `src/http.rs` limits connections.
+//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready once the node
+//! is ready. A client reads one line and changes nothing; `src/http.rs` limits connections.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Starts a thread that serves probes; none without an address.
+    /// Starts a thread that serves probes; without an address, starts none.
     ///
     /// # Errors
     /// Fails when it cannot listen at the address.

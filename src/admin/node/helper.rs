@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The separate program that uses D-Bus with systemd and HTTPS with the API server. nri-runc
-//! itself, which starts with each container, implements neither. Without the program, each request
-//! fails with a line that states this.
+//! The separate program that speaks D-Bus with systemd and HTTPS with the API server; nri-runc
+//! itself, which runs for each container, has neither. Without the program, each request fails with
+//! a line that says so.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const CONFLICT: i32 = 5;
 /// The helper's exit code if the request is not valid.
 const INVALID: i32 = 6;
 
-/// The consequence of a failed request for the next one.
+/// What a failed request means for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiProblem {
     /// The account lacks a permission, or a policy of the cluster refuses.
@@ -33,7 +33,7 @@ pub(super) enum ApiProblem {
     Conflict,
     /// The request is invalid: a repetition fails too.
     Invalid,
-    /// No response, or a failure of the server: a later request may succeed.
+    /// The server did not respond, or failed: a later request may succeed.
     Failed,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct ApiError {
 pub(super) enum DaemonSetState {
     /// It exists.
     Present,
-    /// It is being deleted, or does not exist.
+    /// It is being deleted, or no longer exists.
     BeingDeleted,
     /// The API server forbids the request.
     Forbidden,
@@ -150,7 +150,7 @@ impl Helper {
         if output.status.success() { Ok(output.stdout) } else { Err(failure(&output)) }
     }
 
-    /// Runs the helper, which limits each of its waits itself.
+    /// Runs the helper, which has its own time limits.
     #[expect(clippy::disallowed_methods, reason = "the helper is started here alone")]
     fn run(&self, words: &[&str], input: &str) -> Result<Output> {
         let doing = || format!("starting {}", self.program.display());

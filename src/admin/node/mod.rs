@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root
-//! is mounted below `--root`, registers it, restarts the engine if anything changed, verifies and
-//! labels the node, reports missing plugins and refusals to the cluster, and serves probes. On SIGTERM everything stays as it is, unless
-//! `--uninstall-on-exit` undoes it: never while containers need it.
+//! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root is
+//! mounted below `--root`, registers it, restarts the engine if anything changed, verifies and labels the
+//! node, reports missing plugins and refusals to the cluster, and serves probes. On SIGTERM everything
+//! stays as it is, unless `--uninstall-on-exit` undoes it, which waits until no container needs it.
 //!
-//! It never restarts an engine that has read its configuration, and never removes a file that was
+//! It never restarts an engine that has loaded its configuration, and never removes a file that was
 //! edited since.
 
 mod cluster;
@@ -108,7 +108,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let health = Health::serve(options.listen)?;
     let daemonset = options.daemonset.as_deref();
     let setup = NodeSetup::new(options, label)?;
-    // If the request is forbidden now, a refusal at exit proves nothing.
+    // If the request is forbidden already now, a refusal at exit does not show that the DaemonSet is gone.
     let may_ask = daemonset.is_none_or(|name| {
         let state = setup.helper().daemonset(name);
         if let DaemonSetState::Unknown(why) = &state {
@@ -140,7 +140,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     }
 }
 
-/// Puts everything in place, with retries, and watches it until a signal.
+/// Sets the node up, with retries, and watches it until a signal.
 fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut was = String::new();
     while !signals.came() {
@@ -167,8 +167,9 @@ fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     }
 }
 
-/// Checks at intervals whether the engine still has the handler; without it no pod may be scheduled
-/// here. It does not restart the engine: that is up to the editor of the engine's files.
+/// Checks at intervals whether the engine still has the handler; without the handler, no pod that
+/// needs it may be scheduled here. It does not restart the engine, because another program has
+/// edited the engine's files.
 fn watch(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut is_lost = false;
     while !signals.wait(CHECK_PAUSE) {
@@ -192,8 +193,8 @@ fn watch(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     }
 }
 
-/// Whether SIGTERM means that nri-runc leaves the node: not if the DaemonSet only replaces this
-/// pod, nor if its state is unknown.
+/// Whether SIGTERM means that nri-runc is removed from the node: not if the DaemonSet only replaces
+/// this pod, nor if the DaemonSet's state is unknown.
 fn is_being_removed(helper: &Helper, daemonset: Option<&str>, may_ask: bool) -> bool {
     let Some(name) = daemonset else { return true };
     match helper.daemonset(name) {

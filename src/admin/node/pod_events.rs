@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events on pods for what kubelet does not report: evictions by plugins, refused updates and processes, and required
-//! plugins that are missing. Names and texts are limited; each pod and the node have a budget of Events, and further
-//! ones are counted.
+//! Events on pods for what kubelet does not report: evictions by plugins, refused updates and
+//! processes, and required plugins that are missing. Names and texts are limited in length; each
+//! pod and the node have a budget of Events, and Events beyond it are counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::limits;
 use crate::messages;
 use crate::text::{printable, rfc3339_nanos};
 
-/// Older events are not reported: the pod is gone, or its effect has been noticed.
+/// Age above which an event is not reported: its pod is gone, or its effect has been noticed.
 const OLDEST: Duration = Duration::from_secs(900);
 /// Interval after which a pod, or the node, may have one more Event.
 const POD_REFILL: Duration = Duration::from_secs(60);
@@ -30,10 +30,10 @@ const LEFT_OUT_PAUSE: Duration = Duration::from_secs(300);
 const ENGINES: [EngineKind; 3] =
     [EngineKind::ContainerdCri, EngineKind::Crio, EngineKind::Kubernetes];
 
-/// Codes of messages that name a missing required plugin.
+/// Codes of the messages about a missing required plugin.
 const MISSING: [&str; 7] = ["NR020", "NR021", "NR034", "NR035", "NR038", "NR039", "NR451"];
 
-/// The number of Events that may follow, and when the next is added.
+/// The number of Events that may still be sent, and when one more is permitted.
 #[derive(Debug)]
 struct Budget {
     left: u32,
@@ -45,7 +45,7 @@ impl Budget {
         Self { left: most, refilled: Instant::now() }
     }
 
-    /// Takes one; false if none is left.
+    /// Takes one Event from the budget; false if none is left.
     fn take(&mut self, most: u32, refill: Duration) -> bool {
         while self.left < most && self.refilled.elapsed() >= refill {
             self.left += 1;
@@ -66,10 +66,10 @@ pub(super) struct PodEvents {
     /// Events that the API server has not accepted yet.
     queue: VecDeque<Value>,
     node: Option<Budget>,
-    /// The budget of each pod, and the number of its omitted Events.
+    /// The budget of each pod, and the number of Events omitted for it.
     pods: HashMap<String, (Budget, u64)>,
     left_out: u64,
-    /// When the number was last logged.
+    /// When the number of omitted Events was last logged.
     logged: Option<Instant>,
     pub(super) failures: Failures,
 }
@@ -116,7 +116,8 @@ impl PodEvents {
         self.queue.push_back(event);
     }
 
-    /// Sends the queued Events. Refused ones are dropped, and unanswered ones are sent again later.
+    /// Sends the queued Events. Refused ones are dropped, and those without a response are sent
+    /// again later.
     pub(super) fn send(&mut self, api: &NodeApi) {
         while let Some(event) = self.queue.front().filter(|_| self.failures.may_try()) {
             let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -157,7 +158,8 @@ impl PodEvents {
     }
 }
 
-/// The reason of an Event and its sentence; `None` for events that kubelet reports itself, or that concern no pod.
+/// The reason and the sentence of an Event; `None` for an event that kubelet reports itself, or
+/// that is about no pod.
 fn reported(line: &Value) -> Option<(&'static str, String)> {
     let text = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let (event, reason) = (text("event"), text("reason"));
@@ -186,7 +188,7 @@ fn reported(line: &Value) -> Option<(&'static str, String)> {
     }
 }
 
-/// The Event of a line, if its pod is a Kubernetes pod. Its name is the same whenever it is sent.
+/// The Event for a line, if its pod is a Kubernetes pod. A repeated Event has the same name.
 fn event_of(line: &Value, node: &str) -> Option<Value> {
     let text = |member: &str| line[member].as_str().unwrap_or_default();
     let is_name = |name: &str| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program and the configuration on the node, and the node's running daemon, which adopts both
-//! in place: plugins stay connected and no container waits.
+//! The program and the configuration on the node, and the node's running daemon, which is made to
+//! use both in place: plugins stay connected and no container waits.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bo
     put(on, record, on.program(), &bytes, |path| on.put_program(path, &bytes))
 }
 
-/// Puts the configuration on the node, or removes that of an earlier pod; returns whether anything changed. An invalid
-/// one changes nothing.
+/// Puts the configuration on the node, or removes that of an earlier pod; returns whether anything
+/// changed. An invalid configuration changes nothing.
 pub(super) fn put_configuration(
     on: &NodeEngine,
     record: &mut NodeRecord,
@@ -49,7 +49,8 @@ pub(super) fn put_configuration(
     put(on, record, CONFIGURATION, text.as_bytes(), |path| on.put_text(path, Some(&text), false))
 }
 
-/// Puts a file in place unless it is already there; refuses to replace a file of another origin.
+/// Puts a file in place unless it is already there; refuses to replace a file that `node` did not
+/// put there.
 fn put(
     on: &NodeEngine,
     record: &mut NodeRecord,
@@ -73,7 +74,8 @@ fn put(
     Ok(true)
 }
 
-/// Loads the configuration of the node whose root is mounted at `folder`, with its run directory as seen from here.
+/// Loads the configuration of the node whose root is mounted at `folder`; its run directory is a
+/// path below `folder`.
 pub(super) fn node_configuration(folder: &Path) -> Result<Loaded> {
     let mut loaded = config::load_below(folder);
     if let Some(why) = &loaded.config.protection_error {
@@ -85,13 +87,13 @@ pub(super) fn node_configuration(folder: &Path) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Makes a running daemon adopt the new files. A failure changes nothing and is only logged: the
-/// next container of a newer program requests it again.
+/// Makes a running daemon use the new files. A failure changes nothing and is only logged, because
+/// the next container of a newer program makes the daemon re-execute.
 pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool) {
     if !(program || configuration) || !wrapper::is_listening(config) {
         return;
     }
-    // A re-executed daemon also reads the configuration.
+    // A re-executed daemon reads the configuration again too.
     let (verb, done) = match program {
         true => ("reexec", "the daemon runs the new program; plugins stayed connected"),
         false => ("reload", "the daemon has read its configuration"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files that `node` put on a node, so that it removes exactly those, and whether the engine
-//! must still reload. It is written before the files that it names.
+//! The record of the files that `node` put on a node, so that it removes exactly those, and of
+//! whether the engine must still reload. It is written before the files that it names.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::admin::install::NodeEngine;
 use crate::error::{Error, Result};
 use crate::files;
 
-/// Path of the record, next to those of `install`.
+/// Path of the record, beside the records of `install`.
 const PATH: &str = "/var/lib/nri-runc/node.json";
 const SCHEMA: u32 = 1;
 
@@ -16,7 +16,7 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct PutFile {
     path: String,
-    /// Fingerprints of its last content and, while it is being replaced, of the previous one.
+    /// Fingerprints of the file's last content and, while it is being replaced, of its previous content.
     fingerprints: Vec<String>,
 }
 
@@ -74,8 +74,8 @@ impl NodeRecord {
         known.any(|file| file.fingerprints.contains(&fingerprint))
     }
 
-    /// Records a file that is about to be written, which may have the old or the new bytes from now
-    /// on.
+    /// Records a file that is about to be written: from now on, both its old and its new bytes
+    /// count as `node`'s.
     ///
     /// # Errors
     /// As [`NodeRecord::save`].

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Undoes everything: label, registration, daemon, files. Nothing is removed while a container uses
-//! nri-runc: its kill and delete would fail. If that does not end in time, the node stays as it
-//! was, label included.
+//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc
+//! nothing is removed, because its kill and delete would fail. If containers still use it at the
+//! time limit, the node stays as it is, label included.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ const DAEMON_WAIT: Duration = Duration::from_secs(100);
 /// Interval of checks whether the daemon has exited.
 const DAEMON_POLL: Duration = Duration::from_millis(100);
 
-/// Undoes everything. After the unregistration no signal interrupts this, because kubelet repeats
-/// SIGTERM after a restart of the engine.
+/// Undoes the setup. Once the engine is unregistered no signal interrupts this, because kubelet
+/// repeats SIGTERM after a restart of the engine.
 ///
 /// # Errors
 /// Fails, and changes nothing, when containers need nri-runc for longer than `within` or a second
@@ -57,7 +57,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duratio
             let error = Error::new(format!("the engine still has {}", registration.title()));
             return Err(error.hint(format!("{} stays until it is restarted", setup.on.program())));
         }
-        // A container may have been created until the engine was restarted.
+        // Until its restart, the engine may have created further containers with nri-runc.
         let users = registration.users(&config);
         if !users.is_empty() {
             let count = counted(users.len(), "container");
@@ -69,7 +69,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duratio
     remove_files(setup, &config, ended)
 }
 
-/// Unregisters as soon as no container needs nri-runc.
+/// Unregisters nri-runc as soon as no container needs it.
 fn unregister(
     setup: &NodeSetup,
     config: &Config,
@@ -94,7 +94,7 @@ fn unregister(
     }
 }
 
-/// Stops the node's daemon; returns whether none runs afterwards.
+/// Stops the node's daemon; returns whether no daemon runs afterwards.
 fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);
@@ -127,7 +127,7 @@ fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
         }
     }
     if ended {
-        // The directory itself stays: it may be a mount point. It is on a tmpfs.
+        // The directory itself stays, because it may be a mount point; it is on a tmpfs.
         for entry in std::fs::read_dir(&config.run_dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

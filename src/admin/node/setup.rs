@@ -17,10 +17,10 @@ use crate::error::{Error, Result};
 /// Time limit for a restarted engine's response.
 const ENGINE_WAIT: Duration = Duration::from_secs(120);
 
-/// Interval at which it is queried meanwhile.
+/// Interval at which the restarted engine is asked.
 const ENGINE_POLL: Duration = Duration::from_millis(500);
 
-/// The parts of a node's setup.
+/// The options and paths for setting up a node.
 #[derive(Debug)]
 pub(super) struct NodeSetup {
     pub(super) on: NodeEngine,
@@ -74,8 +74,8 @@ impl NodeSetup {
         let changed = outcome.changed || was_pending;
         if changed || registration.is_loaded() == Some(false) {
             let restarted = self.restart(&outcome);
-            // With --no-restart a loaded handler counts as a restart by the operator, although it may
-            // have been loaded before.
+            // With --no-restart, a loaded handler means that the operator has restarted the engine
+            // (or that it was loaded before).
             if !(self.no_restart && registration.is_loaded() == Some(true)) {
                 restarted?;
             }
@@ -148,8 +148,8 @@ impl NodeSetup {
         }
     }
 
-    /// Returns the reason why a ready node lost the handler. An engine that does not respond may be
-    /// restarting, and gives no reason.
+    /// Returns the reason why a ready node is no longer ready. An engine that does not respond may
+    /// be restarting, which is no reason.
     pub(super) fn lost(&self) -> Option<String> {
         let registration = match self.on.registration() {
             Ok(Some(registration)) => registration,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGTERM and SIGINT, which end the pod. A signal stays recorded until it is cleared.
+//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays recorded until it is cleared.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub(super) struct EndSignals {
 }
 
 impl EndSignals {
-    /// Blocks them for this thread and those that it starts.
+    /// Blocks both signals for this thread and the threads that it starts.
     ///
     /// # Errors
     /// Fails when the kernel refuses.
@@ -31,7 +31,7 @@ impl EndSignals {
         self.wait(Duration::ZERO)
     }
 
-    /// Clears the recorded signal: the next one is another request.
+    /// Clears the recorded signal, so that the next one counts as another request.
     pub(super) fn forget(&self) {
         self.came.set(false);
     }

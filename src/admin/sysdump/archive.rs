@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of a `sysdump`, written as one archive, or as files in a directory. Both are new, readable only by their
-//! owner, and never reached through a link: no existing file is written.
+//! The files of a `sysdump`, written as one archive, or as files in a directory. Both are created
+//! anew and readable only by their owner; no existing file is written, not even through a link.
 
 use std::fs::{DirBuilder, File};
 use std::io::Write;

@@ -43,7 +43,7 @@ impl Parts {
         self.missing.push(redact::text(&format!("{name}: {why}")));
     }
 
-    /// Adds a document, redacted; of a long list only the first rows.
+    /// Adds a document, redacted; a long list is cut to its first rows.
     fn add_json(&mut self, name: &'static str, document: Result<impl Serialize>) {
         let mut document = document.map(|document| json!(document)).unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
@@ -122,7 +122,8 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts.add_json("plugins.json", plugins);
     parts.add_json("pods.json", ask::<Value>(config, &json!({"verb": "pods"})));
     let metrics = ask_metrics(config).map(|metrics| metrics.text);
-    // Labels have the form KEY="VALUE", and a tenant chooses no value.
+    // A metric's labels have the form KEY="VALUE", and no tenant chooses a value, so the text is
+    // not redacted.
     let metrics = metrics.unwrap_or_else(|error| {
         parts.miss("metrics.txt", &error.to_string());
         String::new()
@@ -144,8 +145,8 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts
 }
 
-/// The configuration in force with its origins, and the errors in its files. The keys are dotted here, and by
-/// them an injection's variables and annotations are redacted.
+/// The configuration in force with the origin of each key, and the errors in its files. The keys
+/// are dotted, which is the form by which an injection's variables and annotations are redacted.
 fn configuration(loaded: &Loaded) -> Value {
     let mut document = config::effective(loaded);
     for section in document["sections"].as_array_mut().into_iter().flatten() {
@@ -222,7 +223,7 @@ fn audit(config: &Config) -> Result<Vec<Value>> {
         search(text.as_bytes(), &filter, &mut add)?;
         return Ok(rows);
     }
-    // Only the newest file, if it has enough.
+    // Older files are read only if the newest has too few entries.
     for file in open_files(&config.audit_path)? {
         let mut file = file;
         let most = u64::try_from(limits::SYSDUMP_PART).unwrap_or(u64::MAX);

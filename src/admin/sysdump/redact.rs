@@ -31,7 +31,7 @@ const SECRET_NAMES: [&str; 19] = [
     "license",
 ];
 
-/// Endings of members' names whose strings are IDs, which would look like secrets.
+/// Endings of the names of members that hold IDs, which would otherwise look like secrets.
 const ID_NAMES: [&str; 14] = [
     "uid",
     "-id",
@@ -49,10 +49,11 @@ const ID_NAMES: [&str; 14] = [
     "imageref",
 ];
 
-/// Maximum length of an annotation's shown value, in characters: longer ones are documents.
+/// Maximum length of an annotation's value, in characters, that is shown: a longer one is probably
+/// a document.
 const LONGEST_VALUE: usize = 128;
 
-/// Length from which letters and digits together count as a key, not a word.
+/// Length in characters from which a word with letters and digits counts as a key.
 const KEY_LENGTH: usize = 16;
 
 /// Redacts a JSON document.
@@ -73,7 +74,7 @@ fn object(members: &mut Map<String, Value>) {
             ("env" | "environ" | "environment" | "variables", _) => variables(member),
             ("args" | "argv" | "cmdline" | "command" | "commands", _) => arguments(member),
             ("annotations" | "labels", _) => named_values(member),
-            // A plugin's configuration.
+            // The settings of a plugin may hold secrets.
             ("config", _) if member.is_string() => *member = HIDDEN.into(),
             _ => document(member),
         }
@@ -105,7 +106,7 @@ fn changed(field: &str, value: &mut Value) {
     }
 }
 
-/// `["NAME=VALUE"]`, `[{"key", "value"}]` or a table by name.
+/// Hides the values of variables in any form: `["NAME=VALUE"]`, `[{"key", "value"}]` or a table by name.
 fn variables(value: &mut Value) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(variable),
@@ -174,7 +175,7 @@ fn is_secret(name: &str, value: &str) -> bool {
 /// Whether a name or word, in lower case, has a part that suggests a secret.
 fn has_secret_name(lower: &str) -> bool {
     SECRET_NAMES.iter().any(|part| {
-        // `bypass` is in many messages.
+        // `bypass` contains `pass`, and is in many messages.
         lower
             .match_indices(part)
             .any(|(at, _)| !lower.get(..at).is_some_and(|before| before.ends_with("by")))
@@ -191,7 +192,8 @@ fn is_key(word: &str) -> bool {
     word.len() >= KEY_LENGTH && has(char::is_ascii_alphabetic) && has(char::is_ascii_digit)
 }
 
-/// Hidden lines of a key or certificate after its first; if a text never ends one, the rest is shown after these.
+/// Number of lines hidden after the first line of a key or certificate; if its end is missing, the
+/// rest is shown after these.
 const KEY_LINES: usize = 200;
 
 /// Redacts each line of a text, and the whole of keys and certificates in it.
@@ -246,8 +248,8 @@ fn variable_from(line: &str) -> Option<usize> {
     })
 }
 
-/// The position after a secret's name and `:` or `=`, after an option of such a name, or after `bearer`. Takes linear
-/// time, because a tenant chooses the line.
+/// The position of a secret: after a secret's name and `:` or `=`, after an option with such a
+/// name, or after `bearer`. Takes linear time, because a tenant chooses the line.
 fn named_from(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
     let is_of_word = |c: char| is_of_key(c) || c == '"' || c == '\'';

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `top`: the daemon's present activity. On a terminal it updates in place until `q` or Ctrl-C;
-//! into a pipe it prints one page, or the requested number. It only asks the daemon, once per page.
+//! `top`: the daemon's current activity. On a terminal it updates in place until `q` or Ctrl-C;
+//! into a pipe it prints one page, or the requested number. It asks the daemon once per page.
 
 mod page;
 mod sample;
@@ -22,7 +22,7 @@ use super::{ask, paint};
 use sample::{Document, Sample};
 use terminal::{Screen, Woken};
 
-/// Intervals over which rates and latencies are computed.
+/// Number of intervals over which rates and latencies are computed.
 const WINDOW: usize = 5;
 
 /// The arguments of `top`.
@@ -38,7 +38,7 @@ pub(super) struct Top {
     pub(super) output: PlainOutput,
 }
 
-/// Minimum interval: a shorter one would measure the measuring.
+/// Minimum interval; with a shorter one, `top` itself would dominate the result.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> std::result::Result<Duration, String> {
@@ -49,8 +49,7 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 /// Shows pages.
 ///
 /// # Errors
-/// Fails when the daemon does not respond; on a terminal that is shown, and the request is
-/// repeated.
+/// Fails when the daemon does not respond. On a terminal it shows that instead, and repeats the request.
 pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> {
     let mut samples = Samples::default();
     if !format.is_page() {

@@ -45,12 +45,12 @@ pub(super) enum Woken {
 /// The terminal, until this is dropped.
 pub(super) struct Screen {
     input: Stdin,
-    /// Opened again as non-blocking, because the shell shares standard output. A user who may not open another user's
-    /// terminal (`su`) uses standard output.
+    /// The terminal, opened a second time as non-blocking, because the shell shares standard
+    /// output. A user who may not open another user's terminal (`su`) uses standard output.
     output: File,
     before: Option<Termios>,
     signals: Signals,
-    /// The request of a signal that arrived while a page was written; the next wait returns it.
+    /// What a signal requested that arrived while a page was written; the next wait returns it.
     woken: Option<Woken>,
 }
 
@@ -83,7 +83,7 @@ impl Screen {
         if let Some(before) = &before {
             let mut quiet = before.clone();
             quiet.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            // A read returns at once.
+            // With these values a read returns at once.
             quiet.special_codes[SpecialCodeIndex::VMIN] = 0;
             quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(&input, OptionalActions::Now, &quiet)
@@ -147,14 +147,14 @@ impl Screen {
         }
     }
 
-    /// The request of the next pending signal; Ctrl-Z requests nothing.
+    /// What the next pending signal requests; Ctrl-Z requests nothing.
     fn take_signal(&self) -> Option<Woken> {
         let mut signals = std::iter::from_fn(|| self.signals.take());
         let signal = signals.find(|signal| *signal != Signal::SIGTSTP)?;
         Some(if signal == Signal::SIGWINCH { Woken::Resized } else { Woken::Quit })
     }
 
-    /// Writes as fast as the terminal reads; a signal that ends `top` ends this too.
+    /// Writes at the terminal's pace; a signal that ends `top` ends the write too.
     fn write(&mut self, text: &str) -> Result<()> {
         let mut rest = text.as_bytes();
         while !rest.is_empty() && self.woken != Some(Woken::Quit) {

@@ -2,9 +2,9 @@
 //! `[[inject]]`: values that are set in selected containers without a plugin (decisions D49, D59). The table has each
 //! key with its default, meaning and form; `docs/config.md` is generated from it.
 //!
-//! A section with a mistake is ignored as a whole, because part of it could apply to pods that it was not meant for.
-//! Only a section that refuses containers protects, so only its mistakes make creates fail. Nothing here reads a file
-//! or injects.
+//! A section with a mistake is ignored as a whole, because a part of it could apply to pods for
+//! which it was not meant. Only a section that refuses containers protects, so only its mistakes
+//! make creates fail. Nothing here reads a file or injects a value.
 
 mod forms;
 #[cfg(test)]
@@ -32,7 +32,8 @@ use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, ch
 /// Maximum edit distance at which a word counts as a misspelled `on_failure`.
 const TYPO_LETTERS: usize = 4;
 
-/// Annotations that runtimes and engines act on; one with a final dot or slash stands for all keys with that prefix.
+/// Annotations on which runtimes and engines act; one that ends with a dot or slash stands for all
+/// keys with that prefix.
 const ACTED_ON: [&str; 14] = [
     "bundle",
     "cdi.k8s.io/",
@@ -50,24 +51,24 @@ const ACTED_ON: [&str; 14] = [
     "run.oci.",
 ];
 
-/// One `[[inject]]` as written.
+/// One `[[inject]]` section as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InjectionSection {
-    /// Its name, else `FILE:LINE` of its header.
+    /// The injection's name, else `FILE:LINE` of its header.
     pub name: String,
-    /// Its position among plugins, by index.
+    /// Two digits that place the injection among the plugins.
     pub index: String,
-    /// The pods that it selects.
+    /// The pods that the injection selects.
     pub pods: PodSelectors,
     /// Patterns of images; empty means any.
     pub images: Vec<String>,
-    /// Whether it is applied, or only recorded.
+    /// Whether the injection is applied, or only recorded.
     pub mode: RuleMode,
-    /// Whether it replaces existing values.
+    /// Whether the injection replaces existing values.
     pub is_always: bool,
-    /// The effect on a container to which it cannot be applied.
+    /// What happens to a container to which the injection cannot be applied.
     pub on_failure: OnFailure,
-    /// The values that it sets, as part of an OCI document.
+    /// The values that the injection sets, as part of an OCI document.
     pub document: Json,
     /// Names of CDI devices.
     pub cdi: Vec<String>,
@@ -76,12 +77,12 @@ pub struct InjectionSection {
 }
 
 impl InjectionSection {
-    /// Its name as an owner: `inject:NAME`.
+    /// The injection's name as an owner: `inject:NAME`.
     pub fn owner(&self) -> String {
         format!("{INJECTIONS}{}", self.name)
     }
 
-    /// Whether containers to which it cannot be applied are refused.
+    /// Whether a container to which the injection cannot be applied is refused.
     pub fn refuses(&self) -> bool {
         self.on_failure == OnFailure::Refuse && self.mode == RuleMode::Enforce
     }
@@ -155,7 +156,7 @@ fn read_index(value: &Value) -> Result<String, Mistake> {
         .ok_or_else(|| "expected two digits in quotes, \"00\" to \"99\"".into())
 }
 
-/// Whether it is applied where there is a value already.
+/// Whether the injection also applies where there is a value already.
 fn read_when(value: &Value) -> Result<bool, Mistake> {
     match read_text(value)? {
         "always" => Ok(true),
@@ -168,7 +169,7 @@ fn read_on_failure(value: &Value) -> Result<OnFailure, Mistake> {
     OnFailure::named(read_text(value)?).ok_or_else(|| "must be one of: skip, refuse".into())
 }
 
-/// Members that every document has, so that absence cannot be detected.
+/// Keys for which "set only if absent" is not offered, because every document has them.
 const WITHOUT_ABSENCE: [&str; 3] = ["cdi", "hooks", "seccomp"];
 
 /// Whether runtimes or engines act on this annotation.
@@ -209,7 +210,7 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// The consequence of a mistake in this section: only one that refuses containers protects.
+/// The consequence of a mistake in this section: only a section that refuses containers protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
@@ -219,7 +220,7 @@ pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     }
 }
 
-/// The consequence of a value that was meant as an injection and is not in a list of tables.
+/// The consequence of a value that was meant as an injection but is not in a list of tables.
 pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
     let last = path.last().map(String::as_str).unwrap_or_default();
     let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
@@ -287,7 +288,7 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
 }
 
 impl InjectionSection {
-    /// The keys that exclude others, with reasons.
+    /// The keys that exclude each other, with the reasons.
     fn contradictions(&self, values: &InjectedValues) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
         for key in WITHOUT_ABSENCE {
@@ -312,7 +313,7 @@ impl InjectionSection {
         found
     }
 
-    /// Whether only labels and images select, which authors of pods choose.
+    /// Whether the injection selects only by labels and images, which pods' authors choose.
     fn is_authors(&self) -> bool {
         let is_any =
             |entry: &str| entry.chars().all(|c| matches!(c, '*' | '?')) && !entry.is_empty();

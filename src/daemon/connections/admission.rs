@@ -38,13 +38,13 @@ use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
 use crate::text::counted;
 
-/// Connections accepted before other tasks get a turn.
+/// Connections accepted in a row before other tasks get a turn.
 const ACCEPTED_AT_ONCE: usize = 256;
 
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Containers of a snapshot encoded before other tasks get a turn.
+/// Containers of a snapshot encoded in a row before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
 /// Serves all connections to the plugin socket. Never ends.
@@ -60,8 +60,8 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
             accepted = accept::next(async || listener.accept().await, failed) => accepted,
             () = daemon.registry.roster.until_held(true) => continue,
         };
-        // A full queue in the kernel prevents other plugins from connecting, so it is emptied before any connection is
-        // handled.
+        // A full queue in the kernel prevents other plugins from connecting, so the daemon empties
+        // the queue before it handles any connection.
         let mut cgroups = BTreeMap::new();
         assign_slot(&daemon, &slots, &mut cgroups, first);
         for _at_once in 1..ACCEPTED_AT_ONCE {
@@ -101,7 +101,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     if slot.is_lost() {
         return report_crowded(&daemon, slot.pid());
     }
-    // Read before the plugin's first message: another process may hold the connection later.
+    // Read before the plugin's first message: another process may hold the connection afterwards.
     let peer = origin::peer_of(&daemon, &stream);
     origin::look_at_program(&daemon, &peer).await;
     let pid = peer.pid;
@@ -211,14 +211,15 @@ pub(super) async fn admit(
     peer: Option<PluginPeer>,
     registration: &Registration,
 ) {
-    // Waits for the pod addresses that a starting daemon looks up, so that Synchronize contains them.
+    // Waits for the pod addresses that a starting daemon looks up, so that Synchronize contains the
+    // addresses.
     drop(daemon.looking_up.lock().await);
     let (id, launched) = (plugin.id(), peer.is_none());
     daemon.forget_gone_plugins();
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {
-        // A later plugin with a chosen name must not displace this one's metrics label.
+        // A plugin that connects later under a chosen name must not displace this plugin's metrics label.
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.flight.clone());
@@ -242,7 +243,7 @@ pub(super) async fn admit(
             return daemon.registry.note_failed(&id);
         }
     };
-    // Takes the snapshot and registers in one step: later events reach the plugin.
+    // Takes the snapshot and registers the plugin in one step, so that no event falls in between.
     let Moment { pods, containers, about, hidden } = {
         let rules = daemon.registry.rules();
         let is_ending = |subject: &_| daemon.registry.is_ending(subject);
@@ -278,8 +279,8 @@ fn is_full(daemon: &Daemon) -> bool {
     daemon.registry.connected().len() >= limits::PLUGINS
 }
 
-/// Records for `explain` what rules hide from a connecting plugin. A crash may lose it, but the plugin then connects
-/// again.
+/// Records for `explain` what rules hide from a connecting plugin. A crash may lose this note, but
+/// the plugin then reconnects and the note is made again.
 fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
     for (subject, rule) in hidden {
         let new = HiddenFrom { plugin: plugin.to_owned(), rule };
@@ -327,8 +328,9 @@ async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded
     encoded
 }
 
-/// Synchronizes a plugin, sends it the events since the snapshot, and adds it to the chain. Until then an earlier
-/// connection of the same identity stays in use, and it keeps its place if the newcomer fails.
+/// Synchronizes a plugin, sends it the events since the snapshot, and adds it to the chain. Until
+/// then an earlier connection of the same identity stays in use; if the new plugin fails, the
+/// earlier connection stays.
 async fn synchronize(
     daemon: &Rc<Daemon>,
     connected: &Rc<ConnectedPlugin>,
@@ -397,7 +399,7 @@ async fn request_synchronization(
     }
 }
 
-/// Reports a plugin that failed to synchronize, and which plugin keeps its place.
+/// Reports a plugin that failed to synchronize, and the plugin, if any, that stays connected in its stead.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.chained.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {

@@ -20,20 +20,20 @@ use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// Time limit for a stopped plugin's process to exit, the kill included.
+/// Time limit for a stopped plugin's process to exit, including the time after it is killed.
 const LEAVING: Duration = Duration::from_secs(3);
 
-/// One run.
+/// One run of a pre-installed plugin.
 pub(super) struct LaunchedRun {
     /// The file that was executed.
     pub(super) file: PluginFile,
     registration: Registration,
-    /// Ends with the process.
+    /// Follows the plugin; ends with the plugin's process.
     task: JoinHandle<()>,
 }
 
 impl LaunchedRun {
-    /// The run that the previous program of this process started, if it continues.
+    /// Returns the run that the previous program of this process started, if its process still exists.
     pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
         let before = daemon.registry.roster.take_launched_before(&record.id())?;
         record.resumes(&before.file, before.starts, &before.log);
@@ -48,8 +48,8 @@ impl LaunchedRun {
         Some(Self { file: before.file, registration, task })
     }
 
-    /// Starts the plugin, which registers and is configured; `None` if it fails (which is reported)
-    /// or another file is wanted meanwhile.
+    /// Starts the plugin and waits until it is registered and configured. Returns `None` if the
+    /// plugin fails (which is reported) or if another file is to run instead.
     pub(super) async fn start(
         daemon: &Rc<Daemon>,
         file: &PluginFile,
@@ -92,7 +92,7 @@ impl LaunchedRun {
         Some(Self { file: file.clone(), registration, task })
     }
 
-    /// Waits until the plugin is synchronized; false if it ends before.
+    /// Waits until the plugin is synchronized; false if its process ends before that.
     pub(super) async fn takes_part(&mut self) -> bool {
         tokio::select! {
             takes_part = self.registration.takes_part() => takes_part,
@@ -112,7 +112,7 @@ impl LaunchedRun {
         self.task.is_finished()
     }
 
-    /// Ends the plugin: it receives no new request, and requests in flight are answered first.
+    /// Ends the plugin: it receives no new request, and its pending requests are answered first.
     pub(super) async fn end(mut self, daemon: &Daemon, why: &str) {
         match self.registration.connected() {
             Some(connected) => {
@@ -134,7 +134,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
     tokio::pin!(registered);
     tokio::select! {
         () = &mut registered => return wait_until_gone(process.as_ref()).await,
-        // A child process of the plugin may keep the connection open.
+        // A child process of the plugin may keep the connection open after the plugin has exited.
         () = ended(process.as_ref()) => {}
     }
     if let Some(connected) = registration.connected() {
@@ -144,7 +144,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
     wait_until_gone(process.as_ref()).await;
 }
 
-/// Follows the process of a registered plugin; `stays` ends with its connection.
+/// Follows the process of a registered plugin until it exits; `stays` ends with the plugin's connection.
 async fn follow_process(
     stays: impl Future<Output = ()>,
     process: Option<OwnedFd>,
@@ -173,8 +173,8 @@ async fn ended(process: Option<&OwnedFd>) {
     }
 }
 
-/// Waits up to a limit until the process is gone: its successor may need the resources that it
-/// holds.
+/// Waits up to a limit until the process is gone, because the plugin's next run may need resources
+/// that the process holds.
 async fn wait_until_gone(process: Option<&OwnedFd>) {
     if process.is_some() {
         let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;

@@ -32,25 +32,25 @@ const FOLDER_CHECK: Duration = Duration::from_secs(1);
 /// change, without an event.
 const QUIET_CHECK: Duration = Duration::from_secs(10);
 
-/// Interval of checks for an absent folder, in addition to the watch of its path: a link in the
-/// path may lead outside the watched folders.
+/// Interval of checks for an absent folder. The watch of its path is not enough: a link in the path
+/// may lead outside the watched folders.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
-/// Pause before an exited plugin is restarted: the first and the longest.
+/// Pauses before an exited plugin is restarted: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A plugin that ran this long starts again with the first pause.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The plugin files to run, by name; on `None` a plugin's task stops it.
+/// The plugin files to run, by name; a `None` makes a plugin's task stop the plugin.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running forever.
 pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     let look = || {
         let config = daemon.config();
-        // A state that is unknown now is checked again later.
+        // An unreadable folder is checked again later.
         let _counts_as_before = daemon.registry.pre_installed.look(&config);
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
@@ -66,7 +66,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             follow(&daemon, &mut wanted, &seen);
             if done.is_none() {
                 let daemon = Rc::clone(&daemon);
-                // By then each plugin's task has taken over its process.
+                // After this delay each plugin's task has taken over its process.
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(FOLDER_CHECK).await;
                     resumed::end_forgotten(&daemon).await;
@@ -88,7 +88,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             tokio::time::sleep(FOLDER_CHECK).await;
         }
-        // Files that are no plugins may be written there all the time.
+        // Programs may write files that are no plugins to this folder all the time.
         is_busy = is_news && done.as_ref() == Some(&seen);
     }
 }
@@ -121,7 +121,8 @@ fn watch(daemon: &Daemon) -> [Option<WatchedFolder>; 2] {
     folders.map(|folder| daemon.watches.folders.watch(folder))
 }
 
-/// Waits for the next check. Returns whether something has happened in the folders, or a reload may have named others.
+/// Waits for the next check. Returns whether the folders had an event, or a reload may have named
+/// other folders.
 async fn until_a_check(
     daemon: &Daemon,
     [plugins, settings]: &mut [Option<WatchedFolder>; 2],
@@ -177,8 +178,8 @@ fn follow(
     }
 }
 
-/// Whether a plugin keeps running: its file exists or that is unknown, or its configuration is
-/// unreadable.
+/// Whether a plugin keeps running: its file exists, or the folder, the file or its configuration is
+/// unreadable now.
 fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
     let may_be_it = |file: &Unusable| match file.kind {
         UnusableKind::Folder => true,

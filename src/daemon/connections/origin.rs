@@ -43,7 +43,8 @@ pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
 fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
     match getsockopt(stream, PeerPidfd) {
         Ok(process) => Some(process),
-        // On older kernels. A process that had ended before would have closed the connection.
+        // Older kernels have no SO_PEERPIDFD. If the process had ended before the open, it would
+        // have closed the connection.
         Err(Errno::ENOPROTOOPT) => {
             // Without a descriptor the process cannot prove its origin.
             let process = pidfd::open(pid).or_absent()??;
@@ -72,8 +73,9 @@ fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
     }
 }
 
-/// Determines whether the process executes this host's file, if an `exe:` of the configuration needs it. The process
-/// chose the path, and its file system may hang: the calls run off the loop, and a time-out proves nothing.
+/// Determines whether the process executes this host's file, if an `exe:` rule needs that. The
+/// process chose the path, and its file system may hang: the calls run off the loop, and a time-out
+/// counts as no proof.
 pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
     let facts = &peer.facts;
     if !facts.needs_file(&daemon.config()) {
@@ -88,10 +90,10 @@ pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
     facts.is_hosts_file.set(Some(looked.unwrap_or(false)));
 }
 
-/// Whether the process executes this host's file of that path: a container has its own files under
-/// the same names.
+/// Whether the process executes the file that this host has at that path: a container has its own
+/// files under the same names.
 fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
-    // The kernel's data is enough, so a file server is not contacted. A failure proves nothing.
+    // The kernel's cached data is enough, so no file server is contacted. A failure proves nothing.
     let file = |path: &Path| {
         let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
         Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
@@ -100,7 +102,8 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }
 
-/// Whether the process shares this one's user and PID namespaces, so it is not in a container, whatever its mounts.
+/// Whether the process shares the daemon's user and PID namespaces; then it is in no container,
+/// whatever its mounts.
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));

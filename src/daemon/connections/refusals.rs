@@ -15,7 +15,7 @@ use crate::daemon::shared::refused::ConnectionLine;
 use crate::log::{Room, WINDOW};
 use crate::plugin::Plugin;
 
-/// The failure under which operators see all refusals of one kind, regardless of the names tried.
+/// The title of the failure under which operators see all refused names.
 const REFUSED: &str = "connections were refused under the names of plugins";
 
 /// Reports a registered plugin that is not allowed to use its claimed identity.
@@ -41,8 +41,8 @@ pub(super) fn report_refused(
     }
 }
 
-/// Reports a connection that did not become a plugin; `id` is the identity it claimed, if any. The audit log has the
-/// reason next to the name.
+/// Reports a connection that did not become a plugin; `id` is the identity that it claimed, if any.
+/// The audit log has the name and the reason in separate fields.
 pub(super) fn report(
     daemon: &Rc<Daemon>,
     kind: ConnectionLine,
@@ -65,7 +65,7 @@ fn log_refusal(daemon: &Daemon, kind: ConnectionLine, id: &str, (line, reason): 
     match kind {
         ConnectionLine::Origin | ConnectionLine::File => error!(plugin = id, "{line}"),
         ConnectionLine::Unsynchronized => daemon.report.note_failure(line, id),
-        ConnectionLine::Contested => {} // The takeover has logged it.
+        ConnectionLine::Contested => {} // The takeover has logged this refusal.
         ConnectionLine::Unfinished => info!("{line}"),
         ConnectionLine::Unaccepted
         | ConnectionLine::User
@@ -88,7 +88,8 @@ pub(super) fn report_plugin(
 ) {
     let is_new = kind == ConnectionLine::Connected;
     let action = if is_new { AuditAction::Connected } else { AuditAction::Disconnected };
-    // The daemon starts launched plugins itself, with pauses; configured ones are few.
+    // The daemon starts launched plugins itself, with pauses, and configured plugins are few, so
+    // each line is logged.
     let is_known = is_launched || daemon.config().names_plugin(id);
     if is_known || has_line(daemon, kind, line) {
         info!(plugin = id, "{line}");

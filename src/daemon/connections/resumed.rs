@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that were connected to the previous program of this process: they are resumed at once
-//! with the subjects that they know, and are not notified of the change. Launched ones keep
-//! running.
+//! Plugins that were connected to the previous program of this process: the daemon resumes them at
+//! once, with the subjects that they know, and does not notify them of the re-execution. Launched
+//! plugins keep running.
 
 use std::collections::HashSet;
 use std::rc::Rc;

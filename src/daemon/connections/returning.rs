@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines the plugins for which creates wait after a daemon start (decision D14): previously connected plugins,
-//! pre-installed ones, and those that the operator names; but none that cannot return.
+//! Determines the plugins for which creates wait after a daemon start (decision D14): previously connected
+//! plugins, pre-installed ones, and those that the operator names, except plugins that cannot return.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -40,14 +40,14 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     json!({
         "id": plugin.chained.id(),
         "pid": pid,
-        // Without a start time, any process of that number counts.
+        // Without a start time, any process with that PID counts as the plugin's.
         "start": pid.and_then(|pid| pidfd::start_time(&daemon.host, pid).or_absent()?),
         "service": is_service(&cgroup),
         "pod": pod_of(&daemon.records.read(), &cgroup),
     })
 }
 
-/// The reason for disconnecting plugins from which a reload hides fewer pods.
+/// The reason for disconnecting plugins from which the reloaded configuration hides fewer pods.
 pub(crate) const SHOWN_MORE: &str =
     "rules no longer hide pods from it: it is to be synchronized with them";
 
@@ -57,7 +57,7 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>],
     for plugin in plugins {
         let id = plugin.chained.id();
         let expected = match plugin.chained.launched {
-            true => Some(ExpectedPlugin::default()), // The launcher starts it again.
+            true => Some(ExpectedPlugin::default()), // The launcher restarts it.
             false => may_return(daemon, &id, &row(daemon, plugin)),
         };
         let expected = expected.map(|expected| (id, expected)).into_iter().collect();
@@ -80,8 +80,8 @@ pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     daemon.registry.returning.expect_more(added, config.registration_timeout);
 }
 
-/// The plugins that the configuration makes a daemon start wait for: pre-installed ones, and those that the operator
-/// names.
+/// The plugins for which the configuration makes creates wait after a daemon start: pre-installed
+/// ones, and those that the operator names.
 fn configured(config: &Config) -> BTreeSet<String> {
     let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
     let launched = files.iter().map(plugin::PluginFile::id);
@@ -139,7 +139,7 @@ fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> 
         return Some(ExpectedPlugin::default());
     }
     let Ok(process) = pidfd::open_same(&daemon.host, pid, number("start")) else {
-        return Some(ExpectedPlugin::default()); // Nothing says that it has exited.
+        return Some(ExpectedPlugin::default()); // It may still run.
     };
     if process.as_ref().is_none_or(pidfd::has_ended) {
         let more = if pod.is_some() { " and its pod was removed" } else { "" };
@@ -179,7 +179,7 @@ pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
 }
 
-/// Whether systemd would restart it: it is in a system service, not in a session.
+/// Whether systemd would restart the process of this cgroup: it is in a system service, not in a session.
 fn is_service(cgroup: &str) -> bool {
     let last = cgroup.rsplit('/').next().unwrap_or_default();
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Slots for connections that have not registered yet (D11). When all are taken, the peer with the
-//! most connections loses one. A plugin registers within milliseconds, and keeps its slot that long
-//! while others flood the socket.
+//! most connections loses one. A plugin needs only milliseconds to register, and keeps its slot
+//! that long even while other processes flood the socket.
 //!
 //! A peer is identified by user, cgroup and process, compared in this order and level by level:
 //! many processes of a container, or child cgroups that it made, count as one peer.
@@ -28,7 +28,7 @@ pub(super) struct Taken {
 }
 
 struct Slot {
-    /// From the outermost group of peers to the process.
+    /// The group of peers at each level, from the outermost group to the process.
     peer: Vec<String>,
     pid: i32,
     is_lost: Cell<bool>,
@@ -42,7 +42,7 @@ impl Slots {
         let mut peer = vec![uid.to_string()];
         let levels = cgroup.split('/').filter(|part| !part.is_empty()).take(LEVELS);
         peer.extend(levels.map(ToOwned::to_owned));
-        // Cannot collide with a cgroup's name.
+        // A cgroup's name cannot contain a slash, so this name is unique.
         peer.push(format!("/{pid}"));
         let slot = Rc::new(Slot { peer, pid, is_lost: Cell::new(false), lost: Notify::new() });
         let mut slots = self.0.borrow_mut();
@@ -60,7 +60,7 @@ impl Slots {
 }
 
 impl Taken {
-    /// The process of the connection.
+    /// The PID of the connection's process.
     pub(super) fn pid(&self) -> i32 {
         self.slot.pid
     }
@@ -86,8 +86,8 @@ impl Drop for Taken {
 
 /// The oldest connection of the largest group, level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
-    // A process with more than half of the slots is in the largest group of each level, and quickly
-    // found.
+    // A process with more than half of the slots is in the largest group of every level; this
+    // shortcut finds it quickly.
     let newest = slots.back()?;
     let is_its = |slot: &Rc<Slot>| slot.pid == newest.pid && slot.peer == newest.peer;
     if slots.iter().filter(|slot| is_its(slot)).count() > slots.len() / 2 {

@@ -2,9 +2,9 @@
 //! The plugin socket: the daemon binds it as soon as no other process listens there, and again
 //! after an engine has put its own in its place (decision D12).
 //!
-//! The folder is watched by inotify and the other process by its descriptor; the rest is polled
-//! slowly. The daemon never replaces a socket on which a process listens, and never disconnects a
-//! plugin: plugins that are connected stay when the path is lost.
+//! The folder is watched by inotify and the other process by its descriptor; other changes are
+//! found by slow polling. The daemon never replaces a socket on which a process listens. It never
+//! disconnects a plugin because the path was lost.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -43,7 +43,7 @@ const CONNECT: Duration = Duration::from_secs(60);
 /// own.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The process that has the path.
+/// The other process that listens at the path.
 struct PathHolder {
     file: Option<SocketFile>,
     process: Option<OwnedFd>,
@@ -75,8 +75,8 @@ pub(crate) fn open(daemon: &Rc<Daemon>) {
         }
     }
     if daemon.is_bystander() {
-        // Plugins belong to the engine now and do not connect to the daemon: no create waits for
-        // them, nor is refused without them.
+        // Plugins connect to the engine now, not to the daemon: no create waits for them, and none
+        // is refused without them.
         daemon.registry.returning.expect_none();
         if daemon.config().requires_plugins() {
             warn!("required plugins are not enforced: containers are created without plugins");
@@ -218,7 +218,7 @@ fn keep(daemon: &Rc<Daemon>) {
 
 fn launch(daemon: &Rc<Daemon>) {
     if daemon.registry.socket.was_open.replace(true) {
-        return; // They run already.
+        return; // The launcher's tasks already run.
     }
     tokio::task::spawn_local(launcher::keep_running(Rc::clone(daemon)));
 }
@@ -293,7 +293,7 @@ fn is_ours(daemon: &Daemon, path: &Path) -> bool {
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
-/// Whether the other process still has the path, as far as can be seen without connecting to it.
+/// Whether the other process still listens at the path, as far as can be seen without connecting to it.
 async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
     let is_there = other.file.is_some_and(|file| file.is_at(path).unwrap_or(true));
@@ -306,7 +306,8 @@ async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolde
     }
 }
 
-/// The kernel's list may have thousands of lines: it is not read on this thread.
+/// Whether the kernel lists `pid` as a listener at the path. The list may have thousands of lines,
+/// so it is read off this thread.
 async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
     let (host, path) = (daemon.host.clone(), path.to_owned());
     let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
@@ -343,7 +344,7 @@ fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     }
 }
 
-/// Takes over the path, on which no process listens.
+/// Takes the path, on which no process listens.
 fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     let was_bystander = daemon.is_bystander();
     let config = daemon.config();
@@ -356,7 +357,7 @@ fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     end_standing_by(daemon);
 }
 
-/// Switches from bystander to active: from now on plugins connect to the daemon, not to an engine.
+/// Ends the bystander mode: from now on plugins connect to the daemon, not to an engine.
 fn end_standing_by(daemon: &Rc<Daemon>) {
     // Creates wait for plugins that switch over from the engine, as after a daemon start.
     returning::expect(daemon);

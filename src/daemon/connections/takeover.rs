@@ -31,7 +31,8 @@ pub(super) struct Takeover {
     pid: Option<i32>,
     /// The pod in which it runs.
     pod: Option<String>,
-    /// Whether both are launched, or the name belongs to the newcomer's file: no two processes compete then.
+    /// Whether the daemon launched both processes, or the name belongs to the newcomer's file: then
+    /// they do not compete.
     is_upgrade: bool,
     /// `completed`, `failed` or `refused`.
     outcome: Cell<&'static str>,
@@ -98,21 +99,21 @@ impl Takeover {
         Err(reason)
     }
 
-    /// Whether the newcomer is a restarted container of a pod that another pod's process has replaced: a plugin that
-    /// exits when it is replaced is restarted until its pod is deleted.
+    /// Whether the newcomer belongs to a pod that another pod's process has replaced: a plugin that
+    /// exits when it is replaced is restarted by its pod until that pod is deleted.
     fn comes_back(&self, daemon: &Daemon, old_pid: Option<i32>) -> bool {
         let Some(pod) = self.pod.as_deref() else { return false };
         daemon.registry.takeovers.has_displaced(&self.id, pod)
             && returning::pod_of_process(daemon, old_pid).as_deref() != Some(pod)
     }
 
-    /// Counts it by its outcome.
+    /// Counts the takeover by its outcome.
     pub(super) fn count(&self, daemon: &Daemon) {
         daemon.report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
     }
 }
 
-/// Passes a takeover's fault point; does nothing for other connections.
+/// Passes the fault point of a takeover; does nothing for a connection that replaces no plugin.
 pub(super) fn pass(
     daemon: &Daemon,
     takeover: Option<&Takeover>,
@@ -168,7 +169,7 @@ fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
 pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
     let passed = daemon.host.point(Point::DaemonTakeoverDone);
     log_failure("ending a replaced plugin", passed);
-    // No request lasts longer than its caller waits.
+    // No request lasts longer than its wrapper waits.
     let _ended = tokio::time::timeout(daemon.config().debug_create_cap, old.requests_ended()).await;
     let passed = daemon.host.point(Point::DaemonTakeoverShutdown);
     log_failure("ending a replaced plugin", passed);

@@ -49,8 +49,8 @@ impl Registration {
         self.0.0.borrow().upgrade()
     }
 
-    /// Waits until the connection's plugin is synchronized; returns whether it is connected. The
-    /// wait is unbounded if no plugin registers.
+    /// Waits until the connection's plugin is synchronized; false if it disconnects before. The
+    /// wait never ends if no plugin registers.
     pub(super) async fn takes_part(&self) -> bool {
         let plugin = loop {
             let is_set = self.0.1.notified();
@@ -82,7 +82,7 @@ pub(super) fn upcalls(
                 }
             };
             let Some(unsolicited) = unsolicited else { break };
-            // The plugin may have given up meanwhile.
+            // The plugin may have stopped waiting.
             if unsolicited.reply.is_closed() {
                 continue;
             }
@@ -99,9 +99,9 @@ pub(super) fn upcalls(
     Arc::new(UpdateRequests { requests: sender, registered, subscribed })
 }
 
-/// Returns the requesting plugin if its updates can be applied now. A plugin that is replacing
-/// another connection waits for that. But its request may come from a handler that must return
-/// first, so the response comes within half of its request time-out.
+/// Returns the requesting plugin once its updates can be applied. A plugin that is replacing
+/// another connection waits until it has replaced it. But the request may come from a handler that
+/// must return first, so the response comes within half of the plugin's request time-out.
 async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPlugin>, String> {
     let plugin = registration.connected();
     let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;

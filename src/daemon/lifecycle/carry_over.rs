@@ -2,9 +2,9 @@
 //! Handles containers that the engine creates again under the same ID, as Docker and Podman do on
 //! restart: values that plugins set after the old container's creation also apply to the new one.
 //!
-//! Replies of plugins to the new creation take precedence, values that the engine has changed since
-//! belong to the engine (D21), and a disconnected plugin owns none. If the old container has such
-//! values, its record outlives the daemon. This module only decides; `updates.rs` applies.
+//! Replies of plugins to the new creation take precedence. Values that the engine has changed since belong
+//! to the engine (D21), and a disconnected plugin owns none. If the old container has such values, its
+//! record survives a restart of the daemon. This module only decides; `updates.rs` applies.
 
 use crate::engine::EngineKind;
 use crate::plugin::Event;
@@ -15,7 +15,7 @@ use crate::daemon::resources::in_force::Block;
 use crate::daemon::shared::messages::{self, Classes};
 use crate::daemon::shared::{Daemon, log_failure};
 
-/// The event that `explain` shows for such values.
+/// The event that `explain` names for values taken from the earlier container.
 const EVENT: &str = "restart under the same id";
 
 /// Keeps the plugins' values of a container whose record is about to be removed, if it may be
@@ -23,7 +23,7 @@ const EVENT: &str = "restart under the same id";
 pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     let is_later = record.overlay != record.at_creation || is_moved(record);
     if !record.was_made() {
-        return; // The values of an earlier container still hold.
+        return; // The kept values of an earlier container stay.
     }
     let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
     if is_later && !record.is_sandbox && may_return {

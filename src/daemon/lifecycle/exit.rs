@@ -39,10 +39,10 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
     {
         task_exits::follow(&daemon, &record);
     }
-    // Its descriptor stays open until the exit is recorded: the next program may take it over.
+    // The descriptor stays open until the exit is recorded, because a re-execution passes it on.
     daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, except for the wait: futures that call plugins are large, and there may be thousands.
-    // Reaped processes are checked too, because the container may have been started before.
+    // A reaped process is checked too, because its container may have been started before it was reaped.
     Box::pin(late_start::until_started(&daemon, &key, incarnation, process.as_ref(), folder)).await;
     let process = match process {
         Some(process) => {
@@ -94,13 +94,13 @@ async fn exited(
     if let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) {
         let written = async || written_code(daemon, &record).await;
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
-        // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
+        // A `delete` may have reported the exit before; the removal is still to be reported.
         note_code(daemon, &record, code);
     }
     let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;
     let _turn = lane.turn.lock().await;
-    // The runtime process of `start` may have been reaped together with a short-lived init.
+    // The runtime process of `start` and a short-lived init may have been reaped together.
     settle::settle_exited(daemon, key, &lane).await;
     if daemon.container(key).is_some_and(|record| record.incarnation == incarnation) {
         stop::stopped(daemon, key).await;

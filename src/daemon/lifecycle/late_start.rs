@@ -46,7 +46,7 @@ pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// Waits for the start of a container that a hook reported, or that the plain runtime made, until it starts or its
 /// process ends. For any other container, the wrapper that requests the start reports it.
 ///
-/// `process`: its init process, unless that has been reaped.
+/// `process` is the container's init process, unless that has been reaped.
 pub(crate) async fn until_started(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -61,7 +61,7 @@ pub(crate) async fn until_started(
     };
     while waits(daemon).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
-        // If the container's folder is gone, only an event that was already seen in it counts.
+        // If the container's folder is gone, only an event already received from it counts.
         let is_there = state_dir::exists(&daemon.host, key);
         let is_started = is_there.and_then(|is_there| {
             folder.has_started(is_there).map(|is_started| (is_there, is_started))
@@ -70,7 +70,8 @@ pub(crate) async fn until_started(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        // The fifo may have been written before the watch. A `delete` ends the process first.
+        // The fifo may have been written before the watch began. A `delete` ends the process before
+        // it removes the fifo.
         let is_released = is_there
             && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
             && process.is_some_and(|process| !pidfd::has_ended(process));

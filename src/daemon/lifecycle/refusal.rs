@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime refused a container: determines the reason, and the plugin whose change caused it.
+//! Determines why the runtime refused a container, and which plugin's change caused it.
 
 use tracing::info;
 
@@ -9,8 +9,8 @@ use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::ContainerKey;
 
-/// Records the runtime's refusal for `explain`, and among the failures if a plugin's change caused
-/// it.
+/// Records the runtime's refusal for `explain`. If a plugin's change caused it, the daemon's list
+/// of failures has it too.
 pub(crate) async fn note_refusal(
     daemon: &Daemon,
     key: &ContainerKey,

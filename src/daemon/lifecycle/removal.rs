@@ -29,7 +29,7 @@ pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
     daemon.drop_idle_lanes(key, &record.pod);
 }
 
-/// Removes a container that the runtime has deleted, now or once its engine does.
+/// Removes a container that the runtime has deleted: now, or once its engine has removed it.
 pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     let is_kept = until_removed::is_kept(daemon, &record).await;
@@ -61,7 +61,7 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// Removes the container after a `delete` if the runtime no longer knows it.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when the runtime's state is unreadable.
 pub(crate) async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     if !state_dir::exists(&daemon.host, key)? {
         deleted(daemon, key).await;

@@ -40,7 +40,8 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // Done before the turn is acquired: from here on other requests may write, whichever holds the turn.
+        // Done before the turn is acquired, because from here on another request may write, even
+        // without the turn.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
@@ -59,8 +60,8 @@ pub(crate) fn watch(
 /// Attempts to learn an unknown outcome before the next verb continues without it: two thirds of a second.
 const ATTEMPTS: usize = 6;
 
-/// Settles the verbs of this lane before the next one; the caller holds the lane. It waits a moment for an outcome that
-/// is still unknown.
+/// Settles the verbs of this lane before the next one; the caller holds the lane. Waits a moment
+/// for an outcome that is still unknown.
 pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
@@ -110,7 +111,7 @@ async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) 
     debug!("the runtime of {} {} has exited", pending.verb.name(), key.id);
     let flight = record.in_flight.clone().filter(|flight| flight.verb == pending.verb.name());
     if flight.is_some() {
-        // Written together with the outcome of the verb.
+        // Written to disk together with the verb's outcome.
         daemon.records.change_in_memory(key, |record| record.in_flight = None);
     }
     let settled = conclude(daemon, key, &record, pending).await;
@@ -143,8 +144,8 @@ async fn conclude(
     }
 }
 
-/// Waits for the runtime process that started a short-lived container, so that its success is reported before the exit.
-/// A hanging runtime does not delay the exit.
+/// Waits for the runtime process that started a short-lived container, so that the start is
+/// reported before the exit. A hanging runtime delays the exit at most by the limit.
 pub(crate) async fn wait_for_start(lane: &Lane) {
     let is_start = |pending: &&Rc<PendingVerb>| pending.verb == Verb::Start;
     let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
@@ -225,8 +226,8 @@ async fn settle_start(
     Ok(())
 }
 
-/// A call that may have been a start ended, and the container is not started: applies the updates that waited for the
-/// start.
+/// Applies the updates that waited for a start, because the call that may have been a start has
+/// ended without one.
 pub(crate) async fn not_started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
         updates::carry_out_deferred(daemon, key).await;
@@ -235,15 +236,15 @@ pub(crate) async fn not_started(daemon: &Rc<Daemon>, key: &ContainerKey) {
 
 /// A foreground `run` lasts as long as its container, so the daemon watches for the start meanwhile.
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
-    // The runtime's state may be gone by the time the start is seen.
+    // By the time the start is seen, the runtime may have removed its state, so the PID is kept.
     let mut init = None;
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
-        // An unknown state is read again after a pause.
+        // An unreadable state is read again after a pause.
         init = state_dir::init_pid(&daemon.host, key).or_absent().flatten().or(init);
         let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
         if matches!(is_started, Ok(true)) {
-            // The runtime has read its document long ago.
+            // The runtime has read its document, so the bundle's turn is no longer needed.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
             if running(daemon, key, pending, init).await.is_ok() {
@@ -283,7 +284,7 @@ async fn settle_run(
     if !is_there {
         removal::removed(daemon, key).await;
     } else if let (false, Some(pid)) = (is_started, init) {
-        // The runtime was killed halfway: the container exists but was not started.
+        // The runtime was killed between creation and start.
         state::mark_created(daemon, key, pid)?;
         if let Some(record) = daemon.container(key) {
             behind::note(daemon, &record).await;
@@ -295,7 +296,7 @@ async fn settle_run(
     Ok(())
 }
 
-/// The container was started; the first caller to see it reports it.
+/// Reports a started container, unless another task has reported it.
 async fn running(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

@@ -67,8 +67,8 @@ fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// Sends an event of a container that had a process. Infrastructure containers count as their pods' and refused
-/// containers never existed, so neither has events.
+/// Sends an event of a container that had a process. An infrastructure container has only its pod's
+/// events, and a refused container never existed, so neither has events.
 fn emit(daemon: &Daemon, key: &ContainerKey, event: NodeEvent) {
     let is_it = |record: &Rc<Container>| !record.is_sandbox && record.init_pid.is_some();
     if daemon.container(key).filter(is_it).is_some() {
@@ -106,7 +106,7 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     let Some(record) = to_stop() else { return false };
     log_failure("recording an exit", daemon.host.point(Point::DaemonStop));
     let code = exit_code(daemon, &record).await;
-    // Another caller may have recorded it meanwhile.
+    // Another task may have recorded the exit meanwhile.
     let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
     let Some(record) = to_stop().filter(is_same) else { return false };
     let (reason, message) = exit_status::status(&daemon.host, &record, code);
@@ -128,7 +128,7 @@ pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<
     daemon.written_exit_code(record).await.or_absent().flatten()
 }
 
-/// The exit code, as recorded or since written by the engine. It is looked up until the container is removed.
+/// The exit code: recorded, or since written by the engine, which is asked until the container is removed.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.exit_code {
         Some(code) => Some(code),

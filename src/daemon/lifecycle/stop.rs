@@ -15,7 +15,7 @@ use crate::state::ContainerKey;
 /// Marks a container stopped and notifies the plugins; a second call does nothing.
 pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    // Marked before plugins are notified: a concurrent caller must not notify them again.
+    // Marked before plugins are notified, so that a concurrent task does not notify them again.
     if !state::mark_stopped(daemon, key).await {
         return;
     }

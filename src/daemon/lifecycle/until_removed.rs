@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Containers that the runtime has deleted but their engine still keeps: containerd's CRI plugin
-//! has a folder for each container and sandbox until it removes them. They count as removed, and
-//! plugins are notified, once that folder is removed.
+//! has a folder for each container and sandbox until it removes them. Such a container counts as
+//! removed, and plugins are notified, once that folder is gone.
 //!
 //! One watch serves all containers of an engine. Without a watch, and for every other engine, the
 //! runtime's `delete` counts as the removal. It never writes to these folders.
@@ -32,7 +32,7 @@ fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
 /// Whether the engine still keeps this container and its removal will be seen.
 ///
 /// # Errors
-/// Fails when that cannot be known.
+/// Fails when the folder cannot be examined.
 pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<bool> {
     let Some(folder) = folder(daemon, record) else { return Ok(false) };
     // Watched before the check, so that no removal in between is missed.
@@ -89,7 +89,7 @@ async fn follow(daemon: Rc<Daemon>, home: PathBuf, mut watched: WatchedFolder) {
             FolderEvent::Gone => break,
         }
     }
-    // By now another folder may have the path: it is watched with the next container.
+    // Another folder may have the path by now; the next deleted container adds a watch of it.
     daemon.watches.kept_homes.borrow_mut().remove(&home);
     gone(&daemon, deleted(&daemon, &home, None));
 }
@@ -115,8 +115,8 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Notifies plugins, in a task because they may be slow, of the `records` whose containers are
-/// gone.
+/// Notifies plugins that the containers of these `records` are gone; in a task, because plugins may
+/// be slow.
 fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
@@ -132,7 +132,7 @@ fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     });
 }
 
-/// Removes a deleted container unless its engine still keeps it, or unconditionally.
+/// Removes a deleted container, unless its engine still keeps it; or in any case.
 async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -156,7 +156,7 @@ async fn remove_unless_kept(
     is_kept.map(|_known| ())
 }
 
-/// Bounds the deleted containers that are kept: an engine may never remove them.
+/// Limits the number of deleted containers that are kept, because an engine may never remove them.
 pub(crate) fn bound(daemon: &Rc<Daemon>) {
     let mut kept = daemon.records.read().all_shared();
     kept.retain(|record| record.is_deleted);

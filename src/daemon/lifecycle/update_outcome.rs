@@ -26,15 +26,14 @@ use crate::spec::{overlay, owned};
 use crate::state::{CompactObject, Container, ContainerKey, RepeatedValue};
 use crate::stream::{EventKind, NodeEvent};
 
-/// Time limit of PostUpdateContainer for the runtime that restores the plugins' values.
+/// Time limit for the runtime that restores the plugins' values; PostUpdateContainer waits for it.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
-/// Records an update's values as in force if the exited runtime accepted it, which a replaced state
-/// file proves. crun has no such file, so there the cgroup files decide. A second call does
-/// nothing.
+/// Records an update's values as in force if the exited runtime accepted them, which a replaced state file
+/// proves. crun has no such file, so there the cgroup files decide. A second call does nothing.
 ///
 /// # Errors
-/// Fails when that is unknown; a later call tries again.
+/// Fails when the runtime's result is unknown; a later call tries again.
 pub(crate) fn note_taken(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -78,7 +77,7 @@ pub(crate) fn conclude(
     let is_told = proposed.is_told;
     results::of_engines_update(daemon, key, &proposed.answered, is_taken);
     if !is_taken {
-        // runc and crun write file by file, and revert nothing when they fail.
+        // runc and crun write one file after the other, and revert nothing when they fail.
         let restoring = apply::restore(daemon, record, &tried);
         if record.updating.is_some() {
             daemon.change(key, |record| record.updating = None);
@@ -90,7 +89,7 @@ pub(crate) fn conclude(
     let _until_written = &proposed.writing;
     let news = log_repeated(record, repeated, overlay);
     let message = messages::with_resources(&record.message, overlay, &tried, classes);
-    // kubelet repeats its values every ten seconds; repetitions write no record.
+    // kubelet repeats its values every ten seconds; a repetition writes no record.
     let is_unchanged = (engine, overlay, owners, &message)
         == (&record.engine_resources.map(), &record.overlay, &record.owners, &record.message)
         && changes.iter().all(|change| change.before == change.after)
@@ -119,8 +118,8 @@ pub(crate) fn conclude(
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Logs once the values that the engine repeats without their taking effect: the first one, and the
-/// number of others. Returns those that are not on record.
+/// Logs values that the engine repeats without effect: once, with the first value and the number of
+/// others. Returns the values that are not on record.
 fn log_repeated(
     record: &Container,
     repeated: &[RepeatedValue],

@@ -23,13 +23,13 @@ use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::sources::registered;
 
-/// CRI-O's default folder; with another configuration the first container shows the folder.
+/// CRI-O's default folder. If CRI-O is configured otherwise, its first container shows the folder.
 const HOME: &str = "/run/containers/storage/overlay-containers";
 
-/// The root that survives a reboot; below it each pod has a corresponding folder.
+/// The root that survives a reboot; it has a folder for each pod too.
 const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
-/// Time limit for a folder without its document: an engine gives up after 4 minutes.
+/// Time limit for the document to appear in a folder: an engine gives up after 4 minutes.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 
 /// The contents of a folder.
@@ -62,9 +62,9 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
     }
 }
 
-/// Watches for new pods from now on.
+/// Starts watching for new pods.
 pub(crate) fn look_out(daemon: &Rc<Daemon>) {
-    // Read once at the start, so that a later `uninstall` is noticed.
+    // Read once now, so that a later `uninstall` is noticed.
     let _is_default = is_for_us(daemon, "");
     let homes = known_homes(daemon);
     for home in homes {
@@ -115,14 +115,14 @@ async fn follow(daemon: &Rc<Daemon>, home: &Path) {
                 FolderEvent::Unknown => consider_all(daemon, home).await,
                 FolderEvent::Went(_)
                     if !matches!(daemon.look(home, presence::is_dir).await, Ok(false)) => {}
-                // Also if another folder has replaced it: that one is not watched.
+                // This also ends the watch if another folder has taken the path.
                 FolderEvent::Went(_) | FolderEvent::Gone => break,
             }
         }
     }
 }
 
-/// Waits for the folder; `None` if it exists and cannot be watched.
+/// Waits for the folder and watches it; `None` if it exists and cannot be watched.
 async fn appears(daemon: &Daemon, home: &Path) -> Option<WatchedFolder> {
     loop {
         if let Some(watched) = daemon.watch_folder(home).await.or_absent()? {
@@ -132,7 +132,7 @@ async fn appears(daemon: &Daemon, home: &Path) -> Option<WatchedFolder> {
         while matches!(daemon.look(above, presence::is_dir).await, Ok(false)) {
             above = above.parent()?;
         }
-        // A folder may be removed between two checks: then the loop checks again.
+        // The folder above may be removed between two checks; the loop then checks again.
         let Some(mut watched) = daemon.watch_folder(above).await.or_absent()? else { continue };
         let next = home.strip_prefix(above).ok()?.components().next()?;
         if matches!(daemon.look(&above.join(next), presence::is_dir).await, Ok(false)) {
@@ -148,9 +148,9 @@ async fn consider_all(daemon: &Rc<Daemon>, home: &Path) {
     }
 }
 
-/// IDs of folders without a known pod or container.
+/// The IDs of folders that belong to no known pod or container.
 async fn unknown_pods(daemon: &Daemon, home: &Path) -> Vec<String> {
-    // Pods that are missed here are announced with their first container.
+    // A pod that is missed here is announced with its first container.
     let names = daemon.names_in(home).await.or_absent().into_iter().flatten();
     let names = names.filter_map(|name| id_of(&name));
     names.filter(|id| !is_known(daemon, id)).collect()
@@ -168,7 +168,7 @@ fn is_known(daemon: &Daemon, id: &str) -> bool {
         || daemon.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
-/// Handles a folder that exists, without waiting for plugins: other folders may appear meanwhile.
+/// Handles an existing folder without waiting for plugins, because other folders may appear meanwhile.
 async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(daemon, id)) else { return };
     if daemon.watches.crio.arriving.borrow().contains(&id) {
@@ -215,12 +215,12 @@ async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     });
 }
 
-/// Waits for the folder's document.
+/// Waits for the folder's document; `None` if none appears.
 async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
-    // Only the kernel's report shows that a folder is gone; a container announces a pod that is
-    // missed here.
+    // Only the kernel's report counts as proof that a folder is gone. A pod that is missed here is
+    // announced with its first container.
     let is_missing =
         async |folder: &Path| matches!(daemon.look(folder, presence::is_dir).await, Ok(false));
     if is_missing(&userdata).await {
@@ -262,7 +262,7 @@ async fn read_folder(daemon: &Daemon, home: &Path, id: &str) -> PodFolder {
     let document = daemon.read_document(&userdata, "config.json").await;
     let Ok(document) = document else { return PodFolder::NotYet };
     match describe_folder(daemon, &userdata, id, &document.bytes).await {
-        // It is being written.
+        // The document is being written.
         Err(_) => PodFolder::NotYet,
         Ok(None) => PodFolder::SomethingElse,
         Ok(Some(seen)) if !is_for_us(daemon, &seen.pod.runtime_handler) => PodFolder::SomethingElse,
@@ -270,9 +270,8 @@ async fn read_folder(daemon: &Daemon, home: &Path, id: &str) -> PodFolder {
     }
 }
 
-/// Whether CRI-O calls nri-runc for pods of this handler, according to `install`: nri-runc runs no
-/// container of other handlers' pods. If CRI-O was configured manually, any pod may be one of
-/// nri-runc's.
+/// Whether CRI-O calls nri-runc for pods of this handler, according to `install`; other handlers'
+/// pods are not announced. If CRI-O was configured manually, this is true for every handler.
 fn is_for_us(daemon: &Daemon, handler: &str) -> bool {
     let was_registered = &daemon.watches.crio.was_registered;
     let is_recorded = registered::is_called_for(&daemon.host, "crio", handler);

@@ -21,20 +21,20 @@ use crate::daemon::watch::folders::WatchedFolder;
 /// Interval of checks of a pod when the kernel has no inotify watch left.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// The file with which CRI-O marks a stopped pod, and the two roots where it may be.
+/// The file by which CRI-O marks a pod as stopped, and the two roots that may hold it.
 const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
-/// Watches such a pod until its end; does nothing for other pods.
+/// Watches a pod that CRI-O represents by a folder until the pod ends; does nothing for other pods.
 pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return };
     let (daemon, id) = (Rc::clone(daemon), id.to_owned());
     tokio::task::spawn_local(async move {
-        // None if the folder was removed before the watch: then the pod ends at once.
+        // `None` if the folder was removed before the watch; then the pod ends at once.
         let mut watched = watch(&daemon, &path).await;
         loop {
-            // Registered before the check: no notification in between is missed.
+            // Registered before the check, so that no notification in between is missed.
             let forgotten = daemon.watches.crio.forgotten.notified();
             let is_there = daemon.look(&path, presence::exists).await;
             if matches!(is_there, Ok(false)) || daemon.records.read().pod(&id).is_none() {
@@ -103,7 +103,7 @@ pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
 /// exited.
 ///
 /// # Errors
-/// Fails when it is unknown whether the engine has stopped it.
+/// Fails when CRI-O's mark cannot be examined.
 async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return Ok(()) };
@@ -133,7 +133,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folders of the pod: below the run root and below the graph root.
+/// The pod's folders: one below the run root, one below the graph root.
 fn folders(document: &Path) -> Vec<PathBuf> {
     let Some(folder) = document.parent() else { return Vec::new() };
     let text = folder.to_string_lossy();

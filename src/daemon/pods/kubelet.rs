@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a process that wrote a limit of a pod's cgroup is kubelet (decision D57): by its user, its PID namespace and
-//! its program, never by its self-chosen name.
+//! Decides whether kubelet wrote a limit of a pod's cgroup (decision D57): by the writer's user,
+//! PID namespace and program, never by the name that the process chose.
 
 use std::path::Path;
 
@@ -17,20 +17,21 @@ const KUBELETS: [&str; 6] = ["kubelet", "hyperkube", "k3s", "rke2", "kubelite", 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitWriter {
     Kubelet,
-    /// systemd, which writes kubelet's requested values, and again at a reload.
+    /// systemd, which writes the values that kubelet requested, and writes them again at a reload.
     ServiceManager,
     /// A plugin, a node agent, or a person.
     Other,
-    /// The process has ended, the kernel does not name it, or it has kubelet's name but runs in another PID namespace.
+    /// The process has ended, the kernel does not name it, or a program like kubelet runs in
+    /// another PID namespace.
     Unknown,
 }
 
-/// Identifies the writer; `configured` are the operator's names and paths.
+/// Identifies the writer; `configured` are the names and paths that the operator added to kubelet's.
 pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[String]) -> LimitWriter {
     let Some(Writer { pid, process }) = writer else { return LimitWriter::Unknown };
     let is_of_host = procfs::is_of_this_host(host, *pid);
     let program = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).or_absent();
-    // Only a process that has not ended proves that the PID was not reused.
+    // Only if the process still runs does its PID belong to it.
     if pidfd::has_ended(process) {
         return LimitWriter::Unknown;
     }

@@ -73,7 +73,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    // The engine may have abandoned the pod meanwhile.
+    // The engine may have removed the pod meanwhile.
     let is_given_up = match &pod.lives_with {
         Some(document) => {
             matches!(daemon.look(&daemon.host.path(document), presence::exists).await, Ok(false))
@@ -87,7 +87,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     deliver_run(daemon, &description.pod.id).await
 }
 
-/// Records a pod that appeared without a call, before plugins connect; they receive it by Synchronize.
+/// Records a pod that appeared without a call, before plugins connect: they receive the pod by Synchronize.
 pub(crate) fn adopt_arrived(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, Pod { state: PodState::Ready, ..record(daemon, description, None) })
 }
@@ -116,8 +116,8 @@ pub(crate) async fn announce(
     begin(daemon, &description.pod.id).await
 }
 
-/// Adds annotations. Podman's `kube play` puts the YAML's annotations on the members of a pod, not on its
-/// infrastructure container, so they come from the first described member.
+/// Adds annotations to a pod on record. Podman's `kube play` puts the YAML's annotations on the pod's
+/// members, not on its infrastructure container, so they come from the first described member.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
@@ -155,8 +155,8 @@ pub(crate) fn adopt(
     }
 }
 
-/// A pod's sandbox was started without the daemon: plugins receive the pod by Synchronize. If it requires a plugin,
-/// RunPodSandbox goes out with the pod's first container instead.
+/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize. If
+/// the pod requires a plugin, RunPodSandbox is sent with the pod's first container instead.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {
@@ -168,13 +168,13 @@ pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     }
 }
 
-/// Whether the plain runtime made its sandbox: the pod's required plugins cannot block it.
+/// Whether the plain runtime made the pod's sandbox; then its required plugins cannot block the pod.
 fn is_plain(daemon: &Daemon, pod: &Pod) -> bool {
     let sandbox = pod.sandbox.as_ref().and_then(|key| daemon.container(key));
     sandbox.is_some_and(|sandbox| sandbox.by_plain_runtime)
 }
 
-/// The plain runtime has started a pod: plugins are notified, and cannot refuse.
+/// Announces a pod that the plain runtime has started: plugins cannot refuse it.
 pub(crate) async fn run_plain(daemon: &Rc<Daemon>, id: &str) {
     let was_ready = is_ready(daemon, id);
     log_failure("recording the start of a pod", started_without_daemon(daemon, id));
@@ -186,8 +186,8 @@ pub(crate) fn is_ready(daemon: &Daemon, id: &str) -> bool {
     daemon.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready)
 }
 
-/// Announces a running pod to the plugins that do not know it. `was_ready`: it was already on record as running, and
-/// other programs received its event.
+/// Announces a running pod to the plugins that do not know it. `was_ready`: the pod was already on
+/// record as running, and its event was emitted.
 pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: bool) {
     let notification = daemon.pod_notification(Event::RunPodSandbox, id);
     if let Some(notification) = notification.filter(|_| is_ready(daemon, id)) {
@@ -201,7 +201,8 @@ pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: boo
     }
 }
 
-/// RunPodSandbox; after a refusal, the plugins that know the pod receive Stop and Remove.
+/// Sends RunPodSandbox. After a refusal, the plugins that know the pod receive StopPodSandbox and
+/// RemovePodSandbox.
 pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     if known.is_some_and(|pod| pod.state != PodState::Ready) {
@@ -214,7 +215,7 @@ pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
     if daemon.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready) {
-        return set_state(daemon, id, PodState::Ready); // Its PID is known now.
+        return set_state(daemon, id, PodState::Ready); // The PID has become known since the announcement.
     }
     begin(daemon, id).await
 }
@@ -228,7 +229,7 @@ async fn learn_promises(daemon: &Daemon, id: &str) {
     });
 }
 
-/// Starts the pod, with its lane held.
+/// Starts the pod; the caller holds the pod's lane.
 async fn begin(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if let Err(error) = set_state(daemon, id, PodState::Ready) {
         forget_if_orphan(daemon, id);
@@ -243,11 +244,11 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
         forget_if_orphan(daemon, id);
         return Err(error);
     }
-    // A pod that was refused before is already on record and watched.
+    // A pod that was refused before is already on record, and its folder is already watched.
     if daemon.records.read().pod(id).is_none_or(|pod| pod.refused.is_empty()) {
         daemon.notify_crio_watch(PodNews::Announced(id.to_owned()));
     }
-    // Before plugins are asked, because they may write the limits themselves.
+    // Begun before plugins are asked, because plugins may write the limits themselves.
     let limit_watch = resized::watch(daemon, id);
     resized::refresh(daemon, id);
     let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, id) else {
@@ -265,9 +266,9 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Err(error)
 }
 
-/// Sends StopPodSandbox and RemovePodSandbox of a refused pod. If the engine keeps the pod (its folder exists), it
-/// stays on record as not announced, so that each create asks again; without the record a later daemon would treat the
-/// folder as an announced pod.
+/// Sends StopPodSandbox and RemovePodSandbox of a refused pod. If the engine keeps the pod (its
+/// folder exists), the record stays, as not announced, so that each create asks the plugins again.
+/// Without the record a later daemon would treat the folder as an announced pod.
 async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
     let lasts = lasts(daemon, id).await;
     if mark_stopped(daemon, id) {
@@ -379,7 +380,7 @@ async fn lasts(daemon: &Daemon, id: &str) -> bool {
     daemon.look(&daemon.host.path(path), presence::exists).await.unwrap_or(true)
 }
 
-/// Drops pods whose daemon was killed before they had a container; runs before any plugin connects.
+/// Drops pods that had no container yet when their daemon was killed; runs before any plugin connects.
 pub(crate) async fn drop_orphans(daemon: &Daemon) {
     let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     for id in &ids {

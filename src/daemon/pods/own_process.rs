@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod without an infrastructure container, on engines without pods (D47): it has its container's
-//! process, and its addresses come from that process's network namespace once the runtime has
-//! created it. containerd's CRI and CRI-O report both themselves.
+//! A pod without an infrastructure container, on engines without pods (D47): its process is its
+//! container's, and its addresses come from that process's network namespace once the runtime has
+//! created the container. containerd's CRI and CRI-O report process and addresses themselves.
 //!
 //! It never fails and sends no event.
 
@@ -31,8 +31,8 @@ pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// Sets the pod's process to the container's if it has none. Returns the pod if that is its process, and its
-/// addresses are unknown.
+/// Sets the pod's process to the container's if it has none. Returns the pod if the container's
+/// process is the pod's and the addresses are unknown.
 pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
     let init = record.init_pid?;
@@ -42,7 +42,7 @@ pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
         return None;
     }
     if pid == 0 {
-        // Not written to disk: the next daemon looks it up again.
+        // Not written to disk: the next daemon looks the process up again.
         daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = init);
     }
     let process = (init, record.init_start);
@@ -68,8 +68,8 @@ pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
 /// `plugin_registration_timeout`, for which creates wait for plugins.
 const SYNCHRONIZE_WAITS: Duration = Duration::from_secs(2);
 
-/// Looks up the addresses of all these pods while the daemon already serves commands: a node may have thousands. The
-/// addresses that are not known in time follow in the pods' later events.
+/// Looks up the addresses of these pods while the daemon already serves commands, because a node may have
+/// thousands of pods. Addresses that are not found in time follow in the pods' later events.
 pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
     let Ok(under_way) = Arc::clone(&daemon.looking_up).try_lock_owned() else { return };
     let (daemon, work) = (Rc::clone(daemon), daemon.process.activity.begin());
@@ -90,8 +90,8 @@ pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
     });
 }
 
-/// Removes the pod's process when that container has exited, because its PID may be reused. The
-/// oldest living member's process, if any, becomes the pod's.
+/// Removes the pod's process when this container has exited, because its PID may be reused. The
+/// process of the oldest living member, if any, becomes the pod's.
 pub(crate) fn forget(daemon: &Daemon, record: &Container) {
     let pid = of_pod_without_sandbox(daemon, record, |pod| pod.pid);
     if pid.is_none_or(|pid| pid == 0 || record.init_pid != Some(pid)) {

@@ -108,8 +108,8 @@ async fn nodes(daemon: &Daemon, container: &api::Container) -> Result<Vec<String
     daemon.off_loop(sources::DEV, look).await.map_err(|error| error.why())
 }
 
-/// Counts the promises about a decided container, and writes those in audit mode that would have refused it to the
-/// audit log.
+/// Counts the promises about a container whose creation was decided. Promises in audit mode that
+/// would have refused the container get an entry of the audit log.
 pub(crate) fn note(daemon: &Daemon, key: &ContainerKey, promises: &[Promise]) {
     for promise in promises {
         daemon.report.metrics.plugins().count_promise(&promise.promise, &promise.result);

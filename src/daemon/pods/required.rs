@@ -41,15 +41,14 @@ pub(crate) struct Requirement<'n> {
     container: Option<String>,
     ruled: RuledPod,
     is_exempt: bool,
-    /// Whether the default validator's list counts. A pod announced by a container leaves it to that container's
-    /// validation.
+    /// Whether the default validator's list counts. It does not for a pod that a container
+    /// announces: the validation of that container applies the list.
     is_validated: bool,
     promises: Vec<Promise>,
 }
 
 impl<'n> Requirement<'n> {
-    /// The requirement of a container that is being created.
-    /// `promises` are those about it.
+    /// Returns the requirement of a container that is being created; `promises` are the promises about it.
     pub(crate) fn of_container(
         daemon: &'n Daemon,
         description: &Description,
@@ -67,7 +66,7 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// The requirement of a pod at RunPodSandbox.
+    /// Returns the requirement of a pod at RunPodSandbox.
     pub(crate) fn of_pod(daemon: &'n Daemon, pod: &Pod) -> Self {
         let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
         let (message, ruled) = (messages::pod(pod), events::ruled_pod(pod));
@@ -75,8 +74,8 @@ impl<'n> Requirement<'n> {
         Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated, promises }
     }
 
-    /// Waits for required plugins that are not connected: after a daemon start for the expected ones (D14), then up to
-    /// `[plugin.NAME] wait` while the caller waits.
+    /// Waits for required plugins that are not connected: after a daemon start for the expected
+    /// plugins (D14), then, up to `[plugin.NAME] wait`, as long as the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;
@@ -124,7 +123,7 @@ impl<'n> Requirement<'n> {
         let is_present = |name: &str| self.takes_part(name);
         let stand_in = |name: &str| self.daemon.registry.stand_in(name);
         let missing = match self.container {
-            // The validator would mistake a plugin of that name for the pre-installed one.
+            // The validator would take a connected plugin of that name for the pre-installed one.
             Some(_) => self.missing_by_operator(is_present).and_then(|mut missing| {
                 let named = self.missing(|name| is_present(name) || stand_in(name).is_none())?;
                 missing.extend(named);
@@ -161,7 +160,7 @@ impl<'n> Requirement<'n> {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
-    /// The promises that refuse because their plugin is missing.
+    /// The promises that refuse the container because their plugin is missing.
     fn unmet(&self, is_present: impl Fn(&str) -> bool) -> impl Iterator<Item = &Promise> {
         let promises = self.promises.iter().filter(|promise| promise.is_enforced);
         promises.filter(move |promise| !self.is_kept(promise, &is_present))
@@ -221,8 +220,8 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// Refuses while a protecting part of the configuration is unreadable, because its protection is not in force.
-    /// Exempt namespaces are still served, so that a node can be repaired.
+    /// Refuses while a protecting part of the configuration is unreadable, because its protection is not in
+    /// force. Containers of exempt namespaces are still created, so that a node can be repaired.
     fn require_sound_configuration(&self) -> Result<()> {
         let Some(why) = self.daemon.config().unreliable() else { return Ok(()) };
         if self.daemon.is_bystander() || self.is_exempt {
@@ -261,8 +260,8 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// Refuses a container of a pod that a required plugin has missed, although the plugin is back (D40). A plugin that
-    /// is still missing is handled elsewhere.
+    /// Refuses a container of a pod that a required plugin has missed, although the plugin is
+    /// connected again (D40). `require_connected` handles plugins that are still missing.
     pub(crate) fn require_pod_answered(&self) -> Result<()> {
         let mut missed = match self.daemon.records.read().pod(&self.pod.id) {
             Some(pod) => pod.skipped.clone(),

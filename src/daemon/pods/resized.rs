@@ -31,7 +31,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The text of `check` for writes that are not a resize.
+/// What `check` prints if the kernel does not name the writers of limits.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by an unidentified process, so this is not a resize";
 const OVERWRITTEN: &str =
@@ -49,7 +49,7 @@ fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option
     let linux = pod.linux.as_ref()?;
     let path = match (linux.cgroups_path.as_str(), linux.cgroup_parent.as_str()) {
         ("", "") => return None,
-        // Any name in the pod's cgroup has this parent.
+        // The parent of any name in the pod's cgroup is the pod's cgroup.
         ("", parent) if parent.starts_with('/') => format!("{parent}/-"),
         ("", parent) => format!("{parent}:-:-"),
         (path, _) => path.to_owned(),
@@ -105,7 +105,7 @@ impl Writes {
         let mut written = self.written.borrow_mut();
         let before = written.get(file).copied();
         let now = match (writer, before) {
-            // It repeats kubelet's value.
+            // systemd repeats kubelet's value.
             (LimitWriter::ServiceManager, _) => return,
             (LimitWriter::Kubelet, _) => Written::ByKubelet,
             (_, None | Some(Written::ByOther)) => Written::ByOther,
@@ -117,8 +117,8 @@ impl Writes {
     }
 }
 
-/// Watches the limits of a pod; `None` if it has no separate cgroup, or the kernel does not report writers.
-/// [`follow_with`] reads later writes.
+/// Watches the limits of a pod; `None` if it has no separate cgroup, or the kernel does not report
+/// writers. [`follow_with`] handles the writes.
 pub(crate) fn watch(daemon: &Rc<Daemon>, id: &str) -> Option<LimitWatch> {
     let pod = daemon.records.read().pod(id).cloned()?;
     let engine = EngineKind::named(&pod.engine)?;
@@ -127,7 +127,7 @@ pub(crate) fn watch(daemon: &Rc<Daemon>, id: &str) -> Option<LimitWatch> {
     let mut watched = Vec::new();
     for (controller, file) in files(&cgroups) {
         let Some(dir) = cgroups.dir(controller) else { continue };
-        // Weak: the daemon owns the watch.
+        // A weak reference, because the daemon owns the watch.
         let (daemon_of, writes_of) = (Rc::downgrade(daemon), Rc::clone(&writes));
         let pod = id.to_owned();
         let on_write = move |writer: Option<&Writer>| {
@@ -195,8 +195,8 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     });
 }
 
-/// Reads the limits that changed since they were recorded, before this watch or while no daemon ran. A file that
-/// another process has also written does not count: the writer of its value is unknown.
+/// Handles limits that changed since they were recorded: before this watch, or while no daemon ran. A file
+/// that another process has written too does not count, because the writer of its value is unknown.
 async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -214,13 +214,13 @@ async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     notify_if_changed(daemon, &pod, limits).await;
 }
 
-/// Reads the limits that kubelet wrote.
+/// Handles the limits that kubelet wrote.
 async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
     let Some(mut pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = read(&watch.cgroups);
-    // Taken after the values were read: a later write is handled next time.
+    // Taken after the values were read, so that a later write is handled next time.
     let written = watch.writes.written.take();
     let by = |file: &str| written.get(file).copied();
     limits.retain(|file, _| by(file) == Some(Written::ByKubelet));
@@ -259,12 +259,13 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     });
 }
 
-/// UpdatePodSandbox and PostUpdatePodSandbox, if these limits differ from the record; the caller holds the pod's lane.
-/// The record changes first, so that a resize is not reported twice if the daemon dies meanwhile.
+/// Sends UpdatePodSandbox and PostUpdatePodSandbox if these limits differ from the record; the
+/// caller holds the pod's lane. The record changes first, so that a resize is not reported twice if
+/// the daemon dies meanwhile.
 async fn notify_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
     let id = pod.id.as_str();
     let mut limits = pod.limits.clone();
-    // A cgroup that is being removed has no values.
+    // A cgroup that is being removed has no values; the written ones stand.
     limits.extend(written);
     if pod.state != PodState::Ready || limits == pod.limits {
         return;
@@ -290,7 +291,7 @@ async fn notify_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
     }
 }
 
-/// A plugin refused a resize that is in force.
+/// Reports that a plugin refused a resize that is already in force.
 fn note_refusal(daemon: &Daemon, id: &str, error: &Error) {
     let event = Event::UpdatePodSandbox.name();
     daemon.report.note_refusal(event, id, error);

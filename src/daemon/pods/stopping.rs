@@ -21,7 +21,7 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
     }
     let lane = daemon.pod_lane(id);
     let turn = lane.turn.lock().await;
-    // Another container may have replaced it meanwhile.
+    // Another container may have replaced the infrastructure container meanwhile.
     let is_same = sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
     if is_same && members(daemon, id).iter().all(|(_, state)| has_ended(*state)) {
         life::stop(daemon, id).await;

@@ -16,10 +16,10 @@ const KEPT: &[CapabilitySet] = &[
     CapabilitySet::DAC_OVERRIDE,     // bundles, records and cgroups of other users
     CapabilitySet::DAC_READ_SEARCH,  // the engines' own files
     CapabilitySet::FOWNER,           // modes and times of files that it replaces
-    CapabilitySet::FSETID,           // the set-group-ID bit of a folder that it replaces files in
+    CapabilitySet::FSETID,           // the set-group-ID bit of a folder in which it replaces files
     CapabilitySet::KILL,             // evictions, plugins that it launched
     CapabilitySet::NET_BIND_SERVICE, // a metrics port below 1024
-    CapabilitySet::SETGID,           // a launched plugin is a process of root's group
+    CapabilitySet::SETGID,           // starting plugins with root's group
     CapabilitySet::SYS_ADMIN,        // addresses in a container's network namespace, block I/O
     CapabilitySet::SYS_NICE,         // its own priority, which it does not inherit from a container
     CapabilitySet::SYS_PTRACE,       // reading the programs of other processes
@@ -39,7 +39,7 @@ fn kept() -> CapabilitySet {
 }
 
 fn drop_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
-    // Without root's capabilities at execve(2), the started programs would lack them too.
+    // With NO_ROOT, programs that the daemon starts would lack root's capabilities too.
     let bits = capabilities_secure_bits()?;
     if bits.contains(CapabilitiesSecureBits::NO_ROOT) {
         return Ok(());
@@ -71,8 +71,8 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "what a started program has is the question")]
     fn only_started_programs_regain_dropped_capabilities() {
         let is_root = nix::unistd::geteuid().is_root();
-        // In a new thread: each thread has separate sets, and the other tests' threads must keep
-        // theirs.
+        // In a new thread, because capability sets belong to a thread and the other tests' threads
+        // need theirs.
         let (before, after, child) = std::thread::spawn(|| {
             let own = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let before = own();

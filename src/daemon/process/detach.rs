@@ -36,7 +36,7 @@ pub(crate) fn reset_inherited_attributes(host: &Host) {
 const LIMITS: [(Resource, &str, u64); 6] = [
     // A descriptor for each container, and some more.
     (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
-    // A truncated log or record is lost.
+    // A truncated log or record would lose data.
     (Resource::RLIMIT_FSIZE, "RLIMIT_FSIZE", 64 << 20),
     (Resource::RLIMIT_CPU, "RLIMIT_CPU", RLIM_INFINITY),
     (Resource::RLIMIT_AS, "RLIMIT_AS", 1 << 30),
@@ -47,8 +47,8 @@ const LIMITS: [(Resource, &str, u64); 6] = [
 /// Descriptors that a process may open on a host with default settings.
 const DESCRIPTORS: u64 = 1 << 20;
 
-/// Raises the limits of this process. `is_inherited`: they come from an engine's call, so hard
-/// limits are raised too where the kernel allows; the hard limits of a service manager are kept.
+/// Raises the limits of this process. `is_inherited`: the limits come from an engine's call, so
+/// hard limits are raised too where the kernel allows. A service manager's hard limits are kept.
 ///
 /// # Errors
 /// Fails when a limit is too low for the daemon and cannot be raised.
@@ -62,7 +62,7 @@ pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises one limit, soft and hard, to `wanted`, or the soft one to the hard one.
+/// Raises one soft and hard limit to `wanted`; where that is not allowed, the soft limit to the hard one.
 fn lift(
     name: &str,
     (soft, hard): (u64, u64),
@@ -87,8 +87,8 @@ fn lift(
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;
-    // Uses system calls: musl's functions for the scheduling policy do nothing, and its parameter
-    // structure differs from the kernel's, which is this one number.
+    // Uses system calls: musl's functions for the scheduling policy do nothing, and the kernel's
+    // parameter structure is this one number.
     let priority: libc::c_int = 0;
     // SAFETY: a plain system call about this very process; the pointer is to a live value.
     unsafe {
@@ -127,7 +127,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
     }
 }
 
-/// Refuses no_new_privs: neither this process nor the plugins that it starts could lose it.
+/// Refuses no_new_privs: this process and the plugins that it starts could never clear it.
 ///
 /// # Errors
 /// Fails if it is set.

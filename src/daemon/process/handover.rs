@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Passes the daemon's state to the program that replaces it in the same process: a memory file
-//! whose header reveals truncated or foreign content, and descriptors by number, which stay open
+//! whose header reveals truncated or foreign content, and the numbers of descriptors that stay open
 //! across execve(2). It does not interpret the state.
 
 use std::io::{Read, Seek, Write};
@@ -51,8 +51,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the state that the previous program left in the descriptor of this number, and closes the
-/// descriptor. Others are not touched.
+/// Reads the state that the previous program left in descriptor `number`, and closes that descriptor.
 ///
 /// # Errors
 /// Fails on a file without a state, an incomplete state, or one of an unknown version.
@@ -84,7 +83,7 @@ fn document(bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
     Ok(document.to_vec())
 }
 
-/// Takes over a descriptor by number. It is not passed to children.
+/// Takes over a descriptor by number and makes it close-on-exec.
 ///
 /// # Errors
 /// Fails when it is not open.
@@ -95,8 +94,8 @@ pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Descriptors for the next program; dropping this takes them back, because the program was not
-/// executed.
+/// Descriptors that stay open for the next program; a drop makes them close-on-exec again, because
+/// the program was not executed.
 #[derive(Debug)]
 pub(crate) struct PassedOn(Vec<RawFd>);
 
@@ -130,8 +129,8 @@ fn set_passed_on(number: RawFd, is_passed_on: bool) -> std::io::Result<()> {
     Ok(Errno::result(result).map(|_| ())?)
 }
 
-/// Closes every descriptor but the first three and the service manager's socket: the state that
-/// lists them is unusable, and their peers (plugins, wrappers) must not wait forever.
+/// Closes every descriptor except the first three and the service manager's socket. The state that
+/// lists the others is unusable, and their peers (plugins, wrappers) must not wait forever.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 pub(crate) fn close_inherited() {
     let kept = number_from_service_manager();
@@ -145,7 +144,7 @@ pub(crate) fn close_inherited() {
     }
 }
 
-/// The number of a descriptor that is passed on.
+/// Returns the number by which a descriptor is passed on.
 pub(crate) fn number(descriptor: &impl AsRawFd) -> RawFd {
     descriptor.as_raw_fd()
 }

@@ -63,7 +63,7 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     let (config, deadline) = (&loaded.config, Instant::now() + RESTORE_WAIT);
     loop {
         let Some(other) = find(config, loaded.only.as_deref()) else { return Ok(()) };
-        // If it restores this directory, it soon serves there: then its lock decides.
+        // If the other daemon restores this directory, it soon serves here; then its lock decides.
         if other.run_dir != config.run_dir || Instant::now() > deadline {
             let carried = match other.is_ours {
                 true => carry_protecting_plugins(&other, config),
@@ -76,8 +76,8 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// Copies the list of self-declared protecting plugins from the other daemon's run directory, because a wrapper without
-/// a daemon reads the list in this one. An unreadable list protects too.
+/// Copies the list of plugins that declared themselves protecting from the other daemon's run directory: a
+/// wrapper without a daemon reads the list in this one. An unreadable list protects too.
 fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> {
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
     let lines = |config: &Config| {
@@ -144,13 +144,13 @@ fn folder_of(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Whether root runs the process in this one's PID and user namespaces.
+/// Whether root runs the process, in this process's PID and user namespaces.
 fn is_of_this_host(pid: u32) -> bool {
     let owner = std::fs::metadata(folder_of(pid)).or_absent().map(|meta| meta.uid());
     owner == Some(0) && shares(pid, "ns/pid") && shares(pid, "ns/user")
 }
 
-/// Whether this entry of its `/proc` folder is the same file as this process's.
+/// Whether `entry` of the process's `/proc` folder is the same file as this process's.
 fn shares(pid: u32, entry: &str) -> bool {
     let place = |process: &Path| {
         let meta = std::fs::metadata(process.join(entry)).or_absent()?;
@@ -184,7 +184,7 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
 fn is_same_program(pid: u32) -> bool {
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
-        // An upgrade has replaced the file.
+        // An upgrade may have replaced the file.
         Some(path.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
     };
     // The link's text is enough and comes from the kernel, while the file may be on a file server.
@@ -192,7 +192,8 @@ fn is_same_program(pid: u32) -> bool {
         && (shares(pid, "ns/mnt") || shares(pid, "exe"))
 }
 
-/// The only configuration file that the daemon reads, if `--config` or an equivalent named one.
+/// The one configuration file that the process reads, if its command line or environment names it,
+/// or it lies beside the program.
 fn file_of(host: &Host, pid: u32) -> Option<PathBuf> {
     let words = procfs::command_line(host, pid).or_absent().unwrap_or_default();
     let after = words.iter().position(|word| word == b"--config").and_then(|at| words.get(at + 1));

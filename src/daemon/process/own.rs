@@ -43,17 +43,16 @@ pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
     pub(crate) reloads: Requests<ReloadRequest>,
     pub(crate) reexecs: Requests<ReexecRequest>,
-    /// Tasks whose work no lane shows.
+    /// Work in progress outside the lanes.
     pub(crate) activity: Activity,
-    /// The process between this one and a subreaper.
+    /// The process between the daemon and a subreaper above it.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
     /// Whether the daemon is ending: it then starts no further process.
     pub(crate) is_ending: Cell<bool>,
 }
 
 impl OwnProcess {
-    /// A container has ended or its creation failed: lets its monitor exit without waiting for the
-    /// daemon.
+    /// Lets the monitor of an ended or failed container exit without waiting for the daemon.
     pub(crate) fn release_monitor(&self) {
         if let Some(stand_in) = &*self.stand_in.borrow() {
             stand_in.wake();

@@ -21,7 +21,7 @@ pub(crate) struct Request<T> {
 /// A request to reload the configuration.
 #[derive(Debug)]
 pub(crate) struct ReloadRequest {
-    /// Only report the changes.
+    /// Only report what a reload would change.
     pub(crate) is_dry: bool,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages to the service manager that runs the daemon, as sd_notify(3) sends them: ready, reloading, alive. Without a
-//! service manager nothing is sent. One that does not read delays nothing (D53): its message is kept, and a later one
-//! of the same kind replaces it.
+//! service manager nothing is sent. One that does not read its socket delays nothing (D53): the
+//! message is kept, and a later message of the same kind replaces it.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_millis(100);
 const ALIVE: &str = "WATCHDOG=1\n";
 
 thread_local! {
-    /// The last unsent message: only the newest state counts.
+    /// The last unsent message: only the newest state matters.
     static UNSENT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -33,8 +33,8 @@ pub(crate) fn report_ready() {
     report("READY=1\n");
 }
 
-/// Reports that the daemon reads its configuration again, or executes another program: meanwhile it is not ready, but
-/// its process continues.
+/// Reports that the daemon is reloading its configuration or re-executing: meanwhile it is not
+/// ready, but its process continues.
 pub(crate) fn report_reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", crate::clock::monotonic() / 1000));
 }

@@ -10,7 +10,7 @@ use crate::error::{Context, Result};
 /// Every signal that the daemon waits for.
 const AWAITED: [Number; 4] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGUSR2];
 
-/// The awaited signals, once registered; before that they would end the process.
+/// The awaited signals, once handlers are registered; before that these signals would end the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// SIGHUP.
@@ -29,7 +29,7 @@ pub(crate) struct Ends {
 }
 
 impl Signals {
-    /// Waits for all signals from now on; signals since [`block`] arrive at once.
+    /// Starts waiting for all signals; signals that arrived since [`block`] are delivered at once.
     ///
     /// # Errors
     /// Fails when the kernel refuses to register them.
@@ -62,12 +62,13 @@ fn awaited() -> SigSet {
     AWAITED.into_iter().collect()
 }
 
-/// Signals kept for the next program; dropping this delivers them, because the program was not
-/// executed.
+/// Signals that stay blocked for the next program; a drop delivers them to this program, because
+/// the next was not executed.
 #[derive(Debug)]
 pub(crate) struct BlockedSignals(());
 
-/// Keeps the awaited signals for the next program: signal handlers end with this one.
+/// Blocks the awaited signals, so that the next program receives them: this program's handlers do
+/// not survive execve(2).
 ///
 /// # Errors
 /// Fails when the kernel refuses.

@@ -15,16 +15,16 @@ use crate::files::make_private_dir;
 use crate::plugin::socket::{Bound, SocketFile, bind, listener_at};
 use crate::presence::IfThere;
 
-/// The daemon's lock, held as long as its process lives.
+/// The daemon's lock; the process holds it until it exits.
 pub(crate) type DaemonLock = Flock<std::fs::File>;
 
-/// Time that a second daemon waits for a running one, which may be about to end.
+/// Time that a starting daemon waits for the lock of a running daemon, which may be about to end.
 const HANDOVER: Duration = Duration::from_millis(500);
 
-/// Time for a killed daemon to end: the kernel frees its memory first.
+/// Time limit for a killed daemon to release its lock: the kernel frees its memory first.
 const ENDING_WAIT: Duration = Duration::from_secs(3);
 
-/// Interval of attempts to take the lock meanwhile.
+/// Interval of attempts to take the lock in that time.
 const LOCK_CHECK: Duration = Duration::from_millis(10);
 
 /// Makes the run directory and takes the daemon's lock.
@@ -80,12 +80,12 @@ pub(crate) fn is_locked(config: &Config) -> bool {
 pub(crate) struct WrapperSocket {
     /// The socket to which wrappers connect.
     pub(crate) listener: UnixListener,
-    /// Its file; none if the service manager owns the socket and keeps listening without the
-    /// daemon.
+    /// The socket's file; `None` if the service manager owns the socket and keeps it open without
+    /// the daemon.
     pub(crate) file: Option<SocketFile>,
 }
 
-/// The socket for wrappers: passed by the service manager, or bound anew.
+/// Returns the socket for wrappers: the service manager's, or a newly bound one.
 ///
 /// # Errors
 /// Fails when it cannot be bound.
@@ -101,7 +101,7 @@ pub(crate) fn wrapper_socket(config: &Config) -> Result<WrapperSocket> {
 /// # Errors
 /// Fails when the file cannot be created.
 pub(crate) fn bound(config: &Config) -> Result<WrapperSocket> {
-    // The daemon's lock is held, so no other process listens here.
+    // The caller holds the daemon's lock, so no other process listens here.
     let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
     Ok(WrapperSocket { listener, file: Some(file) })
 }
@@ -115,8 +115,8 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
-/// The number of the socket's descriptor, if the service manager passed one. It stays the same when
-/// the daemon executes another program.
+/// The number of the socket's descriptor, if the service manager passed one. A re-execution keeps
+/// the number.
 pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     let pid = std::env::var("LISTEN_PID").ok()?;
     let count = std::env::var("LISTEN_FDS").ok()?;
@@ -129,7 +129,7 @@ fn from_service_manager() -> Option<UnixListener> {
     let number = number_from_service_manager()?;
     // SAFETY: sd_listen_fds(3): with its two variables this process owns the descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    // It comes without CLOEXEC, but a child must not keep listening in the daemon's place.
+    // The descriptor comes without CLOEXEC, but a child of the daemon must not keep the socket open.
     let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     Some(UnixListener::from(fd))
 }

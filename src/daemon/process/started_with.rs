@@ -21,12 +21,12 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// The files and the program of this daemon.
 pub(crate) struct StartedWith {
     at_start: Files,
-    /// The files of the last reload.
+    /// The files as applied by the last reload.
     in_force: RefCell<Files>,
-    /// For a user's daemon, the runtimes of root's configuration at that time.
+    /// For a user's daemon, the runtimes that root's configuration named at that reload.
     of_root: RefCell<Files>,
     only: Option<PathBuf>,
-    /// The files as last read, and their state then.
+    /// The files as last read, with their state at that time.
     known: RefCell<Option<KnownFiles>>,
     program: Program,
     state_version: u32,
@@ -58,7 +58,7 @@ impl StartedWith {
         self.state_version
     }
 
-    /// The only file to read, if the command line named one.
+    /// The configuration file that alone is read, if the command line named one.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }
@@ -123,7 +123,7 @@ impl StartedWith {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
-        // Every call of root's reads these keys from the files, so they are always in force.
+        // Each call of a wrapper of root reads these keys from the files, so they are always in force.
         changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         ConfigurationInForce {
@@ -136,7 +136,7 @@ impl StartedWith {
         }
     }
 
-    /// The file that this process executes, as it was at the start.
+    /// The file that this process executes, with its state at the start.
     pub(crate) fn program(&self) -> &Program {
         &self.program
     }

@@ -25,7 +25,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, read, write};
 /// container's output and writes its exit code.
 const PAUSES: [u64; 10] = [0, 5, 10, 20, 40, 80, 160, 320, 640, 1280];
 
-/// The longest time between experiments, in milliseconds, for exits that the daemon did not see.
+/// The longest time between two experiments, in milliseconds: the daemon may have missed an exit.
 const AT_LEAST_EVERY: u16 = 60_000;
 
 /// The daemon's end of the pipe to its stand-in.
@@ -40,14 +40,15 @@ impl StandIn {
         Self { wake }
     }
 
-    /// The descriptor number of the pipe to it.
+    /// The number of the pipe's descriptor, for the next program.
     pub(crate) fn number(&self) -> RawFd {
         self.wake.as_raw_fd()
     }
 
     /// Reports that a container has exited: its monitor may now be waiting for its children.
     pub(crate) fn wake(&self) {
-        // If the pipe is full, it is already awake; if there is no reader, it has exited.
+        // If the pipe is full, the stand-in is already awake; if the pipe has no reader, the
+        // stand-in has exited.
         let _either_way = write(&self.wake, b"E");
     }
 }
@@ -67,13 +68,13 @@ pub(crate) fn stand_aside() -> Option<StandIn> {
         ForkResult::Parent { child } => {
             keep_only(&ends);
             stand_in(elder, child, &ends);
-            // SAFETY: ends this process at once; the daemon is another one.
+            // SAFETY: ends this process at once; the daemon is another process.
             unsafe { nix::libc::_exit(0) }
         }
     }
 }
 
-/// Closes all other descriptors: their readers wait for the daemon's end, not this process's.
+/// Closes all other descriptors, because their readers wait for the daemon's end, not for this process's.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
@@ -92,7 +93,7 @@ fn keep_only(descriptor: &OwnedFd) {
     }
 }
 
-/// Waits until the parent adopts no orphans, or the daemon has exited.
+/// Waits until the parent no longer adopts orphans, or the daemon has exited.
 fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     let _stays_until_the_daemon_ends = set_pdeathsig(Signal::SIGKILL);
     while getppid() == elder && takes_orphans(elder) {

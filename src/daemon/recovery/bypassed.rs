@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each left a note with its
-//! request. The daemon records the containers that were made this way and still exist, so that plugins receive them by
-//! Synchronize, and their later events.
+//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each
+//! wrapper left a note with its request. The daemon records the containers of such calls that still
+//! exist, so that plugins receive them by Synchronize and then their later events.
 //!
 //! No plugin is asked about such a call and nothing is changed: the runtime has already run.
 
@@ -42,7 +42,7 @@ use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
 use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, PodState, Skipped};
 
-/// Time for which a runtime's `start` or `delete` is followed; after it the PID may have been reused.
+/// Time for which a runtime's `start` or `delete` is followed; afterwards another process may have its PID.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
 /// Attempts to notify plugins, over a minute.
@@ -54,7 +54,7 @@ struct BypassNote {
     verb: String,
     id: Option<String>,
     why: String,
-    /// The frame of its request.
+    /// The frame with the wrapper's request.
     #[serde(default)]
     question: NoteBytes,
     /// The resources that an `update` requested.
@@ -69,8 +69,8 @@ impl BypassNote {
     }
 }
 
-/// Takes over all calls that bypassed the daemon, oldest first, before any plugin registers. Unreadable notes are taken
-/// over later, like new ones.
+/// Handles all calls that bypassed the daemon, oldest first, before any plugin registers.
+/// Unreadable notes are read again later, like new ones.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if let Err(error) = adopt_all(daemon).await {
         warn!("a call that bypassed the daemon is not taken over yet: {error}");
@@ -87,10 +87,10 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     taken
 }
 
-/// Takes over calls that bypass the daemon from now on: of wrappers that received no response from it or its
-/// predecessor.
+/// Handles calls that bypass the daemon from now on: their wrappers received no response from this
+/// daemon or its predecessor.
 pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
-    // The folders are made at once: the run directory is not complete without them.
+    // The folders are created now: the run directory is not complete without them.
     let mut watched = watch_both(daemon).or_absent();
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
@@ -118,7 +118,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
                 is_watched = refused.next_arrival() => is_watched,
             };
             if !is_watched {
-                watched = None; // Another folder may be at the path by now.
+                watched = None; // Another folder may have the path by now.
             }
         }
     })
@@ -154,11 +154,11 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
     taken
 }
 
-/// Takes over calls about this container that bypassed the daemon; the caller holds its lane.
-/// Returns whether there was one.
+/// Handles calls about this container that bypassed the daemon; the caller holds the container's
+/// lane. Returns whether there was such a call.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the notes cannot be listed.
 pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<bool> {
     let (mut has_any, mut read) = (false, Ok(()));
     for path in notes(daemon)? {
@@ -193,15 +193,15 @@ fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
     notes::notes_in(&folder(daemon))
 }
 
-/// Takes over one note, unless another task was faster. With a `key`, plugins may already be registered and are
-/// notified.
+/// Handles one note, unless another task has done so. With a `key`, plugins may already be
+/// registered, and are notified.
 async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
     let Some(note) = notes::read(path)? else { return Ok(()) };
     take_over(daemon, &note).await?;
-    // Removed only now: if the daemon dies earlier, the next one must find the note again. From here on the records
-    // have its content.
+    // Removed only now, when the records have its content: if the daemon dies earlier, the next
+    // daemon must find the note again.
     let _taken = std::fs::remove_file(path);
-    // Plugins are notified of a start once its runtime has exited.
+    // Plugins are notified of a start later, once the runtime has exited.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
         announce_or_repeat(daemon, key).await;
     }
@@ -221,7 +221,8 @@ async fn take_over(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     Ok(())
 }
 
-/// Notifies plugins like [`announce`], and retries while the container's state is unknown; the caller holds its lane.
+/// Notifies plugins like [`announce`], and retries while the container's state is unknown; the
+/// caller holds the container's lane.
 pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Err(error) = announce(daemon, key).await else { return };
     let Some(record) = daemon.container(key) else { return };
@@ -246,8 +247,8 @@ pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) 
     });
 }
 
-/// Announces the container to the plugins that are registered already, like any new container; their replies come too
-/// late to be applied. Then watches the container.
+/// Announces the container to the registered plugins, like any new container; it is too late to
+/// apply their replies. Then watches the container.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     catch_up::catch_up(daemon, key).await?;
@@ -327,7 +328,8 @@ fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     });
 }
 
-/// Follows a `delete` that bypassed the daemon while its runtime runs: afterwards the container is either gone or not.
+/// Follows the runtime of a `delete` that bypassed the daemon; once it has exited, the container is
+/// either gone or not.
 fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let pid = call.question().pid;
     if matches!(pidfd::open(pid), Ok(None)) {
@@ -398,11 +400,11 @@ async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
         init.is_some() && old.init_pid == init && old.made_by != call.question().pid
     };
     if old.as_deref().is_some_and(is_taken) {
-        return Ok(()); // The ID was taken, and the runtime refused.
+        return Ok(()); // The ID was taken, so the runtime refused the call.
     }
     let document = daemon.read_document(&document_dir(call), &call.question().document).await;
     if init.is_none() && pidfd::open(call.question().pid)?.is_none() {
-        return Ok(()); // It failed, or was removed since.
+        return Ok(()); // The creation failed, or the container was removed since.
     }
     let description = describe(daemon, call, &document?.bytes).await?;
     let mut record = new_record(daemon, call, &description);
@@ -460,8 +462,8 @@ fn started(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if record.is_sandbox { life::started_without_daemon(daemon, &record.pod) } else { Ok(()) }
 }
 
-/// Follows a `start` that bypassed the daemon while its runtime runs: afterwards the container is either started or
-/// not, and plugins are notified.
+/// Follows the runtime of a `start` that bypassed the daemon; once it has exited, the container is
+/// started or not, and plugins are notified.
 fn follow_start(daemon: &Rc<Daemon>, call: &VerbRequest, incarnation: u64) {
     let (daemon, key, pid) = (Rc::clone(daemon), call.key.clone(), call.question().pid);
     tokio::task::spawn_local(async move {

@@ -80,7 +80,7 @@ pub(crate) fn recover(daemon: &Rc<Daemon>, unknown: &[ContainerKey]) {
     });
 }
 
-/// Reads a container's state until it is known.
+/// Retries the recovery of a container until its state is known.
 async fn ask_again(daemon: Rc<Daemon>, record: Rc<Container>) {
     let mut backoff = Backoff::default();
     loop {
@@ -115,7 +115,7 @@ async fn recover_one(daemon: &Rc<Daemon>, record: &Container, is_known: bool) ->
 
 async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
     if record.state == Lifecycle::Creating {
-        return Ok(()); // Its runtime still works, and is watched.
+        return Ok(()); // The runtime still runs, and is watched.
     }
     if !state_dir::exists(&daemon.host, &record.key)? {
         removal::deleted(daemon, &record.key).await;
@@ -136,7 +136,7 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
 /// Records the outcome of runtime processes that exited while no daemon ran.
 ///
 /// # Errors
-/// Fails when that outcome is unknown.
+/// Fails when the runtime's state is unreadable.
 pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     resume_update(daemon, key).await?;
     let Some(record) = daemon.container(key) else { return Ok(()) };
@@ -191,15 +191,16 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
     Ok(())
 }
 
-/// Sets the process of a pod without one to this container's, unless that has exited since, and looks up its addresses.
+/// Sets the pod's process to this container's, if the pod has none and the container runs, and
+/// looks up its addresses.
 pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if let Some(pod) = process_of_pod(daemon, key) {
         own_process::look_up(daemon, &pod).await;
     }
 }
 
-/// Sets the process of a pod that has none to this container's, unless it has exited. Returns the
-/// pod if its addresses are unknown.
+/// Sets the pod's process to this container's, if the pod has none and the container runs. Returns
+/// the pod if its addresses are unknown.
 fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key)?;
     if exit_status::has_exited(&daemon.host, &record) {
@@ -212,7 +213,7 @@ fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
 /// The verbs of this container whose runtime process still runs.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` cannot be read.
 pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
     let flight = record.in_flight.as_ref();
     let flight =
@@ -228,26 +229,26 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
     Ok(works)
 }
 
-/// The process of this PID, if it still works for this container.
+/// Returns the process of this PID if its command line still names this container.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when its command line cannot be read.
 pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
     let Some(process) = pidfd::open(pid)? else { return Ok(None) };
-    // Read after opening, because from here on the descriptor cannot mean another process.
+    // The command line is read after the open, because the descriptor then keeps the PID from being reused.
     let is_same = names(&daemon.host, &process, pid, &key.id)?;
     Ok(is_same.then_some(process))
 }
 
 /// Whether the command line of a process names this container.
 fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
-    // A container's process that has reused the PID could make the reader wait.
+    // A process of a container that has reused the PID could make the daemon wait for its memory.
     if !procfs::is_of_this_host(host, pid) {
         return Ok(false);
     }
     let words = procfs::command_line(host, pid)?;
-    // A wrapper executes the runtime once it has its response or has written its note. During execve(2) a process has a
-    // program but no command line.
+    // A wrapper executes the runtime once it has its response or has written its note. During
+    // execve(2) a process has a program but no command line yet.
     if words.is_empty() && procfs::has_program(host, pid)? && !pidfd::has_ended(process) {
         let unknown = Err(std::io::Error::from(rustix::io::Errno::AGAIN));
         return unknown
@@ -281,7 +282,8 @@ async fn pending(
             let (daemon, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
-        // The runtime may already have written the file; its state has the same PID.
+        // Not compared with the state before: the runtime may already have written the file, and
+        // its state has the same PID.
         pid_file_before,
         pid_file,
         bundle: RefCell::new(bundle),
@@ -289,16 +291,16 @@ async fn pending(
     }
 }
 
-/// Resumes an update that was in progress when the last daemon died; no plugin was synchronized since.
+/// Resumes an update that was in progress when the last daemon died; no plugin has been synchronized since.
 async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let Some(pid) = record.updating.as_ref().map(|updating| updating.pid) else { return Ok(()) };
     let lane = daemon.lane(key);
     if lane.pending.borrow().iter().any(|open| open.verb == Verb::Update && open.pid == pid) {
-        return Ok(()); // It was resumed, and another verb of the container could not be.
+        return Ok(()); // Already resumed by an earlier attempt that failed at another verb.
     }
     let writing = Arc::clone(&lane.writing).lock_owned().await;
-    // Read again, because it may have been concluded meanwhile.
+    // Read again, because the update may have been concluded meanwhile.
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let updating = record.updating.clone().filter(|updating| updating.pid == pid);
     let Some(updating) = updating else { return Ok(()) };
@@ -307,7 +309,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let classes = Classes { blockio, rdt };
     let repeated = Vec::new();
     let is_told = false;
-    // It is unknown which plugins answered.
+    // The previous daemon's replies are lost.
     let answered = BTreeMap::new();
     let proposed = ProposedUpdate {
         engine,
@@ -321,7 +323,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         writing,
     };
     let before = state_before.map(|(inode, seconds, nanos)| Some(Stamp(inode, seconds, nanos)));
-    // Without a stamp the files decide.
+    // Without the state file's earlier stamp, the cgroup files decide.
     let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());
     match process_of(daemon, key, pid)? {
         Some(process) => {
@@ -344,12 +346,12 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Whether a process of this command line names the container `c1`.
+    /// Whether this command line names the container `c1`.
     fn names_c1(command_line: &str, has_program: bool) -> Result<bool> {
         names_c1_in(command_line, has_program, "pid:[1]")
     }
 
-    /// Like [`names_c1`], for a process of this PID namespace; the daemon's is `pid:[1]`.
+    /// Like [`names_c1`], for a process in the PID namespace `namespace`; the daemon is in `pid:[1]`.
     fn names_c1_in(command_line: &str, has_program: bool, namespace: &str) -> Result<bool> {
         let (temp, pid) = (tempfile::tempdir().unwrap(), std::process::id());
         let dir = temp.path().join(format!("proc/{pid}"));

@@ -3,8 +3,9 @@
 //! (decision D7). Deleted containers are removed, started ones are marked running, and new ones are recorded as far as
 //! the runtimes' state shows them (`rediscover.rs`).
 //!
-//! A file in the run directory requests this, so that it is not lost when no daemon runs at that moment. Dropped notes
-//! (`dropped.rs`) request it too, and the file then has the reason. No plugin is asked and no container changed.
+//! A file in the run directory requests this, so that the request survives if no daemon runs.
+//! Dropped notes (`dropped.rs`) request it too, and the file then has the reason. No plugin is
+//! asked and no container changed.
 
 use std::rc::Rc;
 
@@ -26,7 +27,7 @@ use crate::state::{Container, Lifecycle, PodState, Skipped};
 const WHY: &str = "created while plugins were disabled";
 const ENABLED: &str = "plugins are enabled again";
 
-/// Records that plugins are disabled, or catches up if they no longer are.
+/// Records that plugins are disabled; once they are enabled again, catches up.
 pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     let (config, file) = (daemon.config(), daemon.config().was_disabled_file());
     if config.is_disabled() {
@@ -44,7 +45,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         daemon.registry.wait_for_returning().await;
         let mut is_all = look_at_all(&daemon, &why, true).await;
-        // The daemon may exit without waiting for unknown states.
+        // The daemon may exit without waiting for unreadable states.
         drop(active);
         let mut backoff = Backoff::default();
         while !is_all && !daemon.config().is_disabled() && !daemon.process.is_ending.get() {
@@ -80,7 +81,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
         let key = found.key().clone();
         let lane = daemon.lane(&key);
         let turn = lane.turn.lock().await;
-        // An exited container no longer needs a plugin.
+        // Plugins need not know a container that has exited.
         if !found.has_exited() && daemon.container(&key).is_none() {
             if found.record(daemon) {
                 bypassed::announce_or_repeat(daemon, &key).await;
@@ -115,7 +116,7 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
         } else {
             let was_ready = is_ready(daemon, &now.pod);
             if is_started(daemon, &now)? {
-                // Plugins know it as created.
+                // Plugins know the container as created.
                 daemon.records.change_in_memory(key, |record| record.in_flight = None);
                 late_start::started(daemon, key).await;
             }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records without a container: an engine that crashed, or failed to call the runtime, abandons a container without a
-//! `delete`. Once its bundle and the runtime's state are both gone, the record is removed and plugins receive the
-//! outstanding events; so is a pod whose last container vanished unseen.
+//! Records without a container: an engine that crashed, or failed to call the runtime, abandons a
+//! container without a `delete`. Once the container's bundle and the runtime's state are both gone,
+//! the daemon removes the record and sends plugins the outstanding events. It also ends a pod whose
+//! last container vanished unseen.
 //!
-//! Gone means that the kernel reports absence: an unreadable folder may exist. Two checks some time apart must find it
-//! gone, so that a creation or removal in progress is not mistaken for it. An operator drops other records with
-//! `nri-runc nri forget`.
+//! Gone means that the kernel reports absence; a folder that cannot be read may exist. Two checks
+//! some time apart must find both gone, so that a creation or removal in progress is not mistaken
+//! for an abandoned container. An operator drops other records with `nri-runc nri forget`.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -21,10 +22,10 @@ use crate::error::{Error, Result};
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// Records checked before the task yields to others: usually one system call each.
+/// Records checked in a row before other tasks get a turn; a check is usually one system call.
 const AT_ONCE: usize = 64;
 
-/// The operator's note about a dropped record.
+/// What `forget` reports about a dropped record.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
                        further events of it";
 
@@ -72,8 +73,8 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
     *seen = gone;
 }
 
-/// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A deleted
-/// container that its engine keeps is watched elsewhere.
+/// Whether neither the engine nor the runtime has files of the container, and no process of it
+/// lives. False for a deleted container that its engine keeps: `until_removed.rs` watches it.
 async fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
     presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
         && !exit_status::is_alive(&daemon.host, record)
@@ -105,8 +106,8 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     daemon.lanes.release(key, lane);
 }
 
-/// Drops the record of a container, or of a pod with its containers, for an operator; plugins receive the outstanding
-/// events. `is_forced`: even if the runtime still has it.
+/// Drops, for an operator, the record of a container, or of a pod with its containers; plugins
+/// receive the outstanding events. `is_forced`: even if the runtime still has the container.
 ///
 /// # Errors
 /// Fails when no record or several match, or while the container exists.
@@ -194,7 +195,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     }
 }
 
-/// Refuses while the container exists.
+/// Refuses while the container exists, unless the drop is forced.
 fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
     if let Some(pid) = record.init_pid.filter(|_| exit_status::is_alive(&daemon.host, record)) {
@@ -224,7 +225,7 @@ mod tests {
     use crate::config::Config;
     use crate::state::{Pod, Store};
 
-    /// A directory for the files of containers.
+    /// A temporary directory for the files of containers.
     struct Place(tempfile::TempDir);
 
     impl Place {
@@ -240,7 +241,7 @@ mod tests {
             self.0.path().join(above).join(id)
         }
 
-        /// A daemon that knows these containers, whose process is this one, or none.
+        /// A daemon with records of these containers, whose init process is `init`.
         fn daemon(&self, ids: &[&str], init: Option<u32>) -> Rc<Daemon> {
             let config = Config { run_dir: self.0.path().join("run"), ..Config::default() };
             let host = config.host();

@@ -14,7 +14,7 @@ use crate::state::Container;
 
 use super::rediscover::{self, Look, Wanted};
 
-/// Records such pods, before plugins connect.
+/// Restores the missing pod records, before plugins connect.
 pub(crate) async fn restore(daemon: &Rc<Daemon>) {
     let mut containers: Vec<Container> = {
         let store = daemon.records.read();
@@ -38,7 +38,8 @@ pub(crate) async fn restore(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Whether the runtime knows the container.
+/// Records the container's pod, described from its bundle; false if the runtime does not know the
+/// container.
 async fn describe_pod(daemon: &Rc<Daemon>, container: &Container) -> Result<bool> {
     let wanted = if container.by_plain_runtime { Wanted::Plain } else { Wanted::Ours };
     let look = rediscover::look_at(daemon, &container.key, (wanted, true), "").await?;

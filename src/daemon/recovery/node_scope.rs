@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the plain runtime made, before the installation or for another handler: with `[nri] scope = "node"`
-//! plugins receive them too (D65). The daemon finds them in the runtimes' state directories, which it watches, and
-//! describes them from their bundles and the engines' records like any other. They are part of Synchronize, updates and
-//! evictions, and plugins receive their end. No plugin receives their CreateContainer, because it is too late to adjust
-//! them; connected plugins receive PostCreateContainer.
+//! Containers that the plain runtime made, before the installation or for another handler: with
+//! `[nri] scope = "node"` plugins receive them too (D65). The daemon watches the runtimes' state
+//! directories, finds the containers there, and describes them from their bundles and the engines'
+//! records like any other. Synchronize, updates and evictions include them, and plugins receive
+//! their end. No plugin receives their CreateContainer, because it is too late to adjust them;
+//! connected plugins receive PostCreateContainer.
 //!
 //! It never changes such a container, and never blocks the loop on a file that an engine placed.
 
@@ -32,21 +33,23 @@ use crate::plugin::Event;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The note on each such container.
+/// The note in the record of each such container.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
-/// The name under which hanging calls on all state directories are counted: they are on one file system.
+/// Name under which hanging calls on the state directories are counted; all directories share it,
+/// because they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
-/// Time limit of a daemon's start for these containers, because wrappers wait. The remaining ones follow while it
-/// serves.
+/// Time that a starting daemon spends on these containers, because wrappers wait meanwhile. The
+/// remaining containers follow while it serves requests.
 const START_WAIT: Duration = Duration::from_secs(3);
 
 fn is_wanted(daemon: &Daemon) -> bool {
     daemon.config().scope == Scope::Node
 }
 
-/// Records them before any plugin registers, or drops those of an earlier daemon.
+/// Records the plain runtime's containers before any plugin registers; without node scope, drops
+/// the records of an earlier daemon.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if !is_wanted(daemon) {
         leave_out(daemon).await;
@@ -57,8 +60,8 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Updates the records after a change of scope, and returns whether any was added or dropped: then plugins must be
-/// synchronized again.
+/// Updates the records after a change of scope. Returns whether any was added or dropped; plugins
+/// must then be synchronized again.
 pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     if !is_wanted(daemon) {
         return leave_out(daemon).await;
@@ -75,7 +78,8 @@ pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     is_any
 }
 
-/// Follows the state directories while these containers are wanted; returns at once if another task does.
+/// Follows the state directories while plugins receive these containers; returns at once if another
+/// task does.
 pub(crate) async fn follow(daemon: Rc<Daemon>) {
     if daemon.watches.node_scope.is_followed.replace(true) {
         return;
@@ -130,7 +134,7 @@ async fn watch_roots(daemon: &Rc<Daemon>) {
                 });
             }
             Ok(None) => {}
-            // The directory is checked periodically instead.
+            // Without a watch, the directory is checked at intervals.
             Err(error) => debug!("{} is not watched: {error}", folder.display()),
         }
     }
@@ -143,19 +147,19 @@ async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
     }
 }
 
-/// A new folder, until its container is known.
+/// A new folder whose container is not known yet.
 #[derive(Default)]
 struct Arrival {
-    /// Counts folders: another one of this name may appear while an earlier one is checked.
+    /// The folder's number: another folder of this name may appear while an earlier one is checked.
     number: u64,
     backoff: Backoff,
     looks: u32,
-    /// `None` while it is being checked.
+    /// Time of the next check; `None` during a check.
     due: Option<Instant>,
 }
 
-/// The new folders of a state directory, and the checks of them in progress: a bundle or engine that does not respond
-/// delays only its container.
+/// The new folders of a state directory, and the checks in progress: a bundle or engine that does
+/// not respond delays only its own container.
 #[derive(Default)]
 struct Arrivals {
     number: u64,
@@ -173,7 +177,7 @@ impl Arrivals {
         }
     }
 
-    /// When the next check begins, unless too many are in progress.
+    /// Returns when the next check begins, unless too many are in progress.
     fn next(&self) -> Option<Instant> {
         let has_room = self.looks.len() < limits::ARRIVALS_LOOKED_AT;
         self.folders.values().filter_map(|arrival| arrival.due).min().filter(|_| has_room)
@@ -233,12 +237,12 @@ async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolde
             () = pause, if next.is_some() => arrivals.look_at_due(daemon, root),
         }
     }
-    // A check's result is recorded as a whole.
+    // Detached, so that a check in progress still records its whole result.
     arrivals.looks.detach_all();
 }
 
-/// Whether a container of nri-runc with this root and ID is on record, which happens before its runtime makes the
-/// folder. A record of the plain runtime's may be of an earlier container.
+/// Whether a container of nri-runc with this root and ID is on record; nri-runc records it before
+/// the runtime makes the folder. A record of the plain runtime's may be of an earlier container.
 fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     let key = ContainerKey {
         root: root.to_string_lossy().into_owned(),
@@ -277,12 +281,12 @@ async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     }
 }
 
-/// How connected plugins receive a container.
+/// How connected plugins learn of a container.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notified {
     /// No plugin is connected, and the addresses of all pods are looked up together.
     AtStart,
-    /// They are synchronized afterwards.
+    /// Connected plugins are synchronized again afterwards.
     BySynchronize,
     ByEvent,
 }
@@ -304,7 +308,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
         if notified == Notified::ByEvent {
             announce(daemon, &key, was_ready).await;
         }
-        // It may have ended since it was found.
+        // The container may have ended since it was found.
         if presence::is_absent(&state_dir::folder(&daemon.host, &key)) {
             removal::deleted(daemon, &key).await;
         }
@@ -313,8 +317,8 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     daemon.lanes.release(&key, lane);
 }
 
-/// Notifies plugins of a container's past events, and watches it. `was_ready`: its pod was already on record as
-/// running.
+/// Notifies plugins of a container's past events, and watches the container. `was_ready`: its pod
+/// was already on record as running.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     let Some(record) = daemon.container(key) else { return };
     life::announce_plain(daemon, &record.pod, was_ready).await;
@@ -333,14 +337,14 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
 
 /// Checks all state directories, for changes that no event reported.
 async fn look_at_all(daemon: &Rc<Daemon>) {
-    // Done first: an earlier container of an ID hides the current one.
+    // Done first, because the record of an earlier container hides a new one with its ID.
     remove_gone(daemon, None).await;
     for found in find(daemon, None).await {
         take(daemon, found, Notified::ByEvent).await;
     }
 }
 
-/// The containers of the plain runtime that are not on record, or as many as are found in time.
+/// Finds the plain runtime's containers that are not on record, up to the deadline `until`.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,
@@ -394,8 +398,8 @@ fn has_all(daemon: &Daemon) -> bool {
     plain(daemon).len() >= limits::PLAIN_CONTAINERS
 }
 
-/// Removes the containers, of this ID or all, whose runtime has deleted them. Returns false if a folder may already
-/// belong to another container whose runtime has not written its state.
+/// Removes the containers (of this ID, or all) whose runtime has deleted them. Returns false if a
+/// folder may already belong to another container whose runtime has not written its state yet.
 async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
     let mut known = plain(daemon);
     known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));
@@ -438,7 +442,8 @@ async fn is_replaced(daemon: &Rc<Daemon>, record: &Container) -> Option<bool> {
     Some(record.init_pid != Some(pid) || is_later)
 }
 
-/// Drops the records without notifying plugins; returns whether there were any.
+/// Drops the records of the plain runtime's containers without notifying plugins; returns whether
+/// there were any.
 async fn leave_out(daemon: &Rc<Daemon>) -> bool {
     let all = plain(daemon);
     for record in &all {
@@ -458,7 +463,7 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
 /// The number of containers of the plain runtime that plugins do not receive, for `check`.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the state directories cannot be read.
 pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<usize> {
     let (unknown, host) = (unknown_folders(daemon).await?, daemon.host.clone());
     let count = move || {

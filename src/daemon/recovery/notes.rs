@@ -22,7 +22,7 @@ pub(crate) struct NoteBytes(pub(crate) Vec<u8>);
 #[serde(untagged)]
 enum WrittenBytes {
     Text(Blob),
-    /// The form in notes of earlier versions, whose wrappers may have run last.
+    /// The form of notes that earlier versions of the wrapper wrote.
     Numbers(Vec<u8>),
 }
 
@@ -40,7 +40,7 @@ impl From<WrittenBytes> for NoteBytes {
 /// Fails when the list may be incomplete.
 pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = presence::entries(folder).doing(|| format!("reading {}", folder.display()))?;
-    // Their names begin with the time.
+    // The names begin with the time of the note.
     let mut paths: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
     paths.retain(|path| {
         let is_note = path.extension().is_some_and(|extension| extension == "json");
@@ -53,7 +53,7 @@ pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Removes a temporary file of [`files::replace`] whose process is gone; any other file stays.
+/// Removes a temporary file of [`files::replace`] if its process is gone; no other file.
 fn remove_leftover(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
@@ -65,10 +65,11 @@ fn remove_leftover(path: &Path) {
     }
 }
 
-/// Reads a note; `None` if it is unusable (set aside with a warning) or another task took it.
+/// Reads a note. Returns `None` if it is unusable (then it is set aside with a warning) or another
+/// task took it.
 ///
 /// # Errors
-/// Fails when it is unreadable now: it stays.
+/// Fails when the note cannot be read now; it stays.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let bytes = match files::read_own(path, limits::OWN_FILE).if_there() {
         Err(error) if !error.may_pass() => {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers whose records are gone, because the run directory was wiped: the daemon finds them in the runtimes' state
-//! directories, as far as these show them. The plugins' changes are lost, and so is the engine's original of a patched
-//! document.
+//! Containers whose records are gone, because the run directory was wiped: the daemon finds those that the runtimes'
+//! state directories show. The plugins' changes are lost, and so is the engine's original of a patched document.
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
 //! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
@@ -37,7 +36,7 @@ use crate::daemon::runtime::state_dir::{self, RuntimeState};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 
-/// The containers that a search is for.
+/// The containers that a search looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// Containers whose engine calls nri-runc.
@@ -51,12 +50,11 @@ pub(super) enum Look {
     Found(Box<RediscoveredContainer>),
     /// The runtime has not written its state yet.
     NotYet,
-    /// It is not a container, or not one that the search is for.
+    /// The folder is not a container's, or not of a container that the search looks for.
     NotMeant,
 }
 
-/// The state directories that engines and administrators give to runtimes; `*` stands for a part of
-/// one name.
+/// The state directories that engines and administrators give to runtimes; `*` matches within one path component.
 const ROOTS: [&str; 6] = [
     "/run/containerd/runc/*",
     "/var/run/docker/runtime-*/*",
@@ -73,17 +71,17 @@ pub(super) struct RediscoveredContainer {
 }
 
 impl RediscoveredContainer {
-    /// Its root and ID.
+    /// The container's root and ID.
     pub(super) fn key(&self) -> &ContainerKey {
         &self.record.key
     }
 
-    /// Whether its process has exited.
+    /// Whether the container's process has exited.
     pub(super) fn has_exited(&self) -> bool {
         self.record.state == Lifecycle::Stopped
     }
 
-    /// Records it, and its pod; returns whether that succeeded.
+    /// Records the container and its pod; returns whether that succeeded.
     pub(super) fn record(self, daemon: &Daemon) -> bool {
         let id = self.record.key.id.clone();
         let recorded = put(daemon, self);
@@ -93,11 +91,11 @@ impl RediscoveredContainer {
     }
 }
 
-/// The note on a container whose record was lost with the run directory.
+/// The note in the record of a container whose earlier record was lost with the run directory.
 const LOST: &str = "recovered from the runtime's state after the run directory was deleted: earlier plugin \
                     changes are unknown";
 
-/// Searches for containers, if this run directory is new in this boot; before any plugin registers.
+/// Searches for containers, if this boot has not stamped the run directory yet; runs before any plugin registers.
 pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
     if daemon.records.read().is_stamped() {
         return;
@@ -107,14 +105,14 @@ pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
         found.record.is_found = true;
         is_all &= found.record(daemon);
     }
-    // Without a stamp the next daemon searches again.
+    // Without a stamp, the next daemon searches again.
     if is_all {
         log_failure("stamping the run directory", daemon.records.stamp());
     }
 }
 
 /// Finds containers without a record, infrastructure containers first, because they have all data for a pod's record.
-/// Also returns whether all states were known. `why`: the note on each. `is_first`: unknown states are logged.
+/// Also returns whether all states were known. `why` is the note in each record; `is_first`: log unknown states.
 pub(super) async fn find(
     daemon: &Rc<Daemon>,
     why: &str,
@@ -157,8 +155,8 @@ fn put(
     daemon.records.put(record)
 }
 
-/// Every unknown container in the runtimes' state directories, once, and whether the operator assigned its directory to
-/// nri-runc.
+/// Returns each container in the runtimes' state directories that is not on record, and whether the
+/// operator assigned its directory to nri-runc.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.
@@ -186,7 +184,7 @@ pub(super) struct ContainerFolder {
     file: (u64, u64),
 }
 
-/// The existing state directories of the runtimes. The file system may be a file server's.
+/// Returns the runtimes' state directories that exist. The calls may hang if they are on a file server.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.
@@ -202,7 +200,7 @@ pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     Ok(all)
 }
 
-/// Device and inode of a folder, which has several paths if /var/run is a link; else its path.
+/// Device and inode of a folder (its paths may be several, if /var/run is a link), else its path.
 fn file_of(path: &Path) -> (u64, u64, PathBuf) {
     let of = |found: std::fs::Metadata| (found.dev(), found.ino(), PathBuf::new());
     std::fs::metadata(path).map_or_else(|_| (0, 0, path.to_owned()), of)
@@ -230,7 +228,8 @@ fn usual(config: &Config) -> Vec<String> {
     }
 }
 
-/// Every folder in the state directories, once, up to `limit`. The file system may be a file server's.
+/// Returns each folder in the state directories once, up to `limit` folders. The calls may hang if
+/// they are on a file server.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.
@@ -249,10 +248,10 @@ pub(super) fn list(roots: &[RuntimeRoot], limit: usize) -> Result<Vec<ContainerF
     Ok(all)
 }
 
-/// The folder of this ID, if there is one.
+/// Returns the folder of this ID, if it exists.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when it cannot be examined.
 pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>> {
     let key = ContainerKey { root: root.display().to_string(), id };
     let meta = std::fs::symlink_metadata(root.join(&key.id)).if_there()?;
@@ -260,7 +259,7 @@ pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>>
     Ok(meta.map(|meta| ContainerFolder { key, is_ours: false, file: (meta.dev(), meta.ino()) }))
 }
 
-/// Whether the process that the runtime recorded lives; false if that is unknown.
+/// Whether the process that the runtime recorded lives; false if the process cannot be examined.
 pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
     let state = RuntimeState::read(&state_dir::folder(host, key)).or_absent().flatten();
     let process = state
@@ -271,7 +270,7 @@ pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
 /// Whether a container on record has this folder.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the folders cannot be compared.
 pub(super) fn is_on_record(daemon: &Daemon, folder: &ContainerFolder) -> Result<bool> {
     is_known(daemon, &folder.key.id, folder.file)
 }
@@ -320,11 +319,11 @@ fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Checks a container's state directory. `is_ours`: the operator assigned it to nri-runc. `why`: the note on the
-/// container.
+/// Checks a container's state directory. `is_ours`: the operator assigned it to nri-runc. `why`:
+/// the note in the container's record.
 ///
 /// # Errors
-/// Fails when its state is unknown or it cannot be described.
+/// Fails when the container's state is unknown, or it cannot be described.
 pub(super) async fn look_at(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -341,8 +340,8 @@ pub(super) async fn look_at(
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
     if init.is_none() && (wanted == Wanted::Plain || !left.is_of_this_boot(&daemon.host)) {
-        // A container that exited needs no record, because no plugin knows it. A state directory on a disk survives
-        // reboots.
+        // A container that has exited needs no record, because no plugin knows it. A state
+        // directory on a disk survives a reboot, so its process may not exist.
         return Ok(if left.pid.is_none() { Look::NotYet } else { Look::NotMeant });
     }
     let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();
@@ -352,7 +351,7 @@ pub(super) async fn look_at(
     let words = words.unwrap_or_default();
     let is_ours = is_ours && wanted == Wanted::Ours;
     if !is_ours {
-        // The bundle may be on a file server, and so may the programs that it names.
+        // The bundle and the programs that the command line names may be on a file server.
         let (host, words, place) = (daemon.host.clone(), words.clone(), bundle.clone());
         let look = move || calls_us(&host, &words, &place);
         if daemon.off_loop(&bundle, look).await? != (wanted == Wanted::Ours) {
@@ -394,7 +393,7 @@ fn calls_our_hook(host: &Host, document: &[u8]) -> bool {
     hooks.filter_map(|hook| hook["path"].as_str()).any(|path| is_us(host, path))
 }
 
-/// The call that would have created it.
+/// The call that would have created the container.
 fn call(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -434,7 +433,7 @@ fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     };
     let mut all =
         named.chain(usual.as_ref().ok().cloned()).chain(std::iter::once_with(of_kind).flatten());
-    // A program that cannot be examined counts as present, because it is the configured one.
+    // The configured program counts as present if it cannot be examined.
     let is_meant = |path: &PathBuf| {
         RuntimeKind::of_program(path) == left.runtime && presence::exists(path).unwrap_or(true)
     };
@@ -446,8 +445,8 @@ fn variables(host: &Host, pid: u32) -> Result<Vec<(String, OsString)>> {
     Ok(crate::procfs::variables(host, pid, &ENGINE_VARIABLES)?)
 }
 
-/// Whether its engine calls nri-runc for it. conmon has the program on its command line; containerd's shim writes it to
-/// the bundle, with empty text for the default.
+/// Whether the container's engine calls nri-runc for it. conmon has the program on its command
+/// line; containerd's shim writes the program to the bundle, or empty text for its default.
 fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
     if let Some(program) = monitored(parent, &["-r", "--runtime"]) {
         return Ok(is_us(host, &program));
@@ -469,7 +468,7 @@ fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
     Ok(program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name })))
 }
 
-/// conmon's argument after one of these flags.
+/// Returns conmon's argument after the first of these flags that it has.
 fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     let mut words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let program = words.next()?;
@@ -484,7 +483,7 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
 fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
-    // Only the spelling is in question.
+    // Both paths name the same directory if device and inode agree.
     let file =
         |path: &str| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
     let same = file(&key.root)?;

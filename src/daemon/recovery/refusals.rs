@@ -31,10 +31,10 @@ struct RefusalNote {
     question: NoteBytes,
 }
 
-/// Takes over all records, oldest first.
+/// Handles all records, oldest first.
 ///
 /// # Errors
-/// Fails when one is unreadable now: it stays, and the others are taken over.
+/// Fails when a record cannot be read now: it stays, and the others are handled.
 pub(crate) fn take_up(daemon: &Daemon) -> Result<()> {
     let notes = notes::notes_in(&daemon.config().run_dir.join(REFUSED_DIR))?;
     if notes.len() >= REFUSAL_NOTES {

@@ -3,13 +3,15 @@
 //! launched plugins and watched processes stay, and the next program continues from the state that this one leaves in a
 //! memory file.
 //!
-//! The daemon first asks the other program whether it can continue, stops reading requests of plugins, and finishes
-//! those that it has read. Then it holds new requests of wrappers and new connections of plugins, and finishes the
+//! The daemon first asks the other program whether it can continue, stops reading requests of
+//! plugins, and answers those that it has read. Then it holds new requests of wrappers and new
+//! connections of plugins, and finishes the
 //! requests in flight. Once idle, it writes the state and executes the program in one step, in which no other task
 //! runs. Until that step nothing has changed, and a failure leaves the daemon as it was.
 //!
-//! It never ends the connection of a synchronized plugin; one that takes too long to register or be synchronized must
-//! reconnect. No wrapper waits for unprompted requests of plugins, and every wait is bounded. It imports `shared`,
+//! It never ends the connection of a synchronized plugin; a plugin that takes too long to register
+//! or be synchronized must reconnect. No wrapper waits for unprompted requests of plugins, and
+//! every wait is bounded. It imports `shared`,
 //! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
 
 mod program;
@@ -53,19 +55,20 @@ const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 /// Time limit, while new requests are held, for plugins to register and be synchronized; then their connections end.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
-/// Time for which new requests are held if only unprompted plugin requests are unfinished, and the pause between two
-/// attempts: a plugin chooses their length, and must not block the node's containers.
+/// Time for which new requests are held if only unprompted plugin requests are unfinished, and the
+/// pause before the next attempt: a plugin chooses how long its requests last, and must not block
+/// the node's containers.
 const HOLD: Duration = Duration::from_secs(2);
 const BREATH: Duration = Duration::from_secs(1);
 
-/// Time limit for the last lines of the audit log.
+/// Time limit for writing the last lines of the audit log.
 const AUDIT_WAIT: Duration = Duration::from_millis(200);
 
 /// Interval of checks whether the daemon is idle.
 const QUIET_CHECK: Duration = Duration::from_millis(1);
 
-/// The file that explains missing heartbeats to wrappers. It is removed if the program could not be executed; otherwise
-/// the next program removes it when it accepts wrappers.
+/// The file that tells wrappers why heartbeats are missing. If the program could not be executed,
+/// this one removes the file; otherwise the next program does when it accepts wrappers.
 struct UnderWay(PathBuf);
 
 impl UnderWay {
@@ -87,7 +90,7 @@ fn late() -> Error {
     Error::new(format!("requests in flight took longer than {} s", REQUESTS_WAIT.as_secs()))
 }
 
-/// The parts of the daemon that it passes on.
+/// The parts of the daemon that a re-execution needs.
 pub(crate) struct Reexec<'d> {
     pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
@@ -121,7 +124,7 @@ impl Reexec<'_> {
         }
     }
 
-    /// Executes the program at the daemon's path; returns only the reason why it could not.
+    /// Executes the program at the daemon's path; returns only if that fails, with the reason.
     async fn become_program(&self, all_callers: impl FnOnce() -> Vec<RawFd>) -> Error {
         let program = match self.prepare().await {
             Ok(program) => program,
@@ -168,8 +171,8 @@ impl Reexec<'_> {
         }
     }
 
-    /// Stops reading requests of plugins, and waits until those already read are answered. Nothing else waits
-    /// meanwhile.
+    /// Stops reading requests of plugins, and waits until those already read are answered. Requests
+    /// of wrappers are served meanwhile.
     async fn until_plugins_have_answers(&self, until: Instant) -> Result<()> {
         loop {
             self.pause_plugins(true);
@@ -203,8 +206,8 @@ impl Reexec<'_> {
         Ok(program)
     }
 
-    /// Fails while a launched plugin is being synchronized: `sync_timeout` limits that, and it is not interrupted.
-    /// Requests must not be held for it.
+    /// Fails while a launched plugin is being synchronized. `sync_timeout` bounds the
+    /// synchronization, which is not interrupted, and requests must not be held that long.
     fn check_launched(&self) -> Result<()> {
         let connected = self.daemon.registry.connected();
         let late = connected.iter().find(|one| one.chained.launched && one.is_synchronizing());
@@ -214,8 +217,8 @@ impl Reexec<'_> {
         })
     }
 
-    /// Checks the configuration: a program with an error in it would refuse creates, and one with another run directory
-    /// would find no records.
+    /// Checks the configuration: with an error in it, the next program would refuse creates; with
+    /// another run directory it would find no records.
     fn check_configuration(&self) -> Result<()> {
         let loaded = self.started_with.read();
         if let Some(problem) = loaded.refusal() {
@@ -239,8 +242,8 @@ impl Reexec<'_> {
         }
     }
 
-    /// Waits until the daemon is idle and no caller is connected; false if only requests of plugins kept it busy for
-    /// too long.
+    /// Waits until the daemon is idle and no caller is connected; false if for too long only
+    /// requests of plugins kept it busy.
     async fn until_quiet(&self) -> bool {
         let begun = Instant::now();
         loop {
@@ -257,7 +260,7 @@ impl Reexec<'_> {
                 if quiet::is_quiet(self.daemon, self.drain) {
                     return true;
                 }
-                // In the queue they would receive no heartbeat while the daemon is busy.
+                // In the socket's queue they would receive no heartbeat while the daemon is busy.
                 self.drain.accept_again();
             }
             if begun.elapsed() >= HOLD && self.drain.is_idle() {
@@ -267,12 +270,12 @@ impl Reexec<'_> {
         }
     }
 
-    /// Ends the connections of plugins that have not registered or are not synchronized: repeated connections would
-    /// hold every request.
+    /// Ends the connections of plugins that have not registered or are not synchronized; otherwise
+    /// plugins that keep connecting would hold every request.
     fn cut_unsettled(&self) {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();
-        // A launched plugin would be stopped; see `check_launched`.
+        // Ending the connection would stop a launched plugin; see `check_launched`.
         let others = connected.iter().filter(|plugin| !plugin.chained.launched);
         for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
             let why = "the daemon is being re-executed, and it was not synchronized in time";

@@ -27,7 +27,8 @@ pub(super) struct Program {
     state_version: u32,
 }
 
-/// The version and states that this program reports to the daemon that it may replace.
+/// The version of this program and the states from which it can continue, as reported to the daemon
+/// that it may replace.
 pub(crate) fn abilities() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "states": STATE_VERSIONS})
 }
@@ -91,8 +92,8 @@ impl Program {
         Ok(answer)
     }
 
-    /// Executes the program with the state in this descriptor; returns only the reason for a
-    /// failure.
+    /// Executes the program with the state in descriptor `state`; returns only if that fails, with
+    /// the reason.
     pub(super) fn execute(&self, state: RawFd, is_foreground: bool, file: Option<&Path>) -> Error {
         let words = ["nri-runc", "nri", "daemon", "--state-fd"].map(str::to_owned);
         let mut words = words.to_vec();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon is idle. Unfinished work is a request, holds a lane, waits for a plugin, or
-//! is a child of this process; when there is none, the records and the plugins' connections are the
-//! complete state.
+//! Whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and this
+//! process has no other child. Then the records and the plugins' connections are the complete state.
 
 use std::io;
 use std::path::Path;
@@ -28,8 +27,7 @@ pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
         && !has_other_children(daemon)
 }
 
-/// Whether a plugin is still connecting or being synchronized, or has lost its connection
-/// unnoticed.
+/// Whether a plugin is still connecting or being synchronized, or its lost connection is not handled yet.
 pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
     daemon.registry.roster.has_unregistered()
         || daemon.registry.has_replaced()
@@ -43,7 +41,7 @@ pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
 /// Whether this process has other children: a runtime that the daemon started, or a plugin that is
 /// starting or ending.
 fn has_other_children(daemon: &Daemon) -> bool {
-    // Unknown counts as having some.
+    // If the children cannot be listed, the daemon counts as busy.
     let Ok(children) = children() else { return true };
     let plugins: Vec<i32> = daemon
         .registry

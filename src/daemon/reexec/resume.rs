@@ -42,7 +42,7 @@ pub(crate) struct Predecessor {
     pub(crate) stand_in: Option<StandIn>,
 }
 
-/// The callers that wait for this program, and since when.
+/// The callers that wait for this program, and the time when requests were held.
 pub(crate) struct Waiting {
     callers: Vec<RawFd>,
     held_at: u64,
@@ -76,7 +76,7 @@ impl Predecessor {
         Ok(Self { saved, lock, stand_in: stand_in.map(StandIn::resume) })
     }
 
-    /// The socket for wrappers, with its queue.
+    /// Returns the socket for wrappers, with the connections in its queue.
     ///
     /// # Errors
     /// Fails when its descriptor was not kept.
@@ -116,8 +116,8 @@ pub(crate) async fn resume(
     (Waiting { callers, held_at, before }, metrics)
 }
 
-/// Follows foreground runs of the records and the watched processes again. Exits that happened
-/// meanwhile are handled like any others.
+/// Follows foreground runs of the records and the watched processes again. Exits in the meantime
+/// are handled like any others.
 pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();

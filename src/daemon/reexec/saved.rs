@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's state as the next program reads it. Records are on disk; this holds what is only in
 //! memory: descriptors by number, the plugins' connections, and the subjects that each plugin
-//! knows. A version skips unknown members, and uses defaults for missing ones.
+//! knows. A program skips members that it does not know, and uses defaults for missing ones.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -20,14 +20,14 @@ use crate::daemon::shared::Daemon;
 use crate::plugin::{PluginFile, SavedPlugin};
 use crate::state::ContainerKey;
 
-/// The state.
+/// The state that one program leaves for the next.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedDaemon {
-    /// The version of the program that left it.
+    /// The version of the program that left the state.
     pub(super) version: String,
-    /// The directory of its records.
+    /// The directory of the program's records.
     pub(super) run_dir: PathBuf,
-    /// When requests were held, in nanoseconds of the monotonic clock.
+    /// The time from which requests were held, in nanoseconds of the monotonic clock.
     pub(super) held_at: u64,
     pub(super) lock: RawFd,
     pub(super) stand_in: Option<RawFd>,
@@ -43,10 +43,10 @@ pub(crate) struct SavedDaemon {
     pub(super) callers: Vec<RawFd>,
     #[serde(default)]
     pub(super) uptime_seconds: u64,
-    /// How long plugins that protected execs may still take to return, in milliseconds.
+    /// Remaining time in which plugins that protected execs may return, in milliseconds.
     #[serde(default)]
     pub(super) execs_expected: u64,
-    /// Events for other programs.
+    /// The event stream for other programs.
     #[serde(default)]
     pub(super) events: Value,
 }
@@ -55,7 +55,7 @@ pub(crate) struct SavedDaemon {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SavedWrapperSocket {
     pub(super) descriptor: RawFd,
-    /// Whether the daemon, not the service manager, owns its file.
+    /// Whether the daemon (not the service manager) owns the socket's file.
     pub(super) has_file: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct SavedWrapperSocket {
 pub(super) struct SavedConnection {
     pub(super) plugin: SavedPlugin,
     pub(super) counts: PluginCounts,
-    /// The subjects that it knows, as positions in the list.
+    /// The subjects that the plugin knows, as indexes of `subjects`.
     pub(super) known: Vec<u32>,
     /// The file of a launched plugin, and its number of starts.
     pub(super) launched: Option<(PluginFile, u64)>,
@@ -75,12 +75,12 @@ pub(super) struct SavedConnection {
 pub(super) struct SavedInit {
     pub(super) key: ContainerKey,
     pub(super) incarnation: u64,
-    /// `None` if it has been reaped.
+    /// The process's descriptor; `None` if the process has been reaped.
     pub(super) process: Option<RawFd>,
 }
 
 impl SavedDaemon {
-    /// Every descriptor in it.
+    /// Every descriptor that the state names.
     pub(super) fn descriptors(&self) -> Vec<RawFd> {
         let plugins = self.plugins.iter().flat_map(|saved| {
             let output = saved.plugin.process.as_ref().and_then(|process| process.output);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One registered plugin: whether it is synchronized, the pods and containers that it knows, the
-//! events queued until it is synchronized, and its requests in flight.
+//! events queued until it is synchronized, and its pending requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -27,7 +27,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// The subject of this event.
+    /// Returns the subject of this event.
     pub(super) fn about(notification: &Notification) -> Self {
         match &notification.container {
             Some(container) => Self::Container(ContainerKey {
@@ -58,21 +58,21 @@ pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
     /// The process that connected; `None` for a plugin that the daemon launched.
     pub(crate) peer: Option<PluginPeer>,
-    /// The number of this connection among those of the daemon.
+    /// The number of this connection, in the order of the daemon's connections.
     pub(super) arrival: u64,
-    /// The process of the connection that it replaces, if one of the same identity existed when it
-    /// registered (D41). `Some(None)` if the kernel shows no process.
+    /// The PID of the connection of the same identity, if one existed when this plugin registered
+    /// (D41). `Some(None)` if the kernel shows no PID.
     replaces: Option<Option<i32>>,
     phase: Cell<Phase>,
-    /// Wakes tasks that wait for its next phase.
+    /// Wakes tasks that wait for the plugin's next phase.
     phase_changed: Notify,
-    /// Requests in flight that involve it.
+    /// The number of pending requests that involve the plugin.
     requests: Cell<usize>,
-    /// Wakes tasks that wait for the last of these requests.
+    /// Wakes tasks that wait until no request involves the plugin.
     requests_ended: Notify,
-    /// Events queued until it is synchronized.
+    /// Events queued until the plugin is synchronized.
     backlog: RefCell<Backlog>,
-    /// The pods and containers that it knows.
+    /// The pods and containers that the plugin knows.
     known: RefCell<HashSet<Subject>>,
 }
 
@@ -103,13 +103,13 @@ impl ConnectedPlugin {
         Self { peer, ..self }
     }
 
-    /// Marks it as synchronized already.
+    /// Marks the plugin as already synchronized.
     pub(super) fn resumed(self) -> Self {
         self.phase.set(Phase::Synchronized);
         self
     }
 
-    /// Its state; `registering` and `configuring` come before this (`roster.rs`).
+    /// The plugin's state; before its registration, `roster.rs` reports `registering` and `configuring`.
     pub(crate) fn state(&self) -> PluginState {
         match self.phase.get() {
             _ if self.chained.plugin.is_gone() => PluginState::Gone,
@@ -119,70 +119,70 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Whether it replaces another connection of its identity, or was about to (D41).
+    /// Whether the plugin replaces another connection of its identity, or was about to (D41).
     pub(crate) fn is_successor(&self) -> bool {
         self.replaces.is_some()
     }
 
-    /// The process of the connection that it replaces.
+    /// The PID of the connection that the plugin replaces.
     pub(super) fn replaced_pid(&self) -> Option<i32> {
         self.replaces.flatten()
     }
 
-    /// Whether it has a strike or is gone: a newcomer may then replace it (D41).
+    /// Whether the plugin has a strike or is gone; another process may then replace it (D41).
     pub(crate) fn is_doubtful(&self) -> bool {
         self.chained.has_strikes() || self.is_gone()
     }
 
-    /// Whether it is disconnected, or was removed from the registry.
+    /// Whether the plugin is disconnected, or was removed from the registry.
     pub(super) fn is_gone(&self) -> bool {
         self.phase.get() == Phase::Gone || self.chained.plugin.is_gone()
     }
 
-    /// Whether its connection broke after it was synchronized, and it was not removed yet.
+    /// Whether the plugin's connection broke after it was synchronized, and it was not removed yet.
     pub(super) fn is_lost(&self) -> bool {
         self.phase.get() == Phase::Synchronized && self.chained.plugin.is_gone()
     }
 
-    /// Whether it is still being synchronized or receiving its queued events.
+    /// Whether the plugin is still being synchronized or receiving its queued events.
     pub(crate) fn is_synchronizing(&self) -> bool {
         self.phase.get() == Phase::Synchronizing && !self.chained.plugin.is_gone()
     }
 
-    /// Whether it receives requests and events at once.
+    /// Whether the plugin receives requests and events without delay.
     pub(crate) fn is_synchronized(&self) -> bool {
         self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
     }
 
-    /// Everything that it knows.
+    /// Every pod and container that the plugin knows.
     pub(crate) fn known(&self) -> Vec<Subject> {
         self.known.borrow().iter().cloned().collect()
     }
 
-    /// Whether it knows this pod or container.
+    /// Whether the plugin knows this pod or container.
     pub(super) fn knows(&self, subject: &Subject) -> bool {
         self.known.borrow().contains(subject)
     }
 
-    /// Removes this pod or container from those it knows, so that it receives no further events
-    /// about it.
+    /// Removes this pod or container from those that the plugin knows, so that the plugin receives
+    /// no further events about it.
     pub(super) fn forget(&self, subject: &Subject) {
         self.known.borrow_mut().remove(subject);
     }
 
-    /// Marks it as removed from the registry.
+    /// Marks the plugin as removed from the registry.
     pub(super) fn mark_gone(&self) {
         self.phase.set(Phase::Gone);
         self.phase_changed.notify_waiters();
     }
 
-    /// Marks it as synchronized: from here on it receives requests and events at once.
+    /// Marks the plugin as synchronized: from here on it receives requests and events without delay.
     pub(super) fn mark_synchronized(&self) {
         self.phase.set(Phase::Synchronized);
         self.phase_changed.notify_waiters();
     }
 
-    /// Waits until it is no longer being synchronized; returns whether it is synchronized.
+    /// Waits until the plugin is no longer being synchronized; returns whether it is synchronized.
     pub(crate) async fn takes_part(&self) -> bool {
         loop {
             let changed = self.phase_changed.notified();
@@ -196,7 +196,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Waits until no request involves it.
+    /// Waits until no request involves the plugin.
     pub(crate) async fn requests_ended(&self) {
         loop {
             let ended = self.requests_ended.notified();
@@ -207,14 +207,14 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Counts a request that involves it until the value is dropped.
+    /// Counts a request that involves the plugin, until the returned value is dropped.
     pub(super) fn begin_request(self: &Rc<Self>) -> RequestUnderWay {
         self.requests.set(self.requests.get() + 1);
         RequestUnderWay(Rc::clone(self))
     }
 
-    /// Records whether the plugin knows the event's subject from now on; returns whether to notify
-    /// the plugin now. While it is being synchronized, the event is queued instead.
+    /// Records whether the plugin knows the event's subject from now on, and returns whether to
+    /// notify the plugin now. While the plugin is being synchronized, the event is queued instead.
     pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
         let mut known = self.known.borrow_mut();
@@ -256,14 +256,14 @@ impl ConnectedPlugin {
         self.backlog.borrow_mut().truncate(length);
     }
 
-    /// Sends the queued events until none is left. No other task runs between that moment and the
-    /// caller's next step, which marks the plugin synchronized.
+    /// Sends the queued events until none is left. Before any other task runs, the caller marks the
+    /// plugin synchronized.
     pub(crate) async fn catch_up(&self) {
         loop {
             let next = self.backlog.borrow_mut().pop();
             let Some(notification) = next else { break };
-            // It is too late to change anything by CreateContainer; the plugin receives it
-            // nevertheless, and its reply is not applied.
+            // The plugin receives CreateContainer although it is too late to change anything; its
+            // reply is not applied.
             let alone = [Rc::clone(&self.chained)];
             for failure in chain::notify_all(&alone, &notification).await {
                 info!("{failure} (ignored: the event came before the plugin was synchronized)");
@@ -288,13 +288,13 @@ impl Drop for RequestUnderWay {
 /// Events that are queued until a plugin is synchronized, in order.
 #[derive(Default)]
 struct Backlog {
-    /// Each with its length in bytes.
+    /// Each event with its length in bytes.
     events: VecDeque<(Notification, usize)>,
     bytes: usize,
 }
 
 impl Backlog {
-    /// Adds an event. If there are too many or too long ones, drops all and keeps the reason.
+    /// Adds an event. If the events are too many or too long, drops all of them and keeps the reason.
     fn push(&mut self, next: Notification) -> Result<(), String> {
         let size = usize::try_from(next.size()).unwrap_or(usize::MAX);
         let (count, bytes) = (self.events.len(), self.bytes.saturating_add(size));
@@ -333,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    /// An event whose request has this many bytes, and four more.
+    /// Returns an event whose request has `bytes` bytes, and four more.
     fn event(bytes: usize) -> Notification {
         let pod = api::PodSandbox { id: "p".repeat(bytes), ..Default::default() };
         Notification::new(Event::RunPodSandbox, pod, None)

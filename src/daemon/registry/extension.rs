@@ -13,7 +13,7 @@ use super::Registry;
 use super::connected::{ConnectedPlugin, Subject};
 use super::subscribers::Subscribers;
 
-/// How the plugins handle execs, all of them together.
+/// How all plugins together handle execs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PluginExecs {
     /// At least one plugin must be asked.
@@ -24,7 +24,7 @@ pub(crate) struct PluginExecs {
     pub(crate) notes: bool,
 }
 
-/// The plugins for execs that were connected to the previous program or daemon.
+/// The plugins that handled execs and were connected to the previous program or daemon.
 #[derive(Debug, Default)]
 pub(crate) struct FormerExecs {
     /// Whether plugins of the previous program have yet to be registered again.
@@ -34,7 +34,7 @@ pub(crate) struct FormerExecs {
 }
 
 impl FormerExecs {
-    /// Records that plugins that protected execs are away, and may return within this time.
+    /// Records that plugins that protected execs are disconnected, and may return within this time.
     pub(crate) fn expect(&self, within: Duration) {
         self.expected.set(Instant::now().checked_add(within));
     }
@@ -44,7 +44,7 @@ impl FormerExecs {
         !self.left().is_zero()
     }
 
-    /// Remaining time for them to return.
+    /// The remaining time for these plugins to return.
     pub(crate) fn left(&self) -> Duration {
         let until = self.expected.get();
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))

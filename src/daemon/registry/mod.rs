@@ -63,17 +63,17 @@ impl ChainObserver for Skips {
 /// All registered plugins, in the order in which they are asked.
 pub(crate) struct Registry {
     connected: RefCell<Vec<Rc<ConnectedPlugin>>>,
-    /// Replaced plugins that still answer earlier requests.
+    /// Replaced plugins that still have requests to answer.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     arrivals: Cell<u64>,
     /// Time for which creates wait for the successor of a disconnected plugin.
     successor_wait: Cell<Duration>,
-    /// Pods and containers whose removal plugins are receiving: a plugin that connects now would
-    /// not receive it.
+    /// Pods and containers whose removal event is being sent: a plugin that connects now would not
+    /// receive that event.
     ending: RefCell<HashSet<Subject>>,
-    /// The recent takeovers of plugins' places.
+    /// The recent takeovers, by plugin.
     pub(crate) takeovers: Takeovers,
-    /// Connections that are not registered yet, and plugins that disconnected lately.
+    /// Connections that are not registered yet, and plugins that disconnected recently.
     pub(crate) roster: Roster,
     /// Recordings of the requests to plugins.
     pub(crate) recorders: Recorders,
@@ -81,7 +81,7 @@ pub(crate) struct Registry {
     pub(crate) socket: PluginSocket,
     /// Plugins for which creates wait.
     pub(crate) returning: ReturningPlugins,
-    /// Identities that belong to files.
+    /// Identities that belong to plugin files.
     pub(crate) pre_installed: PreInstalled,
     /// The operator's default validator.
     builtin: RefCell<Rc<DefaultValidator>>,
@@ -92,7 +92,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(config: &Config) -> Self {
         let pre_installed = PreInstalled::default();
-        // Until the folder can be read, any name may belong to a file.
+        // Until the folder can be read, any name may belong to a plugin file.
         let _looked_at_again = pre_installed.look(config);
         Self {
             connected: RefCell::default(),
@@ -166,27 +166,27 @@ impl Registry {
         synchronized.map(|plugin| Rc::clone(&plugin.chained)).collect()
     }
 
-    /// Every connection to shut down when the daemon ends.
+    /// Every connection that is shut down when the daemon ends.
     pub(crate) fn all_connections(&self) -> Vec<Rc<ConnectedPlugin>> {
         let mut all = self.connected();
         all.extend(self.replaced.borrow().iter().cloned());
         all
     }
 
-    /// Whether a replaced plugin is not disconnected yet.
+    /// Whether a replaced plugin is still connected.
     pub(crate) fn has_replaced(&self) -> bool {
         !self.replaced.borrow().is_empty()
     }
 
-    /// The number of plugins; a plugin and its successor count as one.
+    /// The number of plugins; a plugin and the connection that is about to replace it count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
         let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
         ids.len()
     }
 
-    /// Finds the connected plugin `NN-name`; while another connection is about to replace it, the
-    /// current one.
+    /// Finds the connected plugin `NN-name`: of two connections, the current one, not the one that
+    /// is about to replace it.
     pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
         connected.iter().find(|plugin| plugin.chained.id() == id && !plugin.is_gone()).cloned()
@@ -200,7 +200,7 @@ impl Registry {
     }
 
     /// Waits up to a limit for the expected plugins (D14) and for successors of disconnected
-    /// plugins (D41); returns the missing ones, at once if none is expected.
+    /// plugins (D41). Returns the missing ones; returns at once if none is expected.
     pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
         self.expect_successors();
         self.returning.wait(|name| self.is_present(name)).await
@@ -211,7 +211,7 @@ impl Registry {
         self.returning.absent(|name| self.is_present(name))
     }
 
-    /// Expects each disconnected plugin whose successor is being configured or synchronized.
+    /// Makes creates wait for each disconnected plugin whose successor is being configured or synchronized.
     fn expect_successors(&self) {
         let lost: Vec<String> = {
             let connected = self.connected.borrow();
@@ -221,8 +221,7 @@ impl Registry {
         lost.iter().for_each(|id| self.note_lost(id));
     }
 
-    /// Records that the connection of `id` is gone: creates wait for its successor, if one is
-    /// connecting.
+    /// Handles the lost connection of `id`: creates wait for its successor, if one is connecting.
     fn note_lost(&self, id: &str) {
         if self.has_successor(id) && !self.returning.expects(id) {
             self.returning.expect_successor(id, self.successor_wait.get());
@@ -238,8 +237,8 @@ impl Registry {
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
 
-    /// Records that a connection of `id` failed: creates no longer wait for it, unless another one
-    /// of `id` is connecting.
+    /// Handles a failed connection of `id`: creates no longer wait for it, unless another one of
+    /// `id` is connecting.
     pub(crate) fn note_failed(&self, id: &str) {
         if !self.has_successor(id) {
             self.returning.drop_successor(id);
@@ -251,7 +250,7 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
-    /// The plugins that are or recently were connected, each as `NN-name`.
+    /// Every plugin that is or recently was connected, as `NN-name`.
     pub(crate) fn known_plugins(&self) -> Vec<String> {
         self.rows().iter().map(PluginRow::id).collect()
     }
@@ -266,9 +265,8 @@ impl Registry {
         self.roster.output(wanted, &ids)
     }
 
-    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to receive. Later
-    /// events are queued until it has caught up. A connection of the same identity stays in use
-    /// until then.
+    /// Adds a plugin that knows `snapshot` from the Synchronize that it is about to receive. Later events
+    /// are queued until it has caught up; until then a connection of the same identity stays in use.
     pub(crate) fn add(
         &self,
         chained: ChainedPlugin,
@@ -311,7 +309,7 @@ impl Registry {
     }
 
     /// Adds a plugin that has caught up to the chain, in place of all earlier connections of its
-    /// identity, which are returned. They receive no further request or event.
+    /// identity. Returns these; they receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let mut connected = self.connected.borrow_mut();
@@ -367,7 +365,7 @@ impl Registry {
             .collect()
     }
 
-    /// Whether the plugins for its removal event were chosen and it is still on record.
+    /// Whether the subject's removal event is being sent and the subject is still on record.
     pub(crate) fn is_ending(&self, subject: &Subject) -> bool {
         self.ending.borrow().contains(subject)
     }
@@ -382,8 +380,8 @@ impl Registry {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// Makes plugins forget a failed RunPodSandbox or CreateContainer that they had not received
-    /// yet: they must not receive its rollback.
+    /// Makes plugins that had not received a failed RunPodSandbox or CreateContainer yet forget its
+    /// subject: they must not receive its rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -398,7 +396,7 @@ impl Registry {
     }
 
     /// Makes plugins that were too busy for this start event forget its subject, so that they
-    /// receive no later events of it.
+    /// receive no later events about it.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -410,8 +408,7 @@ impl Registry {
         self.forget_unasked(&plugins, notification);
     }
 
-    /// Notifies every subscriber in turn until one refuses. The first value lists the skipped
-    /// plugins.
+    /// Notifies every subscriber in turn until one refuses. Also returns the skipped plugins.
     pub(crate) async fn notify_until_refused(
         &self,
         notification: &Notification,
@@ -435,7 +432,7 @@ impl Registry {
         chain::notify_all(&self.subscribers(notification), notification).await
     }
 
-    /// Notifies plugins that do not know a subject that began without the daemon.
+    /// Notifies the plugins that do not know a subject of its start, which happened without the daemon.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);
         let connected = self.connected();
@@ -443,7 +440,8 @@ impl Registry {
         let knows = |chained: &Rc<ChainedPlugin>| {
             knowing.iter().any(|plugin| Rc::ptr_eq(&plugin.chained, chained))
         };
-        // A plugin that knows it from its snapshot must not receive it from its backlog too.
+        // A plugin that knows the subject from its snapshot must not receive the event from its
+        // backlog too.
         let backlogs: Vec<usize> = knowing.iter().map(|plugin| plugin.backlog()).collect();
         let mut subscribers = self.subscribers(notification);
         subscribers.retain(|chained| !knows(chained));
@@ -455,8 +453,8 @@ impl Registry {
         }
     }
 
-    /// Notifies every subscriber in turn, regardless of replies, of a past event. Returns the
-    /// updates of other containers that they request.
+    /// Notifies every subscriber in turn of a past event, regardless of replies. Returns the
+    /// updates of other containers that the plugins request.
     pub(crate) async fn notify_all(
         &self,
         notification: &Notification,

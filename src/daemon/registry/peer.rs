@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by its origin
-//! (`[plugin.NAME] from`, D44), and because no plugin file has its name (D55). The facts stay with the plugin, because
-//! a reload may change the result. Other modules collect them.
+//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by its
+//! origin (`[plugin.NAME] from`, D44), and unless a plugin file has the name (D55). The facts are kept with
+//! the plugin, because a reload may change the result. Other modules collect the facts.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -29,9 +29,9 @@ pub(crate) struct PluginPeer {
 pub(crate) struct PeerFacts {
     /// Path of the file that it executes, as the process sees it.
     pub(crate) program: String,
-    /// Whether it is in the user and PID namespaces of the daemon.
+    /// Whether it is in the daemon's user and PID namespaces.
     pub(crate) is_on_host: bool,
-    /// Whether its program is this host's file of that path; `None` until an `exe:` needs it.
+    /// Whether its program is this host's file at that path; `None` until an `exe:` rule needs it.
     pub(crate) is_hosts_file: Cell<Option<bool>>,
     /// Whether it runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
@@ -39,7 +39,7 @@ pub(crate) struct PeerFacts {
     pub(crate) pod: Option<(String, String)>,
 }
 
-/// The setting that prevents a process from being a plugin.
+/// The setting that forbids a process to be a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NotAdmitted {
     /// `nri.allowed_uids`.
@@ -51,10 +51,10 @@ pub(crate) enum NotAdmitted {
 }
 
 impl PluginPeer {
-    /// Whether it may be the plugin `index-name`.
+    /// Whether the process may be the plugin `index-name`.
     ///
     /// # Errors
-    /// Fails with the setting that forbids it, and the line.
+    /// Fails with the setting that forbids it, and the line to log.
     pub(crate) fn check(
         &self,
         config: &Config,
@@ -75,12 +75,12 @@ impl PluginPeer {
         Ok(())
     }
 
-    /// Whether it has one of these origins; else the reason, as a clause.
+    /// Whether the process has one of these origins; else the reason, as a clause.
     fn fits_any(&self, origins: &[PluginOrigin]) -> Result<(), String> {
         if origins.is_empty() {
             return Ok(());
         }
-        // The facts are this process's only if it still runs.
+        // The facts belong to this process only if it still runs.
         match &self.process {
             None => return Err(format!("its process {} cannot be identified", self.pid)),
             Some(process) if pidfd::has_ended(process) => {
@@ -98,7 +98,7 @@ impl PluginPeer {
 /// Whether processes of this user may connect plugins.
 ///
 /// # Errors
-/// Fails with the line.
+/// Fails with the line to log.
 pub(crate) fn allow_user(config: &Config, uid: u32) -> Result<(), String> {
     match config.allowed_uids.contains(&uid) {
         true => Ok(()),
@@ -114,12 +114,12 @@ fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
 }
 
 impl PeerFacts {
-    /// Whether only the program's file shows if the process matches this `exe:` pattern.
+    /// Whether this `exe:` pattern matches the path, so that the program's file must be examined.
     fn may_be_program(&self, pattern: &str) -> bool {
         self.is_on_host && !self.is_contained && glob::matches_path(pattern, &self.program)
     }
 
-    /// Whether a plugin's section needs this process's file, and it was not examined yet.
+    /// Whether a plugin's section needs the process's file, which was not examined yet.
     pub(crate) fn needs_file(&self, config: &Config) -> bool {
         let mut origins =
             config.plugins.values().filter_map(|section| section.from.as_ref()).flatten();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identities that belong to files in `plugin_path` (D55). While the file `NN-name` exists, only the process that the
-//! daemon started from it may be that plugin, and if the bare name is required, only launched processes count.
-//! `[plugin.NAME] displace = "any"` lets other processes have the identity.
+//! Identities that belong to files in `plugin_path` (D55). While the file `NN-name` exists, only
+//! the process that the daemon started from it may be that plugin; if the bare name is required,
+//! only launched processes satisfy the requirement. `[plugin.NAME] displace = "any"` lets other
+//! processes have the identity.
 //!
-//! "No such file" and "unknown" are different results: known identities stay known, and until the folder was read any
-//! identity may belong to a file.
+//! "No such file" and "unknown" are different results: if the folder becomes unreadable, known
+//! identities stay known, and until it was read once, any identity may belong to a file.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ pub(crate) struct PreInstalled(RefCell<Known>);
 #[derive(Debug, Default)]
 struct Known {
     folder: PathBuf,
-    /// The `NN-name` of every file in the folder; `None` until it was read.
+    /// The `NN-name` of every file in the folder; `None` until the folder was read.
     files: Option<BTreeSet<String>>,
     /// The identities that only their file's process may use; `None` while the files are unknown.
     owned: Option<BTreeSet<String>>,
@@ -35,7 +36,7 @@ impl PreInstalled {
     /// Reads the folder of this configuration.
     ///
     /// # Errors
-    /// Fails when the folder is unreadable. Its known files count until then.
+    /// Fails when the folder is unreadable. Its known files still count then.
     pub(crate) fn look(&self, config: &Config) -> io::Result<()> {
         let found = plugin::identities(&config.plugin_path);
         let mut known = self.0.borrow_mut();
@@ -52,7 +53,7 @@ impl PreInstalled {
         outcome
     }
 
-    /// Whether `NN-name` belongs to a file, or may.
+    /// Whether `NN-name` belongs to a file, or may belong to one.
     pub(crate) fn owns(&self, id: &str) -> bool {
         self.0.borrow().owned.as_ref().is_none_or(|owned| owned.contains(id))
     }
@@ -63,7 +64,8 @@ impl PreInstalled {
             let known = self.0.borrow();
             known.owned.as_ref().is_some_and(|owned| owned.iter().any(|id| bare_name(id) == name))
         };
-        // `NN-name` includes its index, although another plugin's bare name may have this form.
+        // A requirement `NN-name` includes the index, although another plugin's bare name may look
+        // like that.
         let is_bare = bare_name(name) == name;
         id == name || is_bare && bare_name(id) == name && (self.owns(id) || !is_a_files_name())
     }

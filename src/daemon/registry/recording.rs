@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recordings: every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
-//! whose reader is too slow is ended, so it never delays a container. Nothing is recorded without a reader.
+//! whose reader is too slow is ended, so a recording never delays a container. Without a reader,
+//! nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -41,7 +42,7 @@ impl Recorders {
         !self.listeners.borrow().is_empty()
     }
 
-    /// Records an event, unless its request has more than pod and container.
+    /// Records an event, unless its request has more members than pod and container.
     pub(crate) fn notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
@@ -58,7 +59,7 @@ impl Recorders {
             };
             return self.request(event.name(), &request, Some(origin));
         }
-        // Its two members are the first two of every other request as well.
+        // Every other request begins with these two members as well.
         let request = api::StateChangeEvent {
             pod: pod.into(),
             container: container.into(),
@@ -106,7 +107,7 @@ impl Recorders {
 }
 
 impl Registry {
-    /// Whether a connected plugin, synchronized or not, is subscribed to this event, or requests are recorded.
+    /// Whether a plugin (synchronized or not) is subscribed to this event, or requests are recorded.
     pub(crate) fn has_readers(&self, event: Event) -> bool {
         let reads = |plugin: &Rc<ConnectedPlugin>| plugin.chained.plugin.is_subscribed(event);
         self.recorders.is_on() || self.connected.borrow().iter().any(reads)
@@ -116,7 +117,7 @@ impl Registry {
 /// The lines of one recording, for its reader.
 pub(crate) struct Recording {
     lines: Receiver<Rc<str>>,
-    /// Bytes of the queued lines.
+    /// The total bytes of the queued lines.
     queued: Rc<Cell<usize>>,
 }
 
@@ -128,7 +129,7 @@ impl Recording {
         Some(line)
     }
 
-    /// Ends the recording; `next` returns the queued lines.
+    /// Ends the recording; `next` still returns the queued lines.
     pub(crate) fn end(&mut self) {
         self.lines.close();
     }
@@ -141,7 +142,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Queues a line; returns whether there was space and a reader. One line of any length is always queued.
+    /// Queues a line; returns whether there was space and a reader. Into an empty queue a line of
+    /// any length fits.
     fn takes(&self, line: &Rc<str>) -> bool {
         let waiting = self.queued.get();
         let bytes = waiting + line.len();
@@ -169,7 +171,7 @@ mod tests {
             let takes = |bytes| recorders.listeners.borrow()[0].takes(&line(bytes));
             assert!(takes(half), "it has room");
             assert_eq!(takes(second), is_taken, "{second}");
-            // A line that was read frees its space.
+            // Each line that was read frees its space.
             while recording.queued.get() > 0 {
                 assert!(recording.next().await.is_some());
             }

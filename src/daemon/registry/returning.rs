@@ -27,13 +27,13 @@ pub(crate) struct ExpectedPlugin {
 }
 
 impl ExpectedPlugin {
-    /// A previously connected plugin. If there is a `process`, its exit ends the wait, because nothing would restart
-    /// it.
+    /// Expects a previously connected plugin. If `process` is known, its exit ends the wait,
+    /// because nothing would restart it.
     pub(crate) fn again(process: Option<OwnedFd>) -> Self {
         Self { process, is_successor: false }
     }
 
-    /// Whether its process has exited and nothing restarts it.
+    /// Whether the plugin's process has exited and nothing restarts it.
     fn is_gone_for_good(&self) -> bool {
         self.process.as_ref().is_some_and(pidfd::has_ended)
     }
@@ -46,7 +46,7 @@ pub(crate) struct ReturningPlugins {
     pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
-    /// The deadline of the wait that was logged last.
+    /// The deadline that the last logged wait had.
     logged: Cell<Option<Instant>>,
     /// Required plugins for which a wait was logged since a plugin was last synchronized.
     awaited: RefCell<BTreeSet<String>>,
@@ -80,7 +80,7 @@ impl ReturningPlugins {
         self.until.set(Some(Instant::now() + at_most));
     }
 
-    /// Makes creates wait for a plugin that is about to replace a disconnected one.
+    /// Makes creates wait for a connecting plugin that replaces a disconnected one.
     pub(super) fn expect_successor(&self, id: &str, at_most: Duration) {
         self.expect(id, at_most);
         let mut expected = self.expected.borrow_mut();
@@ -124,7 +124,8 @@ impl ReturningPlugins {
         self.arrived.notified()
     }
 
-    /// Records a wait for these required plugins; false if each was logged since a plugin was last synchronized.
+    /// Records a wait for these required plugins; false if all of them were logged since a plugin
+    /// was last synchronized.
     pub(crate) fn note_wait(&self, names: &[String]) -> bool {
         let mut awaited = self.awaited.borrow_mut();
         let known = awaited.len();
@@ -149,7 +150,7 @@ impl ReturningPlugins {
                 let seconds = (until - now).as_secs_f32();
                 info!("requests wait up to {seconds:.1} s for {}", late.join(", "));
             }
-            // A process that exits meanwhile ends the wait for it.
+            // The wait for a plugin ends when its process exits.
             let _either = tokio::time::timeout_at(until.min(now + EXIT_CHECK), arrived).await;
         };
         if self.until.get() == Some(until) {

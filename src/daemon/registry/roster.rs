@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `plugins`: registered plugins, plugins in their handshake, and recently disconnected
-//! plugins. It only stores them; `connections` decides which may register.
+//! Rows of `plugins`: registered plugins, plugins in their handshake, and recently disconnected
+//! plugins. It only stores them; `connections` decides which plugins may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,11 +25,11 @@ use crate::text::rfc3339_nanos;
 /// How long disconnected plugins are shown.
 const SHOWN: Duration = Duration::from_secs(3600);
 
-/// Plugins before their registration and after their end, and plugins that are kept running.
+/// Plugins before their registration and after their disconnection, and the launched plugins.
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
-    /// Notified when connections in their handshake must end.
+    /// Notified when connections that are still in their handshake must end.
     cut: Notify,
     /// Whether new connections stay in the socket's queue.
     holds_connections: watch::Sender<bool>,
@@ -38,12 +38,12 @@ pub(crate) struct Roster {
     launched_before: RefCell<Vec<LaunchedBefore>>,
 }
 
-/// A pre-installed plugin over all its runs; shown while it is kept running.
+/// A pre-installed plugin across all its runs; shown as long as the launcher keeps it running.
 #[derive(Default)]
 pub(crate) struct LaunchRecord {
     index: String,
     name: String,
-    /// The file of its current run.
+    /// The file of the current run.
     file: RefCell<Option<PluginFile>>,
     /// Whether the current run is of an older file or configuration than the one on disk.
     is_outdated: Cell<bool>,
@@ -51,13 +51,13 @@ pub(crate) struct LaunchRecord {
     start_failure: RefCell<Option<String>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
-    /// The logs of its current run, and of the last one, which explains a failure.
+    /// The logs of the current run, and of the previous one, which explains a failure.
     log: RefCell<Option<Arc<ProcessLog>>>,
     log_before: RefCell<Option<Arc<ProcessLog>>>,
 }
 
 impl LaunchRecord {
-    /// Records that it is started from this file, with this log.
+    /// Records that the plugin is started from this file, with this log.
     pub(crate) fn starts(&self, file: &PluginFile, log: &Arc<ProcessLog>) {
         self.resumes(file, self.starts.get() + 1, log);
     }
@@ -67,8 +67,8 @@ impl LaunchRecord {
         format!("{}-{}", self.index, self.name)
     }
 
-    /// Records the file from which it runs, because a later start may have failed. `is_outdated`:
-    /// another file or configuration is on disk.
+    /// Records the file that the plugin runs, because a later start may have failed. `is_outdated`:
+    /// the disk has a newer file or configuration.
     pub(crate) fn runs(&self, file: &PluginFile, is_outdated: bool) {
         self.file.replace(Some(file.clone()));
         self.is_outdated.set(is_outdated);
@@ -79,7 +79,7 @@ impl LaunchRecord {
         self.start_failure.replace(failure);
     }
 
-    /// The reason why its current run is older than its file, if so.
+    /// The reason why the current run is older than its file, if it is.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;
@@ -89,7 +89,7 @@ impl LaunchRecord {
         Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
-    /// Records that it runs, after this many starts.
+    /// Records that the previous program's run continues, after this many starts.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));
@@ -98,12 +98,12 @@ impl LaunchRecord {
         *self.log_before.borrow_mut() = before;
     }
 
-    /// Records that it has exited, and is restarted after this pause.
+    /// Records that the plugin has exited, and is restarted after this pause.
     pub(crate) fn starts_again_in(&self, pause: Duration) {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// The output of its present run and of the last one, the older first.
+    /// The output of the current run and of the previous one, the older first.
     fn output(&self) -> PluginOutput {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
@@ -114,7 +114,7 @@ impl LaunchRecord {
         PluginOutput { index: self.index.clone(), name: self.name.clone(), runs: runs.collect() }
     }
 
-    /// Adds its processes' data to a row.
+    /// Adds the data of the plugin's processes to a row.
     fn add_to(&self, row: &mut PluginRow) {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let ended = [log.as_ref(), before.as_ref()].into_iter().flatten();
@@ -129,7 +129,7 @@ impl LaunchRecord {
     }
 }
 
-/// A launched plugin that the previous program started.
+/// A plugin that the previous program launched.
 pub(crate) struct LaunchedBefore {
     pub(crate) file: PluginFile,
     pub(crate) starts: u64,
@@ -137,17 +137,17 @@ pub(crate) struct LaunchedBefore {
     pub(crate) connected: Rc<ConnectedPlugin>,
 }
 
-/// A connection that is not a registered plugin yet; shown as long as the value is held.
+/// A connection that is not a registered plugin yet; shown as long as this value exists.
 pub(crate) struct UnregisteredPlugin {
-    /// Index and name from its file, if the daemon starts it.
+    /// Index and name from the plugin's file, if the daemon launched it.
     file: Option<(String, String)>,
     pid: Option<i32>,
-    /// Set once it has registered.
+    /// Set once the plugin has registered.
     pub(crate) registered: Arc<OnceLock<PluginIdentity>>,
 }
 
 impl Roster {
-    /// A connection that is still in its handshake; shown as long as the value is held.
+    /// Adds a connection that is in its handshake; shown as long as the value exists.
     pub(crate) fn enters(
         &self,
         file: Option<(String, String)>,
@@ -171,7 +171,7 @@ impl Roster {
         })
     }
 
-    /// Adds a pre-installed plugin that is kept running from now on.
+    /// Adds a pre-installed plugin that the launcher keeps running.
     pub(crate) fn launches(&self, index: &str, name: &str) -> Rc<LaunchRecord> {
         let record = Rc::new(LaunchRecord {
             index: index.to_owned(),
@@ -188,7 +188,7 @@ impl Roster {
     /// either.
     ///
     /// # Errors
-    /// One line if the daemon has not launched it, or several are meant.
+    /// Fails with one line if the daemon has launched no such plugin, or `wanted` is ambiguous.
     pub(super) fn output(
         &self,
         wanted: &str,
@@ -229,8 +229,8 @@ impl Roster {
         self.keep_departed(Instant::now(), gone(row, why));
     }
 
-    /// Records a refused connection under this name; false if the same refusal is shown already,
-    /// because a refused plugin reconnects repeatedly.
+    /// Records a refused connection under this name; false if the same refusal is already shown, as
+    /// when a refused plugin reconnects.
     pub(crate) fn note_refused(&self, plugin: &Plugin, reason: &str) -> bool {
         let row = PluginRow {
             pid: plugin.pid(),
@@ -238,7 +238,7 @@ impl Roster {
             ..empty_row(plugin.index(), plugin.name(), PluginState::Gone, false)
         };
         let row = gone(row, reason);
-        // The PID differs each time.
+        // The PID in the reason differs each time.
         let kind = |row: &PluginRow| {
             row.reason.as_ref().map(|reason| reason.replace(|c: char| c.is_ascii_digit(), ""))
         };
@@ -249,8 +249,8 @@ impl Roster {
         !is_known
     }
 
-    /// Makes space for one more refused connection: they never displace a plugin that was
-    /// connected.
+    /// Makes space for one more refused connection. Refused connections never displace the row of a
+    /// plugin that was connected.
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
         let is_refused = |(_, row): &(Instant, PluginRow)| row.refused;
@@ -263,7 +263,7 @@ impl Roster {
 
     fn keep_departed(&self, at: Instant, row: PluginRow) {
         let mut departed = self.departed.borrow_mut();
-        // A refused connection does not replace a plugin's row, although it chose the same name.
+        // A refused connection does not replace a plugin's row, although it used the same name.
         departed.retain(|(_, other)| !other.is_same(&row) || other.refused != row.refused);
         if departed.len() >= limits::DEPARTED {
             departed.pop_front();
@@ -272,7 +272,7 @@ impl Roster {
     }
 
     /// The plugins that disconnected within the last hour, and all that were disconnected for
-    /// time-outs and have not returned.
+    /// time-outs and have not reconnected.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);
@@ -306,7 +306,7 @@ impl Roster {
     /// Waits until connections are held, or accepted.
     pub(crate) async fn until_held(&self, is_held: bool) {
         let mut holds = self.holds_connections.subscribe();
-        // The sender lives as long as this roster.
+        // The roster owns the sender, so this cannot fail.
         let _changed = holds.wait_for(|now| *now == is_held).await;
     }
 
@@ -325,7 +325,7 @@ impl Roster {
         self.unregistered.borrow().iter().any(|plugin| plugin.strong_count() > 0)
     }
 
-    /// The file of a plugin that is kept running, and its number of starts.
+    /// The file of a launched plugin, and its number of starts.
     pub(crate) fn launched_file(&self, id: &str) -> Option<(PluginFile, u64)> {
         let launches = self.launches.borrow();
         let mut launches = launches.iter().filter_map(Weak::upgrade);
@@ -373,7 +373,7 @@ fn is_named(id: &str, name: &str) -> bool {
     id.split_once('-').is_some_and(|(_, rest)| rest == name)
 }
 
-/// The row of a plugin about which nothing else is known.
+/// The row of a plugin with no further data.
 fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> PluginRow {
     let (index, name) = (index.to_owned(), name.to_owned());
     PluginRow { index, name, state, launched, ..PluginRow::default() }
@@ -395,7 +395,7 @@ fn row(connected: &ConnectedPlugin, state: PluginState) -> PluginRow {
         pid: plugin.pid(),
         connected_at: counts.connected_at,
         connected_time: rfc3339_nanos(counts.connected_at),
-        // The process that it is about to replace.
+        // The process that this connection is about to replace.
         replaces: connected.replaced_pid().filter(|_| connected.is_synchronizing()),
         events: events.map(|event| event.name().to_owned()).collect(),
         nri_version: plugin.nri_version().to_owned(),

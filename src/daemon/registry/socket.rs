@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that listens on the plugin socket, and since when.
+//! The plugin socket: the process that listens on it, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -16,11 +16,11 @@ use crate::plugin::socket::{NoPlugins, SocketFile};
 pub(crate) struct PluginSocket {
     /// The socket file that this daemon made.
     pub(crate) file: Cell<Option<SocketFile>>,
-    /// The descriptor of its listener, while it accepts plugins.
+    /// The descriptor of the listener, while the daemon accepts plugins.
     pub(crate) listener: Cell<Option<RawFd>>,
     pub(crate) problem: RefCell<Option<NoPlugins>>,
     pub(crate) since: Cell<i64>,
-    /// Whether plugins could ever connect to this daemon.
+    /// Whether plugins could connect to this daemon at any time since its start.
     pub(crate) was_open: Cell<bool>,
     pub(crate) accepting: RefCell<Option<JoinHandle<()>>>,
     /// The task that watches the path.
@@ -49,9 +49,9 @@ impl PluginSocket {
         }
     }
 
-    /// Whether the engine itself has served NRI plugins since this daemon started: then the wrapper
-    /// only executes the runtime. If the socket's path is lost later, connected plugins stay in use
-    /// and required ones stay required.
+    /// Whether the engine itself has served NRI plugins ever since this daemon started; a wrapper
+    /// then only executes the runtime. False once the daemon has had the path: if the path is lost
+    /// later, connected plugins stay in use and required ones stay required.
     pub(crate) fn is_bystander(&self) -> bool {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }
@@ -83,7 +83,7 @@ impl PluginSocket {
         }
     }
 
-    /// Removes the file, if it still exists, when the daemon ends.
+    /// Removes the socket file, if it still exists, when the daemon ends.
     pub(crate) fn remove(&self, path: &Path) {
         if let Some(file) = self.file.get() {
             file.remove(path);

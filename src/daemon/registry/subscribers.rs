@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins that one request involves, chosen once when it begins. A plugin that is replaced
-//! meanwhile answers the request to its end (D41). It sends nothing to plugins.
+//! The plugins that one request involves, chosen when the request begins. A plugin that is replaced
+//! meanwhile still answers the request (D41). This module sends nothing to plugins.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -9,8 +9,8 @@ use crate::chain::ChainedPlugin;
 
 use super::connected::{ConnectedPlugin, RequestUnderWay};
 
-/// Plugins in the order in which they are asked. While this is held, none of them is disconnected
-/// for being replaced.
+/// Plugins in the order in which they are asked. As long as this value exists, a replaced plugin
+/// among them stays connected.
 pub(crate) struct Subscribers {
     plugins: Vec<Rc<ChainedPlugin>>,
     _requests: Vec<RequestUnderWay>,

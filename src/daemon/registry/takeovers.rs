@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The takeovers of each plugin's place within the last minute, and the pods whose process was
 //! replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each other.
-//! It only stores them; `connections` refuses.
+//! This module only stores them; `connections` refuses newcomers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,13 +22,13 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
-    /// Pods whose process another one has replaced, since the place was last empty.
+    /// Pods whose process was replaced since no process had the identity.
     displaced: VecDeque<String>,
-    /// When a refusal was logged last.
+    /// Time of the last refusal that was logged.
     logged: Option<Instant>,
 }
 
-/// By `NN-name`.
+/// The histories by `NN-name`.
 #[derive(Debug, Default)]
 pub(crate) struct Takeovers(RefCell<BTreeMap<String, History>>);
 
@@ -70,33 +70,33 @@ impl Takeovers {
         is_news
     }
 
-    /// Whether a process of this pod was replaced, and the identity has had a connection ever since.
+    /// Whether a process of this pod was replaced, and the identity has been connected ever since.
     pub(crate) fn has_displaced(&self, id: &str, pod: &str) -> bool {
         let places = self.0.borrow();
         places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))
     }
 
-    /// Records that a process of this pod has the place of `id` again.
+    /// Records that a process of this pod has the identity `id` again.
     pub(crate) fn forget_displaced(&self, id: &str, pod: &str) {
         if let Some(history) = self.0.borrow_mut().get_mut(id) {
             history.displaced.retain(|lost| lost != pod);
         }
     }
 
-    /// Records that the place of `id` was empty.
+    /// Records that no process has the identity `id`.
     pub(crate) fn forget_all_displaced(&self, id: &str, now: Instant) {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return };
         history.displaced.clear();
         history.drop_old(now);
-        // Plugins choose their names, so a place without takeovers must take no memory.
+        // Plugins choose their names, so an identity without takeovers must take no memory.
         if history.at.is_empty() {
             places.remove(id);
         }
     }
 }
 
-/// Drops old takeovers once there are many places, because any connecting plugin chooses its name.
+/// Drops old takeovers once there are many identities, because any connecting plugin chooses its name.
 fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
     if places.len() >= limits::TAKEOVER_PLACES {
         places.retain(|_, history| {
@@ -106,8 +106,8 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
             !history.at.is_empty() || is_logged
         });
     }
-    // All have a takeover in the last minute: with so many places, none has two competing
-    // processes.
+    // Every identity left has a takeover in the last minute. With so many, none of them has two
+    // processes that compete, so dropping one is harmless.
     if places.len() >= limits::TAKEOVER_PLACES {
         places.pop_first();
     }

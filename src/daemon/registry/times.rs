@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The times of a plugin in its row of `plugins`: its limits, its response times, its Synchronize.
+//! The times in a plugin's row of `plugins`: its limits, its response times, its Synchronize.
 
 use std::time::Duration;
 
 use crate::answers::{AnswerRow, SynchronizeRow, TimeLimits};
 use crate::plugin::Plugin;
 
-/// The time limits of its requests. If the whole Synchronize has none, each of its requests has the limit of any other.
+/// The time limits of the plugin's requests. Without `sync_timeout`, each request of a Synchronize
+/// has the limit of any other.
 pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     TimeLimits {
         request_ms: millis(plugin.timeout()),

@@ -24,13 +24,13 @@ pub(crate) struct Description {
     pub(crate) container: api::Container,
     /// The engine's resources, as in the document (E of D21).
     pub(crate) resources: Map<String, Value>,
-    /// A path that exists as long as the pod, if no call marks the pod's end.
+    /// A path that exists as long as the pod does, for a pod whose end no call marks.
     pub(crate) lives_with: Option<String>,
-    /// Whether the pod is in an exempt namespace, according to a trusted source.
+    /// Whether a trusted source puts the pod in an exempt namespace.
     pub(crate) is_exempt: bool,
     /// Whether an untrusted party may have written the namespace.
     pub(crate) has_unproven_namespace: bool,
-    /// Whether a tenant may have written facts that rules use.
+    /// Whether a tenant may have written facts that rules examine.
     pub(crate) is_doubtful: bool,
     /// Why the engine's record of the container was not read, if the engine keeps one.
     pub(crate) unread: Option<String>,
@@ -40,8 +40,8 @@ pub(crate) struct Description {
     pub(crate) contradictions: Vec<String>,
 }
 
-/// Parses a document, on another thread if it is large. The number of annotations is limited to what the daemon can
-/// handle in one turn.
+/// Parses a document, on another thread if it is large. Limits the annotations to what the daemon
+/// can handle in one turn.
 async fn parse(document: &[u8]) -> Result<describe::Spec> {
     let spec = if document.len() > limits::LARGE_DOCUMENT {
         let document = document.to_vec();
@@ -58,8 +58,8 @@ async fn parse(document: &[u8]) -> Result<describe::Spec> {
     Ok(spec)
 }
 
-/// Rebuilds pod and container from the call, the document, and the engine's files. A missing or slow source only makes
-/// the description less complete.
+/// Rebuilds pod and container from the call, the document, and the engine's files. A missing or
+/// slow source makes the description less complete, never a failure.
 pub(crate) async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,

@@ -7,9 +7,9 @@ use crate::limits;
 
 use crate::daemon::shared::Daemon;
 
-/// Drops claims that nri-runc's keys and images must not make: an exempt namespace, a pod of
-/// Kubernetes or of another engine, an exempt container. A pod of an engine without namespaces gets
-/// the default one (D47), which exempts none. Returns whether the pod is exempt.
+/// Drops claims that an untrusted source must not make: an exempt namespace, a pod of Kubernetes or
+/// of another engine, an exempt container. A pod of an engine without namespaces gets the default
+/// one (D47), which exempts none. Returns whether the pod is exempt.
 pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
     let is_exempt = facts.judge(config.exemptions());
@@ -22,8 +22,8 @@ pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     is_exempt
 }
 
-/// Warns of claims that the engine contradicts. The pod's author chooses their number: the first
-/// are listed, and the others counted.
+/// Warns of claims that the engine contradicts. The pod's author chooses how many there are, so the
+/// line lists the first ones and counts the others.
 pub(crate) fn note(daemon: &Daemon, id: &str, facts: &mut Facts) {
     limits::list_first(&mut facts.contradictions, limits::CONTRADICTIONS);
     for what in &facts.contradictions {

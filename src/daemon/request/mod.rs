@@ -45,7 +45,7 @@ impl ReceivedQuestion {
         self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
     }
 
-    /// Takes a descriptor out.
+    /// Takes a descriptor out of the request.
     pub(crate) fn take(&mut self, what: Attached) -> Option<OwnedFd> {
         let at = self.descriptors.iter().position(|(kind, _)| *kind == what)?;
         Some(self.descriptors.swap_remove(at).1)
@@ -64,7 +64,7 @@ pub(crate) struct VerbRequest {
 }
 
 impl VerbRequest {
-    /// Decodes a request; `None` if its ID cannot be a container's.
+    /// Decodes a request; `None` if its ID cannot be a container's ID.
     pub(crate) fn new(asked: ReceivedQuestion) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);

@@ -15,11 +15,10 @@ use crate::runtime::RuntimeKind;
 use crate::spec::flags;
 
 /// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
-/// if they cannot be parsed: then the runtime reports the error.
+/// if they cannot be parsed, because then the runtime reports the error.
 ///
 /// # Errors
-/// Fails where the runtime may interpret a repeated member differently: plugins would not receive
-/// its values.
+/// Fails where the runtime may interpret a repeated member differently than plugins would receive it.
 pub(crate) fn requested(
     call: &VerbRequest,
     bytes: Option<Vec<u8>>,
@@ -39,7 +38,7 @@ pub(crate) fn requested(
     };
     // runc: a file or standard input replaces all flags except RDT's.
     let block = match RuntimeKind::of_program(runtime) {
-        // Neither is written in Go, so names are case-sensitive.
+        // crun and youki are not written in Go, so member names are case-sensitive.
         RuntimeKind::Crun | RuntimeKind::Youki => None,
         RuntimeKind::Runc | RuntimeKind::Other => match odd_document(&bytes) {
             Ok(block) => block,
@@ -64,12 +63,12 @@ pub(crate) fn requested(
 /// # Errors
 /// Fails when the descriptor is unreadable, or has more bytes than an update may have.
 pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
-    // The engine opened it, or named it to the wrapper.
+    // The wrapper opened the file by a name that the engine gave, or received it open from the engine.
     let mut file = files::regular(fd)?;
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.take(limits::RESOURCES + 1).read_to_end(&mut bytes)?;
-    // A truncated request would not parse, and would reach the runtime without any plugin.
+    // A truncated request would not parse, so the runtime would get it without plugins being asked.
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limits::RESOURCES {
         return Err(Error::new(format!("they have more than {} bytes", limits::RESOURCES)));
     }

@@ -3,8 +3,8 @@
 //! belong to the container alone, else through the runtime's `update`, which then receives the
 //! complete resources.
 //!
-//! The written values are on record before the next writer starts. Each `update` of the engine
-//! includes them, which corrects the runtime's state. No plugin is asked.
+//! The record has the values before the next writer starts. Each `update` of the engine includes
+//! them, which corrects the runtime's state. No plugin is asked.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, messages};
 
-/// Time for which a plugin's update waits for another one of the same container.
+/// Time that a plugin's update waits for another update of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of checking an update; valid for one incarnation of the container.
@@ -73,7 +73,7 @@ pub(crate) fn check(
     Ok(CheckedUpdate { incarnation: record.incarnation, route })
 }
 
-/// Applies an update, or changes nothing. `found`: the result of an earlier [`check`].
+/// Applies an update, or changes nothing. `found` is the result of an earlier [`check`].
 pub(crate) async fn apply(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -97,7 +97,7 @@ pub(crate) async fn apply(
     done
 }
 
-/// Acquires the turn to write a container's resources, and with it the lane until then.
+/// Acquires the turn to write a container's resources; also returns the container's lane.
 pub(super) async fn turn_to_write(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -110,7 +110,7 @@ pub(super) async fn turn_to_write(
 /// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
-    /// The runtime must write it, possibly with a part written directly to these cgroups.
+    /// The runtime must write it; a part may be written directly to these cgroups.
     LeftToRuntime(Option<Cgroups>),
 }
 
@@ -131,7 +131,7 @@ impl ResourceUpdate<'_> {
         }
     }
 
-    /// Writes it to the container's cgroups, if these are written directly.
+    /// Writes the update to the container's cgroups, if the daemon writes them directly.
     async fn apply_directly(self, route: Route) -> Result<DirectUpdate> {
         let cgroups = match route {
             Route::Direct(cgroups) => cgroups,
@@ -148,7 +148,8 @@ impl ResourceUpdate<'_> {
         }
     }
 
-    /// Makes the runtime apply it; values that it would not apply are written directly in a systemd `scope`.
+    /// Makes the runtime apply the update; values that the runtime would not apply are written
+    /// directly to a systemd `scope`.
     async fn apply_through_runtime(self, scope: Option<&Cgroups>) -> Result<()> {
         let Self { daemon, record, requested } = self;
         let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
@@ -159,7 +160,7 @@ impl ResourceUpdate<'_> {
             changes = self.run_checked_update(&rest).await?;
         }
         if let Some(scope) = scope {
-            // The runtime may just have reset the directly written values.
+            // The runtime may have just reset the directly written values.
             let mut beside = Block::new();
             if !rest.is_empty() {
                 beside = split(record, &record.overlay, Some(scope)).direct;
@@ -204,7 +205,7 @@ impl ResourceUpdate<'_> {
         Ok(changes.collect())
     }
 
-    /// Makes the runtime apply its part; reverts it if it fails halfway.
+    /// Makes the runtime apply its part; reverts that part if the runtime fails halfway.
     async fn run_checked_update(self, part: &Block) -> Result<Vec<Change>> {
         let Self { daemon, record, requested } = self;
         let before = in_force(record);
@@ -234,7 +235,7 @@ impl ResourceUpdate<'_> {
         let classes = Classes { blockio: blockio_class.clone(), rdt: rdt_class.clone() };
         let owned = results::owned_by_others(daemon, &record.key, owners);
         daemon.change(&record.key, |record| {
-            // The message is read only if a class changes.
+            // The class names are only needed if a class changes.
             let known = classes.rdt.as_ref();
             let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
             changes.extend(classes::change(known, classes.rdt.as_ref(), event, owners));
@@ -250,8 +251,8 @@ impl ResourceUpdate<'_> {
     }
 }
 
-/// Sets resources of a container that its runtime is creating: in its cgroups, else right after its
-/// creation.
+/// Sets resources of a container that its runtime is creating: in its cgroups, or with the runtime
+/// right after the creation.
 pub(crate) async fn at_birth(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -294,7 +295,7 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-/// Writes them, on another thread if the kernel may be slow because of the tenant's memory (D53).
+/// Carries out the writes, on another thread if the tenant's memory may make the kernel slow (D53).
 async fn carry_out(cgroups: &Cgroups, writes: Vec<Write>) -> Result<Vec<AppliedWrite>, WriteError> {
     if !writes.iter().any(Write::may_take_long) {
         return cgroup::carry_out(cgroups, &writes);
@@ -307,8 +308,8 @@ async fn carry_out(cgroups: &Cgroups, writes: Vec<Write>) -> Result<Vec<AppliedW
     })
 }
 
-/// Reverts the part that the runtime wrote before it failed: runtimes write file by file, and
-/// inform systemd first. Adds to the error the values that could not be restored.
+/// Reverts the part that the runtime wrote before it failed: runtimes write one file after the
+/// other, and tell systemd first. Adds to the error the values that could not be restored.
 async fn put_back(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -337,7 +338,7 @@ async fn put_back(
     }
 }
 
-/// Runs the runtime's `update` with the complete resources, so that it keeps all of them.
+/// Runs the runtime's `update` with the complete resources, so that none is reset.
 pub(super) async fn run_update(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -361,12 +362,12 @@ pub(super) async fn run_update(
 }
 
 /// After the runtime's `update`: restores the plugins' values that the runtime does not apply, or
-/// resets to those of the creation.
+/// has reset to the values of the creation.
 pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
-        // The runtime keeps the other values with which it made the container.
+        // The other values are those with which the runtime made the container.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.overlay) {
             none if none.is_empty() => Ok(()),
@@ -387,7 +388,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Without the engine's values: the recorded ones are older than the bypassing update.
+    // Without the engine's values, because the bypassing update is newer than the recorded ones.
     run_update(daemon, &record, record.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
@@ -395,8 +396,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// Restores the plugins' values after an update that failed halfway; the task ends when they are
-/// written.
+/// Restores the plugins' values after an update that failed halfway; the returned task ends when
+/// they are written.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,

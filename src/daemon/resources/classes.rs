@@ -29,7 +29,7 @@ use crate::daemon::shared::messages::{self, Classes};
 /// The field under which `explain` shows a move.
 pub(crate) const FIELD: &str = "linux.intelRdt.closID";
 
-/// The class's name among the owners.
+/// The RDT class's field name among the owners.
 const RDT: &str = "RdtClass";
 
 /// A plugin's resources as an overlay, with its classes resolved.
@@ -52,7 +52,7 @@ pub(crate) struct MovedGroup {
 }
 
 impl MovedGroup {
-    /// Moves it back to its former group.
+    /// Moves the container back to its former group.
     pub(crate) fn take_back(self, daemon: &Daemon) {
         let resctrl = &daemon.config().resctrl_path;
         if let Err(why) = resctrl::enter(&daemon.host, &self.cgroups, resctrl, &self.before) {
@@ -61,7 +61,7 @@ impl MovedGroup {
     }
 }
 
-/// Checks in advance whether the move can be made, as far as possible.
+/// Checks in advance, as far as possible, whether the container can be moved to the group of `class`.
 pub(crate) fn check(daemon: &Daemon, record: &Container, class: Option<&str>) -> Result<()> {
     class.map_or(Ok(()), |_| cgroups(daemon, record).map(|_| ()))
 }
@@ -88,7 +88,8 @@ pub(crate) fn enter(
     }
 }
 
-/// Repeats the move if a plugin owns the class: a runtime may have moved the container's first process elsewhere.
+/// Repeats the move if a plugin owns the class, because a runtime may have moved the container's
+/// first process to another group.
 pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     if !record.owners.contains_key(RDT) {
         return;
@@ -106,7 +107,8 @@ pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<Strin
     (!named.is_empty() && is_new).then(|| named.to_owned())
 }
 
-/// Removes the group that the runtime made for a container that it then refused, unless another creation needs it.
+/// Removes the group that the runtime made for a container that it then refused, unless another
+/// container's creation needs the group.
 pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     let Some(made) = &record.makes_group else { return };
     let is_wanted = |other: &Container| {

@@ -32,7 +32,7 @@ use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::few_lines::FewOf;
 
-/// Containers checked before the task yields to others.
+/// Containers checked in a row before other tasks get a turn.
 const AT_ONCE: usize = 64;
 
 /// A value that is not in force.
@@ -44,10 +44,10 @@ pub(crate) struct Drift {
     pub(super) owner: String,
     pub(super) expected: String,
     pub(super) actual: String,
-    /// The file that shows it.
+    /// The file that shows the value.
     pub(super) file: String,
-    /// Path of the resource below `linux.resources`; empty for a value of the init process, which may change that
-    /// itself.
+    /// Path of the resource below `linux.resources`; empty for a limit of the init process, which
+    /// that process may change itself.
     pub(super) path: String,
     /// Whether exactly one value is expected.
     pub(super) is_certain: bool,
@@ -88,7 +88,7 @@ pub(crate) struct Drifts {
     compared: usize,
     /// Whether the check ended before the last container.
     is_broken_off: bool,
-    /// The resources' location, if one container was checked.
+    /// Where the resources are written, if one container was checked.
     pub(super) place: Option<ResourcePlace>,
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn look(
             break;
         }
     }
-    // An incomplete count would clear an alert.
+    // An incomplete count could clear an alert by mistake.
     if is_whole && !all.is_broken_off {
         let of_processes = all.rows.iter().filter(|drift| drift.is_of_process()).count();
         let counts = (all.rows.len() - of_processes, of_processes);
@@ -211,13 +211,13 @@ async fn look_at(
     if found.rows.is_empty() {
         return Ok(found);
     }
-    // An update may have been in progress: no other begins until the values are compared again.
+    // An update may have been in progress, so the values are compared again while no other can begin.
     let Ok(_writing) = turn_to_write(daemon, key).await else {
         return Ok(Drifts::unread(&key.id, "an update of it is under way"));
     };
     let Some(record) = comparable() else { return Ok(Drifts::default()) };
     let found = compare(daemon, &record).await?;
-    // Updates of a plain runtime's container bypass nri-runc, so the value may be the engine's.
+    // The engine updates a plain runtime's container without nri-runc, so the value may be the engine's.
     if let Some(put_backs) = put_backs.filter(|_| !record.by_plain_runtime) {
         put_backs.put_back(daemon, &record, &found).await;
     }
@@ -246,13 +246,13 @@ pub(super) async fn compare(daemon: &Daemon, record: &Container) -> error::Resul
     daemon.off_loop(&dir, move || Ok(comparison.compare(place))).await
 }
 
-/// The values of one container to compare, for a thread beside the loop.
+/// The values of one container to compare, on a thread beside the event loop.
 #[derive(Debug, Clone)]
 struct Comparison {
     host: Host,
     key: ContainerKey,
     process: InitOf,
-    /// `None` without cgroups, or if the runtime's are unknown.
+    /// `None` on a host without cgroups, or if the runtime's cgroups are unknown.
     mounts: Option<Mounts>,
     ours: Option<Cgroups>,
     by_systemd: bool,
@@ -269,7 +269,7 @@ impl Comparison {
         let ours = daemon.caches.own_cgroups(&daemon.host, &mounts);
         let ours = ours.map_err(UpdateError::refused)?;
         let values = match &record.process_values {
-            // Before the start the process is the runtime's.
+            // Before the start, the init process is still the runtime's.
             _ if record.state != Lifecycle::Running => Vec::new(),
             Some(values) => values.clone(),
             None => {
@@ -291,7 +291,7 @@ impl Comparison {
         })
     }
 
-    /// Finds the container's cgroups; `None` if it shares them.
+    /// Finds the container's cgroups; `None` if it shares them with other processes.
     fn find(&self) -> Result<Option<ResourcePlace>> {
         let Some(mounts) = &self.mounts else { return Ok(None) };
         let (paths, by_systemd) =
@@ -307,7 +307,7 @@ impl Comparison {
         let mut found = Drifts::default();
         self.compare_resources(place.as_ref().map(|place| &place.cgroups), &mut found);
         self.compare_process(&mut found);
-        // Checked last: if the process still exists, the values were this process's.
+        // Checked last: if the process still exists, the values that were read belong to it.
         if self.process.exists(&self.host).is_err() {
             return Drifts::default();
         }

@@ -14,7 +14,7 @@ pub(crate) type Result<T, E = UpdateError> = std::result::Result<T, E>;
 pub(crate) enum UpdateError {
     /// No container has this ID.
     Unknown,
-    /// It is infrastructure of its pod.
+    /// It is its pod's infrastructure container.
     Sandbox,
     /// Its process has exited.
     Gone,
@@ -24,7 +24,7 @@ pub(crate) enum UpdateError {
     Starting,
     /// Another update of it takes too long.
     Busy,
-    /// It failed this many times in a row, so it is not tried for this long.
+    /// This many updates in a row failed, so none is tried for this long.
     Paused(u32, Duration),
     /// The values cannot be set.
     Refused(Refusal),
@@ -57,7 +57,7 @@ impl fmt::Display for UpdateError {
 pub(crate) enum RefusedField {
     /// The path of the field below `linux.resources`.
     Path(String),
-    /// NRI's name for it, where a class sets it.
+    /// NRI's name of the field, if it sets a class.
     Class(&'static str),
 }
 

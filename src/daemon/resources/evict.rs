@@ -2,9 +2,9 @@
 //! Evictions: a plugin requests the end of a container, if the operator permits it.
 //!
 //! The real runtime sends SIGTERM, later SIGKILL; the engine reacts as to any exited container.
-//! Each container is evicted once, within the operator's limit per minute, and never a pod's
-//! infrastructure container unless that is permitted too. Nothing is deleted here, and no event
-//! fails because of an eviction.
+//! Each container is evicted once, within the operator's limit per minute. A pod's infrastructure
+//! container is evicted only if the operator permits that too. Nothing is deleted here, and no
+//! event fails because of an eviction.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -86,7 +86,7 @@ async fn evict_one(
         Lifecycle::Created | Lifecycle::Running => {}
     }
     if record.changes.iter().any(|change| change.event == EVICTION) {
-        return Ok(()); // Once: it was signalled, and has its grace period.
+        return Ok(()); // It was signalled before, and has its grace period.
     }
     within_limits(daemon)?;
     info!(plugin, container_id = key.id, "{} is evicted by {plugin}: {reason}", key.id);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the part of them that the
-//! daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's other memory settings, whose files
-//! systemd does not manage. Device rules are refused: systemd manages those of a scope, and its next reload would
-//! revert other writes. It only reads.
+//! Values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the part of
+//! them that the daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's other
+//! memory settings, whose files systemd does not manage. Device rules are refused: systemd manages those of
+//! a scope, and reverts other writes at its next reload. This module only reads.
 
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::shared::Daemon;
 
-/// systemd manages the device rules of a scope.
+/// The field that systemd manages in a scope: device rules.
 const SYSTEMDS: &str = "devices";
 
 /// Whether the runtime's `update` applies all of `part`.
@@ -26,7 +26,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     if ignored.is_empty() {
         return Ok(());
     }
-    // A value that lifts limits is satisfied if there are none.
+    // A value that lifts limits changes nothing if the container has none.
     let none = Value::Array(Vec::new());
     let now = in_force(record);
     ignored.retain(|field| {
@@ -57,8 +57,8 @@ pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     found
 }
 
-/// Removes values that are in force anyway on cgroup v2, where crun refuses an update with them. The engine's values
-/// stay.
+/// Removes values that are in force anyway on cgroup v2, where crun refuses an update that contains
+/// them. Values that the engine requests stay.
 pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Block) {
     if !is_cgroup_v2(&daemon.host) {
         return;
@@ -123,7 +123,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// Some cgroups; what is in them does not matter here.
+    /// The cgroups of a scope; the tests do not read them.
     fn scope() -> Cgroups {
         let host = Host::default();
         let mounts = crate::cgroup::Mounts::read(&host).unwrap();

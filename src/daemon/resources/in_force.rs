@@ -14,8 +14,8 @@ pub(crate) fn in_force(record: &Container) -> Block {
     resources
 }
 
-/// The resources in force, which the runtime receives together with a plugin's update. For a plain runtime's container
-/// the engine's later values are unknown and must not be reverted.
+/// The resources that the runtime receives together with a plugin's update. Of a plain runtime's
+/// container, only plugins' values: the engine's later values are unknown and must not be reverted.
 pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
 }
@@ -49,7 +49,7 @@ pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     }
 }
 
-/// The first of many changes, and a note with the number of others.
+/// The first ones of many changes, and a note with the number of the others.
 pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
     let more = changes.len().saturating_sub(limits::CHANGES);
     changes.truncate(limits::CHANGES);

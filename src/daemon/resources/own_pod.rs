@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that the runtime made for
-//! the containers on record. Neither the process's claims nor its names of cgroups count.
+//! The pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that
+//! the runtime made for the containers on record. Claims of the process do not count, nor do names
+//! of cgroups that it made.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +16,7 @@ use crate::state::{Container, Pod};
 /// The pod in which the plugin's process runs.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` or a runtime's state cannot be read.
 pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>> {
     let pid = daemon.registry.find(plugin).and_then(|connected| connected.chained.plugin.pid());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
@@ -25,7 +26,7 @@ pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>
 /// The pod on record in which a process runs, if any.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when `/proc` or a runtime's state cannot be read.
 pub(crate) fn pod_of_process(daemon: &Daemon, pid: u32) -> io::Result<Option<Pod>> {
     match cgroups_of(daemon, pid)? {
         Some(text) => pod_in(daemon, &text),
@@ -55,13 +56,13 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
     Ok(found.and_then(|(record, _)| store.pod(&record.pod).cloned()))
 }
 
-/// `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if the process does not
-/// exist, or its PID was reused.
+/// `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
+/// that process no longer exists, even if its PID was reused.
 fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.init_pid {
         Some(pid) => (Some(pid), record.init_start),
-        // `run` reports the PID late.
+        // `run` reports the PID late, so the runtime's state is read.
         None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
@@ -123,8 +124,8 @@ fn is_at_or_below(text: &str, hierarchy: &str, cgroup: &str) -> bool {
     })
 }
 
-/// Whether a cgroup is the container's: `PATH`, or `PREFIX-NAME.scope` for `SLICE:PREFIX:NAME`;
-/// without a path, a cgroup with its ID as the name.
+/// Whether a cgroup is the container's: it has `path`, or `PREFIX-NAME.scope` for
+/// `SLICE:PREFIX:NAME`, or, if the container has no path, the container's ID as its name.
 fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
     let is_last = |name: &str| {
         cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))
@@ -157,7 +158,7 @@ mod tests {
         for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
             assert_eq!(found(text, &all, &inits), None, "{text}");
         }
-        // The engine itself may run in a container, so that every cgroup has a prefix.
+        // The engine itself may run in a container, so every cgroup has a prefix.
         let inits = ["0::/outer.slice/kubepods/podv/victim", "0::/outer.slice/kubepods/podo/own"];
         assert_eq!(found("0::/outer.slice/kubepods/podo/own/init", &all, &inits), Some(1));
     }
@@ -212,7 +213,7 @@ mod tests {
         let scope = "0::/a.slice/other-own.scope";
         assert_eq!(found(scope, &[("own", slice)], &[scope]), None);
         assert_eq!(found(scope, &[("own", "")], &[scope]), Some(0));
-        // A container named like a cgroup of kubelet must not own every pod's processes.
+        // A container with the name of one of kubelet's cgroups must not own every pod's processes.
         let named = [("burstable", "/default/burstable")];
         let init = ["0::/default/burstable"];
         assert_eq!(found("0::/kubepods/burstable/podo/own", &named, &init), None);

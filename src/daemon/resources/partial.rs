@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that a failed `update` left in force: runc and crun write file by file, and revert
-//! nothing. The cgroup files decide, as far as they show written values. It only reads.
+//! The values that a failed `update` left in force: runc and crun write one file after the other,
+//! and revert nothing. The cgroup files show which values were written. This module only reads.
 
 use crate::cgroup;
 use crate::limits;
@@ -12,7 +12,7 @@ use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::route::{Route, route};
 use crate::daemon::shared::Daemon;
 
-/// Fields that share one file, or of which one is written relative to the other.
+/// Fields that share a file, or whose files depend on each other.
 const TOGETHER: [(&str, &str); 3] =
     [("cpu.quota", "cpu.period"), ("cpu.period", "cpu.quota"), ("memory.swap", "memory.limit")];
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restores values of plugins and injections that have drifted, for the fields that `[drift] reapply` names; the audit
-//! log and `explain` show it. Another process may change a value repeatedly, so the number of writes is limited. It
-//! only writes owned values, and asks no plugin.
+//! Restores drifted values of plugins and injections, for the fields that `[drift] reapply` names;
+//! the audit log and `explain` show each. Another process may change a value repeatedly, so the
+//! number of writes is limited. This module only writes owned values, and asks no plugin.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -30,7 +30,7 @@ use crate::daemon::shared::few_lines::FewOf;
 /// The event in `explain` and in the audit log.
 const EVENT: &str = "drift";
 
-/// The periods over which writes are counted, on the node and of one container.
+/// The periods over which writes are counted: all of the node, and those of one container.
 const ON_NODE: Duration = Duration::from_secs(60);
 const OF_CONTAINER: Duration = Duration::from_secs(60 * 60);
 
@@ -42,7 +42,8 @@ pub(crate) struct PutBacks {
 }
 
 impl PutBacks {
-    /// Begins a round with the fields of the configuration in force; none while plugins are disabled.
+    /// Begins a round of checks with the fields of the configuration in force; with no field while
+    /// plugins are disabled.
     pub(super) fn begin(&mut self, config: &Config) {
         self.fields = if config.is_disabled() { Vec::new() } else { config.drift_reapply.clone() };
         let now = Instant::now();
@@ -52,7 +53,7 @@ impl PutBacks {
         });
     }
 
-    /// Counts a write of this container, unless there were too many.
+    /// Counts a write to this container; false if there were too many.
     fn admit(&mut self, key: &ContainerKey) -> bool {
         let now = Instant::now();
         let is_recent = |at: &&Instant| now.duration_since(**at) < ON_NODE;
@@ -106,7 +107,8 @@ impl PutBacks {
     }
 }
 
-/// Writes the values: the daemon where it may, else the runtime, which cannot write single files.
+/// Writes the values: the daemon to the files where it may, else the runtime, which always writes
+/// all resources.
 async fn write(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -121,10 +123,10 @@ async fn write(
     }
     let SplitUpdate { mut direct, rest } = split(record, &part, Some(&place.cgroups));
     if !rest.is_empty() {
-        // Values that an update omits, such as the CPUs, are lost in the runtime's state.
+        // If an update omitted values, such as the CPUs, the runtime's state would lose them.
         let updated = run_update(daemon, record, in_force(record), false).await;
         updated.map_err(|why| Error::new(why.to_string()))?;
-        // The update may just have reset the directly written values.
+        // The update may have just reset the directly written values.
         direct = split(record, &record.overlay, Some(&place.cgroups)).direct;
     }
     if direct.is_empty() {

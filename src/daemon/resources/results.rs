@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The results of updates (applied, failed, waiting, or no longer in force), for the plugins that requested them and
-//! subscribed by the extension (D50). It never waits for a plugin, and changes no record.
+//! The results of updates (applied, failed, waiting, or no longer in force), sent to the plugins
+//! that requested them and subscribed to results (D50). This module never waits for a plugin, and
+//! changes no record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use crate::plugin::api::extension::{
 };
 use crate::state::{ContainerKey, PendingUpdate};
 
-/// The owner's name if the engine changed a value.
+/// The owner's name in a result if the engine changed the value.
 pub(crate) const ENGINE: &str = "engine";
 
 /// Results of one request, by receiving plugin.
@@ -46,7 +47,7 @@ impl Results {
         }
     }
 
-    /// Sends them to the plugins that subscribed.
+    /// Sends the results to the plugins that subscribed.
     pub(super) fn send(self, daemon: &Daemon) {
         for (plugin, results) in self.0 {
             let found = daemon.registry.find(&plugin);
@@ -106,7 +107,7 @@ pub(crate) fn of_engines_update(
     send_one(daemon, &key.id, &requested, &result);
 }
 
-/// The current owners of fields that are about to have these owners.
+/// The owners, until now, of fields that are about to get these owners.
 pub(super) fn owned_by_others(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -117,8 +118,8 @@ pub(super) fn owned_by_others(
     known.map(|(field, owner)| (field.clone(), owner.clone())).collect()
 }
 
-/// Notifies plugins that their fields have another value from now on. `after`: the new owners; a field without one is
-/// the engine's.
+/// Notifies plugins that their fields have other values from now on. `after`: the new owners; a
+/// field without an owner is the engine's.
 pub(crate) fn note_changed(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -88,14 +88,15 @@ impl InitOf {
         Ok(Self { id: record.key.id.clone(), pid, start: record.init_start })
     }
 
-    /// Fails if the process is gone. Call it after reading its files: it proves that they were this process's.
+    /// Fails if the process is gone. Call this after reading its files: only then do they belong to
+    /// this process.
     pub(crate) fn exists(&self, host: &Host) -> Result<()> {
         let process = pidfd::open_same(host, self.pid, self.start);
         process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
         Ok(())
     }
 
-    /// Its cgroups, unless the daemon's own (`ours`) are the same.
+    /// The process's cgroups, unless they are the daemon's own (`ours`).
     pub(crate) fn own_cgroups(
         &self,
         host: &Host,
@@ -106,7 +107,7 @@ impl InitOf {
         let found = Cgroups::find(host, mounts, self.pid, paths);
         self.exists(host)?;
         match found {
-            // A container without separate cgroups shares those of another process.
+            // A container without its own cgroups shares those of another process.
             Ok(found) if !ours.is_some_and(|ours| found.holds(ours)) => Ok(Some(found)),
             Ok(_) => Ok(None),
             Err(error) if error.may_pass() => Err(not_known(error)),
@@ -118,17 +119,17 @@ impl InitOf {
     }
 }
 
-/// The error for cgroups at an unknown location.
+/// The error if it is unknown where the container's cgroups are.
 fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }
 
-/// The members for CPUs and memory nodes, each with the kernel's list of possible ones.
+/// The fields for CPUs and memory nodes, each with the kernel's list of existing ones.
 const THERE: [(&str, &str); 2] =
     [("cpus", "/sys/devices/system/cpu/possible"), ("mems", "/sys/devices/system/node/possible")];
 
-/// Checks that the host has the CPUs and nodes of `part`. The kernel refuses others, but systemd, which a runtime
-/// informs first, interprets them differently.
+/// Checks that the host has the CPUs and nodes of `part`. The kernel refuses missing ones, but
+/// systemd, which a runtime tells first, interprets them differently.
 pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<()> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();

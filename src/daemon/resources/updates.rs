@@ -2,11 +2,12 @@
 //! Updates of other containers that plugins request: in replies to Create, Update, Stop and Synchronize, and
 //! unprompted.
 //!
-//! All updates of a request are checked before anything is written; then each container succeeds or fails separately. A
-//! container that is being created or started receives its updates right afterwards (D15), so that nothing changes
-//! between StartContainer and the start of its process. The request does not wait for that, because it may come from
-//! inside the handler: the update is recorded, and the request succeeds. A failed update never fails the event that
-//! contained it: it is logged, and `explain` shows it.
+//! All updates of a request are checked before anything is written; then each container succeeds or
+//! fails separately. A container that is being created or started receives its updates right
+//! afterwards (D15), so that nothing changes between StartContainer and the start of its process.
+//! The request does not wait for that, because a plugin may send it from inside its handler of that
+//! event: the update is recorded, and the request succeeds. A failed update never fails the event
+//! whose reply contained it: it is logged, and `explain` shows it.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -32,10 +33,10 @@ use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::messages::Classes;
 use crate::limits;
 
-/// Updates applied at most after a container's creation or start, including those that arrive meanwhile.
+/// Maximum number of updates applied after one creation or start, including those that arrive meanwhile.
 const AT_ONCE: usize = 5 * limits::DEFERRED;
 
-/// Longest delay of the response to a plugin whose updates are not tried.
+/// Maximum delay of the response to a plugin whose updates are not tried.
 const MOST_SLOWED: Duration = Duration::from_secs(1);
 
 /// One container's update.
@@ -44,7 +45,7 @@ struct UpdateRequest {
     key: Option<ContainerKey>,
     requested: PendingUpdate,
     ignores_failure: bool,
-    /// The result of checking it.
+    /// The result of checking the update.
     found: Result<Option<CheckedUpdate>>,
 }
 
@@ -62,7 +63,7 @@ pub(crate) async fn carry_out(
     ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
     // Evictions first, because they free resources for the updates (D19).
     evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
-    // UpdateContainer's result for its own container is part of that update.
+    // The result of an engine's update includes what UpdateContainer replies about its own container.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
     let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
@@ -72,7 +73,7 @@ pub(crate) async fn carry_out(
     carry_out_all(daemon, update_requests).await;
 }
 
-/// Lets other tasks run periodically: a request may name thousands of containers.
+/// Lets other tasks run after every 16 updates: a request may name thousands of containers.
 async fn give_way(done: usize) {
     if done % 16 == 15 {
         tokio::task::yield_now().await;
@@ -107,8 +108,8 @@ pub(crate) async fn unsolicited(
     carry_out_request(daemon, plugin, request, names).await
 }
 
-/// Carries out one plugin's requested updates, in its order. A field that it may not set fails all of them before
-/// anything is written. `event` and `message` name the request to operators.
+/// Carries out the updates that one plugin requested, in its order. A field that the plugin may not set
+/// fails all of them before anything is written. `event` and `message` name the request to operators.
 async fn carry_out_request(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
@@ -128,7 +129,7 @@ async fn carry_out_request(
         ..api::UpdateContainersRequest::default()
     };
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
-        // It belongs to no container, so `status` shows it.
+        // Such a field belongs to no container, so `status` shows it.
         let line = unknown_field_line(&id, field);
         daemon.report.count_failure(&line, &line, &id, now());
     }
@@ -147,7 +148,7 @@ async fn carry_out_request(
             failed.extend((!request.ignores_failure).then_some(place));
             continue;
         }
-        // An update without a container ID is dropped by the merge.
+        // The merge drops an update without a container ID.
         let alone = updates.first().unwrap_or(update);
         give_way(update_requests.len()).await;
         let update_request = inspect(daemon, alone, &owners, event, None);
@@ -173,12 +174,12 @@ async fn carry_out_request(
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
-/// Delays the response to a plugin whose updates are not tried, so that it does not repeat them at once. The request
-/// may come from inside a handler, so the delay is at most half of the plugin's time-out.
+/// Delays the response to a plugin whose updates are not tried, so that the plugin does not repeat them at
+/// once. The request may come from inside a handler, so the delay is at most half of the plugin's time-out.
 async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
     let id = member.id();
     let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(&id, &it.id)?.1);
-    // Only if none of the request's updates is tried.
+    // No delay if any update of the request is tried.
     let all: Option<Vec<Duration>> = update_requests.iter().map(pause).collect();
     if let Some(longest) = all.unwrap_or_default().into_iter().max() {
         tokio::time::sleep(longest.min(MOST_SLOWED).min(member.plugin.timeout() / 2)).await;
@@ -242,7 +243,8 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
     let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
-        // One plugin, except in replies to an engine's event, where several may request parts of one update.
+        // These are one plugin, except in replies to an engine's event, where several may request
+        // parts of one update.
         let plugins: BTreeSet<&str> =
             update_request.requested.owners.values().map(String::as_str).collect();
         let plugin = plugins.iter().copied().collect::<Vec<_>>().join("+");
@@ -298,7 +300,7 @@ async fn apply_or_defer(
     let (state, is_starting) = (record.state, record.is_starting());
     if !is_deferred(state, is_starting, &record.deferred, requested)? {
         match apply::apply(daemon, key, requested, found).await {
-            Err(UpdateError::Starting) => {} // Its start began after the check.
+            Err(UpdateError::Starting) => {} // The container's start began after the check.
             applied => return applied.map(|()| Done::Applied),
         }
     }
@@ -307,8 +309,8 @@ async fn apply_or_defer(
     Ok(Done::Deferred)
 }
 
-/// Whether an update waits: for the creation, for the start, or for older updates that would
-/// overwrite it.
+/// Whether an update must wait: for the creation, for the start, or for older updates that would
+/// overwrite its values.
 fn is_deferred(
     state: Lifecycle,
     is_starting: bool,
@@ -337,8 +339,8 @@ fn is_deferred(
     Ok(true)
 }
 
-/// Carries out the updates that waited for a container's creation or start (also if it was not started), and those that
-/// arrive meanwhile.
+/// Carries out the updates that waited for a container's creation or start (or a start that
+/// failed), and those that arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next = daemon.container(key).and_then(|record| record.deferred.first().cloned());
@@ -348,7 +350,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
             _ => Err(UpdateError::Busy),
         };
         if result == Err(UpdateError::Starting) {
-            return; // They are carried out after that start.
+            return; // A start is in progress, and its end carries them out.
         }
         conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
         daemon.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
@@ -363,7 +365,7 @@ pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// Tells the plugins the result of an update that had waited, and records its failure.
+/// Sends plugins the result of an update that had waited, and records its failure.
 fn conclude_deferred(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -378,7 +380,7 @@ fn conclude_deferred(
     }
 }
 
-/// The plugins that requested it, and the line about its failure.
+/// The line about the failed update, with the plugins that requested it.
 fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped {
     let plugins: BTreeSet<&str> =
         update_request.requested.owners.values().map(String::as_str).collect();
@@ -397,7 +399,7 @@ fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &Up
         warn!(plugin, container_id = id, "{}: {plugin}: {}", quoted(id), skipped.reason);
     }
     let Some(key) = &update_request.key else {
-        // No container has this ID, and a plugin may request any number of these.
+        // No container has this ID, and a plugin may request any number of such updates.
         if has_line {
             let key = ContainerKey { root: String::new(), id: id.clone() };
             daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);
@@ -412,7 +414,7 @@ pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
     Skipped { plugin, reason: format!("{field} is not known to this version and was not applied") }
 }
 
-/// Adds skipped values to the container's record; the same one is listed once.
+/// Adds skipped values to the container's record; an identical one is listed once.
 pub(crate) fn note_skipped(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -21,10 +21,10 @@ use crate::state::Container;
 
 use crate::daemon::watch::pidfd;
 
-/// Time limit for a runtime (D8: the limit of an update).
+/// Time limit for a command of the runtime (D8: the limit of an update).
 const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
-/// Interval of checks of a process without a pidfd.
+/// Interval of checks whether a child without a pidfd has exited.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
 /// Runs `VERB ARGUMENTS` with the runtime that made the container, and its global flags.
@@ -35,15 +35,15 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     run_into(record, words, stdin, Stdio::null()).await
 }
 
-/// The container's process by the `state` of a runtime whose files are unknown (D2); none of one that the daemon reads
-/// itself, and none if the runtime names none.
+/// The container's process according to the `state` command of a runtime whose files are unknown
+/// (D2); `None` for a runtime whose files the daemon reads, or if the runtime names none.
 pub(crate) async fn pid_by_state(record: &Container) -> Option<u32> {
     if RuntimeKind::of_program(&record.runtime) != RuntimeKind::Other {
         return None;
     }
     let answer = memory(&[]).or_absent()?;
     let stdout = answer.try_clone().or_absent()?;
-    // It fails if the runtime has no such container.
+    // `state` fails if the runtime has no such container.
     run_into(record, &["state", &record.key.id], &[], stdout.into()).await.ok()?;
     let mut text = String::new();
     let mut file = std::fs::File::from(answer);
@@ -67,8 +67,8 @@ async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdi
     Err(Error::new(last_words(output, &status.to_string())))
 }
 
-/// Waits for the child up to a limit, with `process` without polling. A child that does not exit is
-/// killed; a task awaits its end, which can take a long time inside the kernel.
+/// Waits for the child up to a limit; without polling if `process` is known. A child that does not
+/// exit in time is killed; a task awaits its end, which can take long inside the kernel.
 async fn ended(
     mut child: Child,
     process: Option<&OwnedFd>,
@@ -103,7 +103,7 @@ fn start(
     (input, stdout, output): (OwnedFd, Stdio, OwnedFd),
 ) -> Result<Child> {
     let mut command = Command::new(&record.runtime);
-    // An unknown runtime chooses its root as in the engine's call.
+    // An unknown runtime may choose its root by the variables of the engine's call.
     let is_unknown = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other;
     let variables = record.variables.iter().map(|(name, value)| (name, value));
     command
@@ -119,8 +119,9 @@ fn start(
     command.spawn().doing(|| format!("starting {}", record.runtime))
 }
 
-/// The engine's flags without its log flags, since the daemon must not write that log. The root is
-/// made absolute, and named if a known runtime chose it by the engine's `XDG_RUNTIME_DIR`, which it does not get here.
+/// The engine's global flags without its log flags, because the daemon must not write that log. The
+/// root is absolute. It is added if a known runtime chose it by the engine's `XDG_RUNTIME_DIR`,
+/// which the command does not get.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();
     let root = || ["--root".to_owned(), record.key.root.clone()];
@@ -201,7 +202,7 @@ mod tests {
             ("/bin/runc", "/run/runc", ""),
             ("/bin/crun", "/run/crun", ""),
             ("/bin/crun", "/run/user/0/crun", "--root /run/user/0/crun"),
-            // Its default root is unknown.
+            // The default root of an unknown runtime is unknown.
             ("/bin/runsc", "/run/user/1/runc", ""),
         ] {
             (record.runtime, record.key.root) = (runtime.to_owned(), root.to_owned());

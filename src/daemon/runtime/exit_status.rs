@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit code of a container's process, and the reason of its exit if known. The wrapper's runtime never has the
-//! code. Its sources are the kernel (since 6.15, once the process is reaped), the engine's monitor (containerd's shim
-//! since 2.4 writes the bundle's `exit.json`, conmon a file in the engine's exit folder), containerd's events
-//! (`lifecycle/task_exits.rs`), Podman's database and conmon's second file in CRI-O's storage. It only reads.
+//! The exit code of a container's process, and the reason of its exit if known. The wrapper became the
+//! runtime's `create`, which exits long before. The sources are the kernel (since 6.15, once the process is
+//! reaped), the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`, conmon a
+//! file in the engine's exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's database
+//! and conmon's second file in CRI-O's storage. This module only reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -22,12 +23,12 @@ use crate::state::{Container, EVICTION, Lifecycle};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 
-/// Maximum wait for the exit code, and the interval at which it is checked.
+/// Maximum wait for the exit code, and the interval of checks in that time.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
-/// The reason of an exit with an unknown code, in containerd's word. The message's code is then 0, which must not look
-/// like success.
+/// containerd's name for the reason of an exit whose code is unknown: NRI's code is then 0, which
+/// must not look like success.
 pub(crate) const UNKNOWN: &str = "Unknown";
 const OOM_KILLED: &str = "OOMKilled";
 
@@ -38,7 +39,7 @@ const KILLED: i32 = 128 + 9;
 #[derive(Debug, Clone)]
 pub(crate) struct ExitFile {
     path: PathBuf,
-    /// The init process that it must be about, if it names one.
+    /// The init process that the file must name, if it names one.
     pid: Option<u32>,
     is_shims: bool,
 }
@@ -50,7 +51,7 @@ impl ExitFile {
         Some(Self { path, pid: record.init_pid, is_shims: is_shim(record) })
     }
 
-    /// Its path.
+    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -58,7 +59,7 @@ impl ExitFile {
     /// The exit code, if the engine wrote one for this process.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the file cannot be read.
     pub(crate) fn read(&self) -> io::Result<Option<i32>> {
         let text = files::read_text(&self.path, limits::CONTAINER_FILE).if_there()?;
         Ok(text.and_then(|text| self.code_in(&text)))
@@ -74,13 +75,14 @@ impl ExitFile {
     }
 }
 
-/// The engine's lasting record of an exit. Podman and CRI-O remove the file of the exit code as soon as they have read
-/// it.
+/// The engine's lasting record of an exit. Podman and CRI-O remove the monitor's file as soon as
+/// they have read it.
 #[derive(Debug)]
 pub(crate) enum ExitRecord {
     /// Podman's databases.
     Databases { id: String, files: Vec<PathBuf> },
-    /// conmon's second file, below the graph root of CRI-O's storage, to which the document of this bundle leads.
+    /// conmon's second file, below the graph root of CRI-O's storage; the bundle's document names
+    /// the root file system there.
     SecondFile { bundle: String, host: Host },
 }
 
@@ -107,7 +109,7 @@ impl ExitRecord {
         }
     }
 
-    /// The folder that is read.
+    /// The folder that [`read`](Self::read) reads.
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::Databases { files, .. } => {
@@ -120,7 +122,7 @@ impl ExitRecord {
     /// The exit code, if the engine knows that the container has exited.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the record cannot be read.
     pub(crate) fn read(&self) -> io::Result<Option<i32>> {
         match self {
             Self::Databases { id, files } => {
@@ -166,9 +168,9 @@ pub(crate) struct ExitCodes {
     mute_monitors: RefCell<BTreeSet<(String, String)>>,
     /// Sockets of the containerds whose exits are followed.
     sources: RefCell<BTreeSet<String>>,
-    /// Their exits, oldest first, until a container takes one.
+    /// The exits that these containerds published, oldest first, until a container takes one.
     published: RefCell<VecDeque<TaskExit>>,
-    /// For tests: behaves as before Linux 6.15.
+    /// For tests: behaves like a kernel before Linux 6.15.
     is_kernel_mute: Cell<bool>,
 }
 
@@ -178,7 +180,7 @@ impl ExitCodes {
         self.is_kernel_mute.set(is_mute);
     }
 
-    /// The kernel's answer about this process.
+    /// What the kernel reports about the end of this process.
     fn ending(&self, process: &OwnedFd) -> ProcessExit {
         if self.is_kernel_mute.get() { ProcessExit::Unsaid } else { pidfd::ending(process) }
     }
@@ -188,14 +190,14 @@ impl ExitCodes {
         self.ending(process) == ProcessExit::Unsaid
     }
 
-    /// Records that the exits of the containerd at this socket are followed; false if they already are, or too many
-    /// others are.
+    /// Records that exits of the containerd at this socket are followed. Returns false if they
+    /// already are, or too many containerds are followed.
     pub(crate) fn begin_source(&self, socket: &str) -> bool {
         let mut sources = self.sources.borrow_mut();
         sources.len() < limits::TASK_EXIT_SOURCES && sources.insert(socket.to_owned())
     }
 
-    /// Records that they are no longer followed.
+    /// Records that exits of the containerd at this socket are no longer followed.
     pub(crate) fn end_source(&self, socket: &str) {
         self.sources.borrow_mut().remove(socket);
     }
@@ -217,8 +219,8 @@ impl ExitCodes {
         published.iter().rev().find(is_its).map(|exit| exit.code)
     }
 
-    /// Waits briefly for the exit code from the kernel or the engine: StopContainer waits for it. Returns at once if
-    /// neither will report it. `written` is the engine's.
+    /// Waits briefly for the exit code from the kernel or the engine, because StopContainer waits
+    /// for it. Returns at once if neither will report it. `written` reads the engine's code.
     pub(crate) async fn wait(
         &self,
         record: &Container,
@@ -229,7 +231,7 @@ impl ExitCodes {
         let is_mute =
             self.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
         loop {
-            // The engine's code takes precedence, because the engine's users see that one.
+            // The engine's code takes precedence, because its users see that code.
             if let Some(code) = written().await {
                 return Some(code);
             }
@@ -249,8 +251,9 @@ impl ExitCodes {
         }
     }
 
-    /// Records, when an exited container is deleted, whether its monitor writes exit codes: it has reaped the process
-    /// long ago, so a code that is missing now never comes, nor for later containers.
+    /// Records, when an exited container is deleted, whether its monitor writes exit codes. The
+    /// monitor has reaped the process long ago, so if the code is missing now, this monitor writes
+    /// none for later containers either.
     pub(crate) fn note_monitor(&self, record: &Container, has_code: bool) {
         let mut mute = self.mute_monitors.borrow_mut();
         if has_code {
@@ -261,7 +264,7 @@ impl ExitCodes {
     }
 }
 
-/// Whether a container's init process is known to have exited; false if that is unknown.
+/// Whether a container's init process is known to have exited; false if it cannot be examined.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     let Some(pid) = record.init_pid else { return false };
     match pidfd::open_same(host, pid, record.init_start) {
@@ -276,8 +279,8 @@ pub(crate) fn is_alive(host: &Host, record: &Container) -> bool {
     record.init_pid.is_some() && !has_exited(host, record)
 }
 
-/// The reason why the container stopped, in CRI engines' words, and a message for operators; both empty if it never had
-/// a process.
+/// The reason why the container stopped, in CRI engines' words, and a message for operators; both
+/// are empty if the container never had a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.changes.iter().find(|change| change.event == EVICTION);
@@ -302,10 +305,10 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     }
 }
 
-/// Whether the kernel killed a process of the container for lack of memory: the container's cgroup counts that until
-/// the runtime deletes the container.
+/// Whether the kernel killed a process of the container for lack of memory: the container's cgroup
+/// counts such kills until the runtime deletes the container.
 fn lacked_memory(host: &Host, record: &Container) -> bool {
-    // systemd removes a scope with its last process.
+    // systemd removes a scope with its last process, so a reason that was recorded stays.
     if record.status_reason == OOM_KILLED {
         return true;
     }
@@ -324,7 +327,7 @@ fn monitor(record: &Container) -> (String, String) {
     (record.engine.clone(), record.key.root.clone())
 }
 
-/// Whether the engine removes the file before the runtime deletes the container: these do so once they have read it.
+/// Whether the engine removes the exit file, once it has read it, before the runtime deletes the container.
 fn removes_file_early(record: &Container) -> bool {
     matches!(EngineKind::named(&record.engine), Some(EngineKind::Podman | EngineKind::Crio))
 }
@@ -370,7 +373,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// The checks of the engine's file, and their total time.
+    /// Returns the number of checks of the engine's file, and their total time.
     async fn looks(codes: &ExitCodes, record: &Container) -> (usize, Duration) {
         let (begun, looks) = (Instant::now(), Cell::new(0));
         let file = ExitFile::of(&Host::default(), record).unwrap();
@@ -434,7 +437,7 @@ mod tests {
         assert_eq!(looks(&codes, &here).await.0, 1, "it writes none");
         let other = record("/run/other", &here.bundle);
         assert!(is_waited_for(&codes, &other).await, "another may");
-        // A newer version writes it.
+        // A newer version of containerd's shim writes the file.
         let exit = temp.path().join("exit.json");
         files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
         let file = ExitFile::of(&Host::default(), &here).unwrap();

@@ -34,7 +34,7 @@ pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
 /// Whether the runtime knows the container.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the state directory cannot be examined.
 pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
     presence::is_dir(&folder(host, key))
 }
@@ -42,16 +42,16 @@ pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
 /// Whether the container was created and is not started yet.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the state directory cannot be examined.
 pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> io::Result<bool> {
     presence::exists(&folder(host, key).join("exec.fifo"))
 }
 
-/// The init process from the PID file of a call, if the file has changed since `before` the call. The engine chooses
-/// its location, so this may block.
+/// The init process from the PID file of a call, if the file has changed since `before`, its stamp
+/// at the call. The engine chooses the file's location, so the read may block.
 ///
 /// # Errors
-/// Fails when it is unknown whether there is one.
+/// Fails when the file cannot be read.
 pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Option<u32>> {
     if stamp(path)?.is_none_or(|now| Some(now) == before) {
         return Ok(None);
@@ -63,7 +63,7 @@ pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Opti
 /// The init process from the runtime's state.
 ///
 /// # Errors
-/// Fails when it is unknown whether there is one.
+/// Fails when the state cannot be read.
 pub(crate) fn init_pid(host: &Host, key: &ContainerKey) -> io::Result<Option<u32>> {
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.pid))
 }
@@ -71,13 +71,13 @@ pub(crate) fn init_pid(host: &Host, key: &ContainerKey) -> io::Result<Option<u32
 /// When the init process started, in clock ticks since boot, from the runtime's state.
 ///
 /// # Errors
-/// Fails when that is unreadable.
+/// Fails when the state cannot be read.
 pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> io::Result<Option<u64>> {
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.start))
 }
 
-/// The container's cgroups by controller, from the runtime's state, and whether systemd manages them for it. crun names
-/// only a path, which is also its process's.
+/// The container's cgroups by controller, from the runtime's state, and whether systemd manages
+/// them. crun names only one path, which is also the path of the container's process.
 ///
 /// # Errors
 /// Fails when the state is unreadable.
@@ -92,17 +92,17 @@ pub(crate) fn cgroups(
 /// The state of one container, as its runtime wrote it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RuntimeState {
-    /// The runtime that wrote it.
+    /// The runtime that wrote the state.
     pub(crate) runtime: RuntimeKind,
     /// The bundle directory, if the state names it.
     pub(crate) bundle: Option<String>,
     /// The init process, while it exists.
     pub(crate) pid: Option<u32>,
-    /// When it started, in clock ticks since boot.
+    /// When the init process started, in clock ticks since boot.
     pub(crate) start: Option<u64>,
     /// The cgroups by controller.
     pub(crate) cgroups: BTreeMap<String, PathBuf>,
-    /// Whether systemd manages its cgroups.
+    /// Whether systemd manages the cgroups.
     pub(crate) systemd: bool,
     /// When the file was written, in seconds of Unix time.
     written: i64,
@@ -154,7 +154,7 @@ impl<'de, T: Default + DeserializeOwned> Deserialize<'de> for Lenient<T> {
 
 type Exact = StateFile<RuncConfig<RuncCgroups>>;
 
-/// Parses the file in one pass, and member by member only if one of them has another form.
+/// Parses the file in one pass; if a member has an unexpected form, parses member by member.
 fn parse(bytes: &[u8]) -> Option<Exact> {
     if let Ok(file) = serde_json::from_slice(bytes) {
         return Some(file);
@@ -175,10 +175,10 @@ fn parse(bytes: &[u8]) -> Option<Exact> {
 }
 
 impl RuntimeState {
-    /// Reads the state in a container's state directory; `None` if its runtime has written none that can be parsed.
+    /// Reads the state in a container's state directory; `None` if the file is missing or cannot be parsed.
     ///
     /// # Errors
-    /// Fails when it is unknown what the runtime has written.
+    /// Fails when the file cannot be read.
     pub(crate) fn read(folder: &Path) -> io::Result<Option<Self>> {
         for name in STATE_FILES {
             let path = folder.join(name);
@@ -214,7 +214,7 @@ impl RuntimeState {
         }
     }
 
-    /// Whether its time shows that it was written in this boot.
+    /// Whether the file's time shows that it was written in this boot.
     pub(crate) fn is_of_this_boot(&self, host: &Host) -> bool {
         booted(host).is_none_or(|booted| self.written >= booted)
     }
@@ -242,16 +242,16 @@ pub(crate) struct Stamp(pub(crate) u64, pub(crate) i64, pub(crate) i64);
 /// The stamp of a file, if it exists.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the file cannot be examined.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
     let meta = std::fs::metadata(path).if_there()?;
     Ok(meta.map(|meta| Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec())))
 }
 
-/// The stamp of a call's PID file, if it names one.
+/// The stamp of a call's PID file, if the call names one.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the file cannot be examined.
 pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
     Ok(path.map(stamp).transpose()?.flatten())
 }
@@ -259,7 +259,7 @@ pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
 /// The stamp of the runtime's state file: an `update` replaces it.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the file cannot be examined.
 pub(crate) fn state_stamp(host: &Host, key: &ContainerKey) -> io::Result<Option<Stamp>> {
     let folder = folder(host, key);
     for name in STATE_FILES {
@@ -320,7 +320,7 @@ mod tests {
         let host = Host::default();
         assert_eq!(init_pid(&host, &key).unwrap(), None);
         assert!(exists(&host, &key).unwrap() && !waits_for_start(&host, &key).unwrap());
-        // A link to itself, which the kernel refuses to resolve.
+        // Links to themselves, which the kernel refuses to resolve.
         let odd =
             |name: &str| std::os::unix::fs::symlink(temp.path().join(name), temp.path().join(name));
         for name in ["c/state.json", "c/exec.fifo", "pid", "d"] {

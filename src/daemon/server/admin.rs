@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's responses to operators: one JSON document for each admin verb, in forms that scripts depend on. It
-//! changes nothing itself; `recovery` and `reload` carry out a verb's changes.
+//! The daemon's responses to operators: one JSON document for each admin verb, in a form that scripts
+//! depend on. This module changes nothing itself; `recovery` and `reload` carry out changes.
 //!
-//! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent while it is built,
-//! and is never in memory as a whole.
+//! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent
+//! while it is built, and never held in memory as a whole.
 
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
@@ -34,13 +34,14 @@ use crate::plugin::NRI_VERSION;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
 
-/// Pods listed before other tasks get a turn.
+/// Pods listed in a row before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
-/// Answers an admin request on its connection, which is no longer `open` if the daemon may end meanwhile.
+/// Answers an admin request on its connection. `open` is dropped early for answers that need not
+/// delay the daemon's end.
 ///
 /// # Errors
-/// Fails when the operator's command is gone, or does not read.
+/// Fails when the operator's command has exited, or does not read.
 pub(crate) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
@@ -56,15 +57,15 @@ pub(crate) async fn serve(
             return send_pods(daemon, stream, begin, "}").await;
         }
         "record" => {
-            drop(open); // It has no end, and may be cut off.
+            drop(open); // The event stream has no end, so the daemon may cut it off.
             return recording::serve(daemon, stream).await;
         }
         "events" if question["follow"] == true => {
-            drop(open); // Like a recording.
+            drop(open); // A recording has no end either.
             return event_stream::follow(daemon, stream, &question["since"]).await;
         }
         "reexec" => {
-            drop(open); // The next program answers on it, or this one why it could not be executed.
+            drop(open); // The next program answers, or this one if the re-execution fails.
             let request = ReexecRequest { descriptor: stream.as_raw_fd() };
             let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await;
             asked.map_err(|error| error.to_string())
@@ -72,7 +73,7 @@ pub(crate) async fn serve(
         "stop" => {
             let document = json!({"pid": std::process::id()});
             frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
-            // Like an operator's signal: requests in flight are finished first.
+            // Handled like an operator's signal: requests in flight are finished first.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
         }
         verb => {
@@ -113,7 +114,7 @@ async fn send_pods(
     frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
 }
 
-/// A document as text.
+/// Converts a document to text.
 ///
 /// # Errors
 /// Never fails: every member has a JSON form.
@@ -121,8 +122,8 @@ fn text(document: &impl Serialize) -> Result<String> {
     serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The document that answers `verb`, or the line that refuses it. This can take long: `forget` notifies plugins, which
-/// may be slow, and `drift` reads files of all containers.
+/// The document that answers `verb`, or the line that refuses it. This may take long: `forget`
+/// notifies plugins, and `drift` reads files of all containers.
 async fn answer(
     daemon: &Rc<Daemon>,
     verb: &str,
@@ -162,7 +163,7 @@ async fn answer(
     document.map_err(|error| error.to_string())
 }
 
-/// Compares what plugins own with what the kernel has, of the containers that match, or of all.
+/// Compares the values that plugins own with the kernel's, for the matching containers or for all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())
@@ -245,7 +246,8 @@ fn unadjusted(store: &Store) -> Vec<String> {
     ids.take(limits::UNADJUSTED).collect()
 }
 
-/// The audit log, if there is one: lines written and lost, and why it cannot be written now.
+/// Lines that the audit log has written and lost, and why it cannot be written now; `None` without
+/// an audit log.
 fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     let log = &daemon.report.audit;
     let counts = log.is_on().then(|| log.counts())?;
@@ -259,7 +261,7 @@ fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
 }
 
-/// Logs that the kill switch was used, and by which user.
+/// Logs that plugins were disabled or enabled, and by which user.
 fn log_switch(off: bool, who: &str) -> Value {
     let who = quoted(who);
     if off {
@@ -277,7 +279,7 @@ fn required(daemon: &Daemon) -> Vec<RequiredPlugin> {
     holdings::required_plugins(daemon).into_iter().map(row).collect()
 }
 
-/// The promises in either mode, and whether their plugins are connected now.
+/// The promises in both modes, and whether their plugins are connected now.
 fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let config = daemon.config();
     let is_there = |name: &str| !daemon.is_bystander() && daemon.registry.is_present(name);
@@ -302,7 +304,7 @@ fn pod_row(daemon: &Daemon, id: &str) -> Option<PodRow> {
         found: container.is_found,
         times: rows::times(container),
     });
-    // The pod is as old as its first container; an infrastructure container is the first.
+    // A pod is as old as its first container; an infrastructure container comes first.
     let times = store.of_pod(&pod.id).map(|container| container.created_at);
     let created_at = times.filter(|at| *at > 0).min().unwrap_or_default();
     Some(PodRow {

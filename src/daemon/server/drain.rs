@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The end of a daemon: it first answers requests in flight, within their callers' time limits. New requests wait
-//! meanwhile, and are sent to the next daemon when this one is about to exit. A second signal ends it at once.
+//! The end of a daemon: it first answers requests in flight, within their callers' time limits. New
+//! requests are held, and returned to their wrappers for the next daemon when this one is about to
+//! exit. A second signal ends the daemon at once.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,10 +23,10 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Time for which execs are still answered while creates are held.
 const EXECS_WAIT: Duration = Duration::from_secs(2);
 
-/// The requests of a daemon that may be ending.
+/// The requests in flight, and those that are held while the daemon is ending.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
-    /// Since when it is ending, or about to execute another program.
+    /// Time since which the daemon is ending, or about to execute another program.
     ending_since: Cell<Option<Instant>>,
     is_over: Cell<bool>,
     in_flight: Cell<usize>,
@@ -36,7 +37,7 @@ pub(crate) struct Drain {
     changed: Notify,
 }
 
-/// A connection that must not be closed.
+/// A connection that must be answered before the daemon ends.
 pub(crate) struct OpenConnection(Rc<Drain>);
 
 impl Drop for OpenConnection {
@@ -79,7 +80,7 @@ impl Drain {
         self.until(|drain| drain.is_paused.get()).await;
     }
 
-    /// Holds new requests, except those that never wait.
+    /// Holds new requests, except those that must not wait.
     pub(crate) fn hold_new(&self) {
         self.is_over.set(false);
         self.begin_to_end();
@@ -90,8 +91,8 @@ impl Drain {
         self.in_flight.get() == 0 && self.open.get() == self.held.get()
     }
 
-    /// Returns the held requests to their callers, which come back; no connection is accepted until
-    /// [`go_on`](Self::go_on).
+    /// Returns the held requests to their callers, which then reconnect; no connection is accepted
+    /// until [`go_on`](Self::go_on).
     pub(crate) async fn send_back(&self) {
         self.is_paused.set(true);
         self.release().await;
@@ -117,8 +118,8 @@ impl Drain {
         self.ending_since.get().is_some()
     }
 
-    /// Whether creates have been held for so long that an `exec` must not prolong that: probes come continuously, and
-    /// each waits for plugins.
+    /// Whether creates have been held so long that an `exec` must be held too: probes call `exec`
+    /// continuously, and each one waits for plugins.
     pub(super) fn must_end(&self) -> bool {
         self.ending_since.get().is_some_and(|since| since.elapsed() > EXECS_WAIT)
     }
@@ -139,7 +140,7 @@ impl Drain {
         }
     }
 
-    /// Holds a new request until this daemon is about to exit, then sends it to the next one.
+    /// Holds a new request until this daemon is about to exit, then tells the wrapper to ask the next one.
     pub(super) async fn hold(&self, stream: &mut UnixStream) -> Result<()> {
         self.held.set(self.held.get() + 1);
         let over = async {
@@ -175,7 +176,7 @@ impl Drain {
         }
     }
 
-    /// Sends the held requests to the next daemon, which has the socket now.
+    /// Tells the wrappers of held requests to ask the next daemon, which has the socket now.
     pub(crate) async fn release(&self) {
         self.is_over.set(true);
         self.changed.notify_waiters();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri events`: the kept events, or a stream of them until the reader closes its end. A reader that does not
-//! read blocks only its connection.
+//! `nri-runc nri events`: the stored events, or a stream of them until the reader closes its end. A
+//! slow reader delays only its own connection.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -41,7 +41,7 @@ pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &Val
         loop {
             let lines = events.next().await;
             writer.write_all(lines.as_bytes()).await?;
-            // A reader that keeps pace with the events must not block other tasks.
+            // A reader that reads as fast as events happen must not block other tasks.
             tokio::task::yield_now().await;
         }
     };

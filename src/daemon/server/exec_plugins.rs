@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as the runtime would
-//! read it, and the verdict includes their changes. Without a subscriber nothing is sent.
+//! Plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as
+//! the runtime would read it, and the verdict includes their changes. Without a subscribed plugin
+//! nothing is sent.
 
 use std::rc::Rc;
 
@@ -29,10 +30,10 @@ use crate::plugin::api::extension::{
 use crate::spec::patch::{PatchedSpec, SpecChange, patch_exec};
 use crate::state::{Change, ContainerKey, ExecChange};
 
-/// The event of changes.
+/// The event name of such changes.
 const EXEC: &str = "exec";
 
-/// The plugins' decision on a process.
+/// What the plugins decided about a process.
 #[derive(Default)]
 pub(super) struct Asked {
     /// The wrapper's instructions.
@@ -43,7 +44,8 @@ pub(super) struct Asked {
 /// Asks the plugins that handle execs.
 ///
 /// # Errors
-/// Fails when a plugin refuses the process or is missing and protects it, or a change cannot be passed on.
+/// Fails when a plugin refuses the process, when a missing plugin protects it, or when a change
+/// cannot be passed on.
 pub(super) async fn ask(
     daemon: &Rc<Daemon>,
     call: &VerbRequest,
@@ -56,7 +58,7 @@ pub(super) async fn ask(
     if process.waits && daemon.registry.returning.execs.are_expected() {
         refuse_unprotected(daemon, key, &subscribers, &validators)?;
     }
-    // It has up to 3 MiB and is not needed afterwards.
+    // The document has up to 3 MiB and is not needed afterwards.
     let shown = process.document.take();
     if !process.waits || subscribers.is_empty() && validators.is_empty() {
         return Ok(Asked::default());
@@ -118,7 +120,7 @@ fn refuse_unprotected(
     Err(error.hint("it is permitted without them after nri.plugin_registration_timeout"))
 }
 
-/// The document of the process, and the process in it; `None` if it is unreadable.
+/// The document of the process, and the process as parsed from it; `None` if the document is unreadable.
 async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -134,14 +136,15 @@ async fn describe(
     Some((document, process))
 }
 
-/// Reads a document, which may be long, on another thread.
+/// Reads a document on another thread, because it may be long.
 async fn read_aside<T: Send + 'static>(
     read: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
     tokio::task::spawn_blocking(read).await.ok().flatten()
 }
 
-/// The process of an `exec` without a document, as a document: the container's process, with the flags applied.
+/// The process of an `exec` that has no document: the container's process with the flags applied,
+/// as a document.
 async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
     let folder = daemon.container(&call.key)?.folder().to_owned();
     let path = std::path::PathBuf::from(&folder);
@@ -153,8 +156,8 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
         let process = spec.get_mut("process")?.as_object_mut()?;
         let text = |word: &std::ffi::OsString| word.to_str().map(Value::from);
         let args: Option<Vec<Value>> = argv.get(line.id_index? + 1..)?.iter().map(text).collect();
-        // A wrapper that asks for rules alone sends the command line only up to the ID: plugins would receive something
-        // else than what runs.
+        // A wrapper that asks only about rules sends the command line up to the ID: plugins would
+        // not receive the process that runs.
         let args = args.filter(|args| !args.is_empty())?;
         process.insert("args".to_owned(), args.into());
         process.insert("terminal".to_owned(), line.tty.into());
@@ -173,8 +176,8 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
     .await
 }
 
-/// Sets `UID[:GID]` as runc does: without a GID it keeps the group of the container's process, and always its other
-/// groups; `None` if it is not numeric.
+/// Sets `UID[:GID]` as runc does: without a GID the process keeps the group of the container's
+/// process, and it always keeps the other groups. `None` if the text is not numeric.
 fn set_user(user: &mut Value, text: &str) -> Option<()> {
     let (uid, gid) = text.split_once(':').map_or((text, None), |(uid, gid)| (uid, Some(gid)));
     let members = user.as_object_mut()?;
@@ -185,7 +188,7 @@ fn set_user(user: &mut Value, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Applies the changes to the document, on this thread if that is quick.
+/// Applies the changes to the document; on this thread if the document is short.
 async fn patch(document: Vec<u8>, changes: &ExecChanges) -> Result<PatchedSpec> {
     let by = |field: Option<&str>| {
         let by = field.and_then(|field| changes.owners.get(field));
@@ -210,7 +213,7 @@ fn process_size(changes: &ExecChanges) -> u64 {
     protobuf::Message::compute_size(&changes.adjust)
 }
 
-/// Puts the changes into the verdict: as a document, or as flags if `exec` has none.
+/// Puts the changes into the verdict: as a document, or as flags if the `exec` has no document.
 fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Result<Proceed> {
     let Some(bytes) = &patched.bytes else { return Ok(Proceed::default()) };
     if argv::process_file(&call.command_line).is_some() {
@@ -257,7 +260,7 @@ pub(super) fn note(
         let plugin = changes.owners.get(field).map(|plugin| plugin.trim_start_matches('-'));
         plugin.unwrap_or_default().to_owned()
     };
-    // The audit line of the process has the arguments, as far as `audit.exec_args` permits.
+    // The audit line of the process has its arguments, as `audit.exec_args` permits.
     let values = |change: &SpecChange| match change.field.starts_with("process.args") {
         true => (Value::Null, "(not shown)".into()),
         false => {
@@ -316,7 +319,7 @@ pub(super) fn notify(
     let method = ExtensionEvent::POST_EXEC.method();
     daemon.registry.recorders.request(method, &request, Some(&event.origin));
     let request = Rc::new(request);
-    // Concurrently: none waits for another.
+    // Concurrently, so that no plugin waits for another.
     let subscribers = Rc::new(subscribers);
     for index in 0..subscribers.len() {
         let (subscribers, request) = (Rc::clone(&subscribers), Rc::clone(&request));

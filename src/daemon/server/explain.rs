@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `explain`: finds the container that an operator means, and shows the plugins' changes to it. It
-//! reads records, also of removed containers, and changes nothing.
+//! reads the records of existing and removed containers, and changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -27,13 +27,13 @@ enum Match {
     Prefix,
 }
 
-/// Explains the container that matches; if several do, lists them under `matches`.
+/// Explains the container that matches; if several match, lists them under `matches`.
 ///
 /// # Errors
-/// One line if none matches.
+/// Fails with one line if none matches.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, String> {
     let store = daemon.records.read();
-    // An infrastructure container is explained as its pod, or as itself if it never had a pod.
+    // An infrastructure container is explained as its pod, or as itself if it has no pod.
     let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
@@ -55,11 +55,12 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     let found = newest_of_each(found.map(|(_, container)| container).collect());
     let living: Vec<&&Container> =
         found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
-    // If a name was reused, the living container is meant.
+    // If a name was reused, the operator means the living container.
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
-        // A refused or ended container is retried under its name, so the last attempt is meant.
+        // An engine retries a refused or ended container under its name, so the operator means the
+        // last attempt.
         ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
         _ => return Ok(Explanation::Several(ambiguous(daemon, wanted, &found))),
     };
@@ -104,14 +105,14 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Whether they differ only in their IDs.
+/// Whether the containers differ only in their IDs.
 fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();
     names.all(|name| Some(name) == first)
 }
 
-/// Newest first; of containers with the same ID under the same runtime root, only the newest.
+/// The containers, newest first; of those with the same ID under the same runtime root, only the newest.
 fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
     found.sort_by_key(|container| std::cmp::Reverse(container.incarnation));
     let mut seen = BTreeSet::new();
@@ -126,7 +127,7 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> SeveralMatc
         let parts = [namespace, pod, container.name.clone()];
         let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         parts.retain(|part| !part.is_empty());
-        // A container without a pod has a pod of the same name.
+        // A container on an engine without pods has a pod of the same name.
         parts.dedup();
         format!("{} ({})", parts.join("/"), short_id(&container.key.id))
     };
@@ -151,7 +152,7 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
     }
 }
 
-/// Namespace and name of its pod, which may be removed; records of older daemons have neither.
+/// Namespace and name of the container's pod, which may be removed; older daemons recorded neither.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
     match daemon.records.read().pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
@@ -212,7 +213,7 @@ fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
     rows.collect()
 }
 
-/// The fields that injections left to the container, or to plugins.
+/// The fields where injections gave way to values of the container or of plugins.
 fn gave_way(container: &Container) -> Vec<WayGiven> {
     let rows = container.gave_way.iter().cloned().map(|GaveWay { plugin, field, to }| {
         let to = Some(to).filter(|to| !to.is_empty());
@@ -236,12 +237,12 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     rows.collect()
 }
 
-/// The changes in order of time, and within one event in the order of the chain. A plugin that set
-/// the present value has changed nothing.
+/// The changes in order of time, and those of one event in the order of the chain. A plugin that
+/// set a field to its present value made no change.
 fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.cloned().map(Dated).collect();
-    // Within one index the order is the record's.
+    // The sort is stable, so changes of one index stay in the record's order.
     let injections = daemon.registry.injections();
     changes.sort_by_key(|Dated(change)| {
         // An injection comes before the plugins of its index.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
-//! reads records, also of removed pods, and changes nothing.
+//! reads the records of existing and removed pods, and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(crate) fn explain(
     };
     let mut found: Vec<&Pod> = store.pods().filter(is_named).collect();
     if found.is_empty() {
-        // The last of several removed pods of one name: an engine creates one for each attempt.
+        // An engine creates a new pod for each attempt, so the last removed pod of the name is meant.
         found = store.gone_pods().rev().find(is_named).into_iter().collect();
     }
     match found.as_slice() {

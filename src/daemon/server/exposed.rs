@@ -17,7 +17,7 @@ use crate::state::{Container, Lifecycle};
 /// The containers with the socket whose pods have no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // Then only named processes can be plugins.
+    // Then no other process can become a plugin.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return SocketMounts::default();
     }
@@ -48,19 +48,19 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     SocketMounts { count, containers: rows }
 }
 
-/// The socket and every folder above it, as paths that a mount may name.
+/// The paths by which a mount may name the socket or a folder above it.
 fn places(config: &Config) -> BTreeSet<PathBuf> {
     let path = &config.socket_path;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let host = config.host();
-    // /var/run is /run.
+    // For example, /var/run may be a link to /run.
     let real = host.path(folder).canonicalize().or_absent();
     let real = real.and_then(|real| Some(real.join(path.file_name()?)));
     let both = [Some(path.clone()), real].into_iter().flatten();
     both.flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// The mount by which a container reaches the socket as a permitted user.
+/// The mount by which a container's process reaches the socket as a permitted user.
 fn exposing(
     container: &api::Container,
     config: &Config,

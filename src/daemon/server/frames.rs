@@ -22,14 +22,14 @@ use crate::link::{DaemonResponse, Notice, PROTOCOL, WrapperRequest};
 /// Time limit for a connection to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
 
-/// Time limit for a peer to read one frame of a response, which it does at once.
+/// Time limit for a peer to read one frame of a response.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Interval of heartbeats to a wrapper while its request is handled.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Maximum descriptors of one message (the kernel's SCM_MAX_FD): all are received, so that no unexpected one stays
-/// open.
+/// Maximum descriptors of one message (the kernel's SCM_MAX_FD). All are received, so that an
+/// unexpected one can be closed.
 const DESCRIPTORS: usize = 253;
 
 /// Reads the request.
@@ -63,9 +63,10 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     rest.resize(length, 0);
     stream.read_exact(&mut rest[have..]).await?;
     let question = WrapperRequest::decode(&rest)?;
-    // Another version may attach unknown descriptors; its response names this daemon's version.
+    // A wrapper of another version may attach unknown descriptors; the response then names this
+    // daemon's version.
     if is_cut_off && question.descriptors.len() != fds.len() {
-        // The kernel had no descriptor number left for the others.
+        // The kernel had no descriptor number left for the rest.
         return Err(nix::errno::Errno::EMFILE.into());
     }
     if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
@@ -85,8 +86,8 @@ fn length_of(bytes: &[u8]) -> Result<usize> {
     }
 }
 
-/// Receives the first bytes and their descriptors, all of which are owned and so closed later, and whether descriptors
-/// are missing.
+/// Receives the first bytes, the descriptors (owned, so that they are closed later), and whether
+/// descriptors are missing.
 fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)> {
     let mut buffer = vec![0_u8; 16 << 10];
     let mut control = cmsg_space!([i32; DESCRIPTORS]);
@@ -98,8 +99,8 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)
     Ok((buffer, installed(&control), is_cut_off))
 }
 
-/// The descriptors in the kernel's one control message. nix returns none of them if some are missing, and they would
-/// stay open forever.
+/// The descriptors in the kernel's one control message. If some are missing, nix returns none of
+/// them, and the others would stay open forever.
 fn installed(control: &[u8]) -> Vec<OwnedFd> {
     const LENGTH: usize = size_of::<usize>();
     const NUMBER: usize = size_of::<i32>();
@@ -116,8 +117,7 @@ fn installed(control: &[u8]) -> Vec<OwnedFd> {
 
 #[expect(unsafe_code, reason = "descriptors arrive as numbers")]
 fn own(fd: i32) -> OwnedFd {
-    // SAFETY: the kernel has just installed this descriptor for this process; no other code knows
-    // it.
+    // SAFETY: the kernel has just installed this descriptor for this process, and no other code knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -128,9 +128,9 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`; an exited wrapper is noticed later, by its missing notice. A long document for an operator is sent
-/// in parts. A verdict that exceeds a frame becomes a refusal: a plugin chooses its length, and an unreadable response
-/// would bypass the other plugins.
+/// Sends `answer`. If the wrapper has exited, the caller notices that by the missing notice. A long
+/// document for an operator is sent in parts. A verdict that exceeds a frame becomes a refusal: a plugin
+/// chooses the verdict's length, and a wrapper that could not read it would bypass the other plugins.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     let mut frame = if let DaemonResponse::Admin(json) = answer {
         let rest = send_parts(stream, json).await?;
@@ -146,7 +146,7 @@ pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Re
     send_frame(stream, &frame).await
 }
 
-/// Sends an operator's document as long as it has whole parts; returns the rest.
+/// Sends an operator's document in whole parts; returns the rest that is shorter than a part.
 pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -> Result<&'d str> {
     let mut rest = document;
     while rest.len() > limits::ADMIN_PART {
@@ -157,7 +157,8 @@ pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -
     Ok(rest)
 }
 
-/// Gives up on a peer that does not read: tasks that wait for idle connections must not wait for it.
+/// Sends one frame; gives up on a peer that does not read it, because the end of the daemon waits
+/// for open connections.
 async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
     let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
     let sent = sent.map_err(|_late| Error::new("the peer does not read the response"))?;
@@ -184,15 +185,15 @@ async fn send_heartbeats(stream: &mut UnixStream) -> Infallible {
     }
 }
 
-/// Sends the wrapper heartbeats until `work` is done; a wrapper that disconnects meanwhile is noticed when the response
-/// is sent.
+/// Sends the wrapper heartbeats until `work` is done. A wrapper that disconnects meanwhile is
+/// noticed when the response is sent.
 pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    // Concurrently: the work continues without a reader, because plugins were asked, and a rollback follows when the
-    // verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes or none, so it is never sent in
-    // part.
+    // Concurrently. The work continues if the wrapper is gone: plugins were asked, and a rollback
+    // follows when the verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes
+    // or none, so it is never sent in part.
     tokio::select! {
         biased;
         done = work => done,

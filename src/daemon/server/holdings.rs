@@ -59,7 +59,7 @@ pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
 
 /// The setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
-    // Wrappers read the file at every call, whether it was reloaded or not.
+    // Wrappers read the file at every call, even if the daemon has not reloaded it.
     let on_disk = daemon.process.started_with.get().map(StartedWith::present);
     if on_disk.map_or_else(|| daemon.config().disable, |loaded| loaded.config.disable) {
         return Some("nri.disable in the configuration");
@@ -68,7 +68,8 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-/// The containers by state: one without containers shows zero, not its last number.
+/// The number of containers in each state; a state without containers counts as zero, so that its
+/// metric does not keep an old number.
 pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
     let store = daemon.records.read();
     let count = |state: Lifecycle| {

@@ -17,7 +17,7 @@ use crate::host::Point;
 use crate::link::{DaemonResponse, Hook, Proceed, Stage};
 use crate::plugin;
 
-/// Serves a hook: answers, and watches the outcome of the runtime that called it.
+/// Serves a hook: answers it, then watches the runtime that called it until the outcome is known.
 pub(super) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
@@ -66,14 +66,14 @@ pub(super) async fn serve(
                 (call.question().pid, process),
             )
         };
-        // The fifo exists while the runtime waits for this hook. Later, a missing fifo may belong
-        // to a container that is being deleted.
+        // The fifo exists while the runtime waits for this hook. Later, a missing fifo may mean
+        // that the container is being deleted.
         let _too_early = pending.start_watch.borrow_mut().has_started(false);
         if verb.creates_and_starts() {
             pending.start_watch.borrow().watch_in_background();
         }
         settle::watch(daemon, &key, &lane, Rc::new(pending));
     }
-    // The runtime is watched even if the hook is gone.
+    // The runtime is watched even if the hook has exited.
     frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await
 }

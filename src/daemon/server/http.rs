@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! A client can read and change nothing, and delays no container: `src/http.rs` limits connections.
+//! A client can change nothing and delays no container: `src/http.rs` limits connections.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -30,7 +30,7 @@ use crate::plugin::socket::{self, SocketFile};
 /// Mode of the socket: only root may read its metrics.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Age up to which a metrics page is reused, so that frequent requests cost the loop little.
+/// Age in which a metrics page is reused, so that frequent requests cost the event loop little.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -60,8 +60,8 @@ pub(crate) enum OpenListener {
 }
 
 impl MetricsServer {
-    /// Serves metrics if configured. A listener that cannot be opened is reported and affects
-    /// nothing else.
+    /// Serves metrics if configured. If the listener cannot be opened, that is reported and nothing
+    /// else fails.
     pub(crate) async fn start(daemon: &Rc<Daemon>) -> Self {
         let mut server = Self::default();
         match open(daemon.config().metrics_listen.as_ref()).await {
@@ -175,8 +175,8 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     }
 }
 
-/// Binds a socket that only root can connect to, replacing one without a listener. Any other file
-/// stays.
+/// Binds a socket that only root can connect to. It replaces an old socket without a listener, and
+/// no other file.
 async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {
@@ -193,7 +193,7 @@ async fn bind(path: &Path) -> Result<UnixListener> {
     asynchronous(socket::bind(path, SOCKET_MODE, None)?.listener)
 }
 
-/// The last page of metrics, and its time.
+/// The last page of metrics, and when it was made.
 type MetricsPage = RefCell<Option<(Instant, Bytes)>>;
 
 fn metrics_page(daemon: &Daemon, last: &MetricsPage) -> Bytes {

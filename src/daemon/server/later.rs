@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection about a process that `exec` starts: whether an exec rule or a plugin refuses it, and its line in the
-//! audit log (decision D60).
+//! The connection of a wrapper that runs `exec`: whether an exec rule or a plugin refuses the
+//! process, and the process's line in the audit log (decision D60).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,18 +23,18 @@ use crate::rules;
 use crate::state::{ContainerKey, RuleHit};
 use crate::stream::{EventKind, NodeEvent};
 
-/// The event of these lines.
+/// The event name in these lines.
 const EXEC: &str = "exec";
 
-/// Time after which the audit line of an attached process is written, with the result "started". If the daemon waited
-/// until the process exits, the line might be lost with the daemon.
+/// Time after which the audit line of an attached process is written, with the result "started". If
+/// the daemon waited for the process's exit, the line could be lost with the daemon.
 const LINE_WAIT: Duration = Duration::from_secs(10);
 
 /// Time limit for the kernel to report how the runtime exited, and the interval of checks.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
-/// Serves a wrapper that is about to start a process.
+/// Serves a wrapper that is about to start a process in a container.
 pub(super) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
@@ -70,7 +70,7 @@ async fn refuse(
     process: &LaterProcess,
     error: &Error,
 ) -> Result<()> {
-    // Not written to disk: an engine may repeat a probe forever.
+    // Not written to disk, because an engine may repeat a probe forever.
     daemon.records.change_in_memory(&call.key, |record| {
         record.refuse(format!("exec: {}", error.why()), crate::clock::now());
     });
@@ -79,7 +79,8 @@ async fn refuse(
     verb::refuse(daemon, stream, call.verb(), &call.key, error).await
 }
 
-/// Refuses a process that an exec rule refuses, and records what a rule in audit mode would refuse.
+/// Applies the exec rules: fails for a process that one refuses, and records what a rule in audit
+/// mode would refuse.
 fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<()> {
     let config = daemon.config();
     let pod = {
@@ -96,7 +97,7 @@ fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<
     Err(error)
 }
 
-/// Records a process that a rule in audit mode would refuse, once for a container.
+/// Records, once for a container, that a rule in audit mode would refuse a process.
 fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.report.metrics.plugins().count_rule(rule, "would_refuse");
     let hit = RuleHit {
@@ -119,7 +120,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.change(key, |record| record.would_refuse.push(hit));
 }
 
-/// Writes the line of a process, and notifies plugins, once its outcome is known.
+/// Waits for the outcome of a process, then writes its audit line and notifies plugins.
 async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
     let at = crate::clock::now();
     let (result, exit_code) = match call.process() {
@@ -164,7 +165,7 @@ async fn outcome(
     (if is_started { "started" } else { "failed" }, None)
 }
 
-/// Writes the line of a process, if the audit log includes these; `refusal` names the rule or the plugin.
+/// Writes the audit line of a process, if the log includes execs; `refusal` names the rule or plugin.
 fn write_line(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -191,7 +192,7 @@ fn write_line(
     });
     let executed = ExecutedProcess {
         user,
-        // The process of a Docker or Kubernetes client is not an ancestor of the container's process.
+        // A process that a Docker or Kubernetes client requests has no login of its own.
         login_uid: process.login_uid.filter(|_| has_login),
         caller: process.caller.clone(),
         args,

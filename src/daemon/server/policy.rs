@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --pod`: what the rules in force permit plugins for a known pod. It reads records
-//! and changes nothing.
+//! `policy test --pod`: what the rules in force permit plugins to do with a known pod. It reads
+//! records and changes nothing.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::state::Pod;
 /// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous prefix of an ID.
 ///
 /// # Errors
-/// One line if no pod, or several, are meant.
+/// Fails with one line if `wanted` matches no pod, or several.
 pub(super) fn policy(
     daemon: &Daemon,
     wanted: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the recorded bytes outside of the
-//! loop, and never shows a plugin's configuration.
+//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the recorded
+//! bytes off the event loop, and never shows a plugin's configuration.
 
 use protobuf::Message;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Vec<Dated<Ca
     of_last_creation(calls)
 }
 
-/// The calls from the last creation on: an ID may be used again.
+/// Drops the calls before the last creation, because an ID may be reused.
 fn of_last_creation<T>(mut calls: Vec<(&'static str, T)>) -> Vec<T> {
     let is_creation = |call: &str| matches!(call, "CreateContainer" | "RunPodSandbox");
     let names = calls.iter().map(|(call, _)| *call);
@@ -33,7 +33,7 @@ fn of_last_creation<T>(mut calls: Vec<(&'static str, T)>) -> Vec<T> {
     calls.drain(begun..).map(|(_, row)| row).collect()
 }
 
-/// A call without its messages.
+/// A call without its messages, for `explain`.
 fn time(call: &RecordedCall) -> Dated<CallTime> {
     Dated(CallTime {
         at: call.at,
@@ -70,7 +70,7 @@ fn micros(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The message of a method; null if it cannot be read, or has no content.
+/// The message of a method; null if it cannot be decoded, or is empty.
 fn message(method: &str, is_request: bool, payload: &[u8]) -> Value {
     let name = match (method, is_request) {
         ("StateChange", true) => "StateChangeEvent".to_owned(),

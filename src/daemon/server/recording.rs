@@ -59,8 +59,8 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
     Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
 }
 
-/// Sends the rest: a recorder that ends closes its sending side first, and receives the lines until
-/// then.
+/// Sends the remaining lines. A recorder that ends closes its sending side first, and still reads
+/// the lines that are queued.
 async fn send_rest(
     writer: &mut (impl AsyncWrite + Unpin),
     mut lines: Recording,
@@ -76,7 +76,7 @@ async fn send_rest(
     Ok(())
 }
 
-/// One line of the state; a long state has several, each of which adds to the earlier ones.
+/// One line of the state; a long state is split over several lines, which the reader joins.
 #[derive(Debug, Serialize)]
 struct StateLine {
     at: i64,
@@ -102,7 +102,7 @@ impl Default for StateLine {
 }
 
 impl StateLine {
-    /// Adds to one of its lists. Returns the line so far if it is full.
+    /// Adds an element to one of the line's lists. Returns the line if it is now full.
     fn add(
         &mut self,
         list: impl FnOnce(&mut Parts) -> &mut Vec<Box<RawValue>>,

@@ -7,7 +7,7 @@ use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
-/// The times of its creation, start, exit and refusal, in nanoseconds and as text.
+/// The times of the container's creation, start, exit and refusal, in nanoseconds and as text.
 pub(crate) fn times(container: &Container) -> Times {
     let Container { created_at, started_at, finished_at, refused_at, .. } = *container;
     Times {
@@ -22,12 +22,12 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// Its state; only the kernel knows whether it is paused.
+/// The container's state; whether it is paused is read from the kernel.
 pub(crate) fn state(daemon: &Daemon, container: &Container) -> &'static str {
     if daemon.is_paused(container) { "paused" } else { container.state.name() }
 }
 
-/// The line about a name or a prefix that matches several pods; it names them.
+/// The line that says that a name or prefix matches several pods, and names them.
 pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
         (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),
@@ -38,7 +38,7 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The promises about a pod or a container; a pod's have no result of their own.
+/// The promises about a pod or a container; only a container's promises have a result.
 pub(crate) fn promises(promises: &[Promise]) -> Vec<PromiseOutcome> {
     let rows = promises.iter().cloned().map(|promise| PromiseOutcome {
         promise: promise.promise,

@@ -66,7 +66,7 @@ async fn dispatch(
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
-    // A delete, a kill or an exec never waits, nor does a hook that reports a past event.
+    // A delete, a kill or an exec is never held, nor is a hook that reports a past event.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
         None => !matches!(call.command_line.verb, Verb::Delete | Verb::Kill | Verb::Exec),
@@ -90,7 +90,7 @@ async fn serve_call(daemon: &Rc<Daemon>, stream: &mut UnixStream, call: VerbRequ
     }
 }
 
-/// Reads the request; `None` if the daemon lacks a resource for it. The wrapper is notified,
+/// Reads the request; `None` if the daemon lacks a resource for that. The wrapper is told so,
 /// because it would otherwise consider the daemon dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A verb's connection: its turn, the verdict, and the handling of a wrapper that does not confirm it (decisions D1,
-//! D3, D8).
+//! The connection of a wrapper that runs a verb: its turn, the verdict, and the handling of a
+//! wrapper that does not confirm the verdict (decisions D1, D3, D8).
 
 use std::cell::RefCell;
 use std::io;
@@ -32,13 +32,13 @@ use crate::sources;
 use crate::state::ContainerKey;
 use crate::trace::{self, TraceContext};
 
-/// Time limit for a wrapper to confirm its verdict with EXEC: it does so at once, or has died.
+/// Time limit for a wrapper to confirm its verdict with EXEC. A living wrapper confirms at once.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
 
 /// A verdict, and its data until the runtime has run.
 struct Decided {
     proceed: Proceed,
-    /// Whether the outcome of the runtime changes the records.
+    /// Whether the runtime's outcome changes the records.
     is_watched: bool,
     proposed: Option<ProposedUpdate>,
 }
@@ -58,12 +58,12 @@ pub(super) async fn serve(
     let look = root_answers(daemon, &key);
     match frames::with_heartbeat(stream, look).await {
         Ok(()) => answer(daemon, stream, call).await,
-        // An update that bypasses the daemon would overwrite the plugins' values.
+        // If the update bypassed the daemon, it would overwrite the plugins' values.
         Err(error) if verb.creates() || verb == Verb::Update => {
             refuse(daemon, stream, call.verb(), &key, &error).await
         }
         Err(_hangs) => {
-            // The runtime fails with the same disk error.
+            // The runtime meets the same disk error and reports it.
             let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
             Ok(())
         }
@@ -86,7 +86,8 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
-        // Acquired before the container's turn, which the bundle's holder may need in order to release it.
+        // Acquired before the container's turn: the bundle's holder may need that turn to release
+        // the bundle.
         let bundle = bundle_turn(daemon, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {
@@ -126,15 +127,16 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     }
     daemon.host.point(Point::DaemonVerdict)?;
     let confirmed = hand_over(daemon, stream, &key, decided.proceed).await;
-    // A `kill`, or a call that the runtime refuses because the container belongs to another call.
+    // Not watched: a `kill`, or a call that the runtime refuses because the ID belongs to another
+    // call's container.
     if decided.is_watched {
         settle_verdict(daemon, &key, &lane, confirmed, pending).await;
     }
     Ok(())
 }
 
-/// Checks whether the file system of the runtime's root responds, if it may be a disk that hangs. Otherwise its files
-/// are read on the loop.
+/// Checks whether the file system of the runtime's root responds, if it is one that may hang.
+/// Otherwise its files are read on the event loop.
 async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
     if sources::is_quick(&key.root) {
         return Ok(());
@@ -158,8 +160,8 @@ async fn settle_verdict(
     let is_creation = pending.verb.creates();
     let goes_on = match confirmed {
         Confirmed::Executed => true,
-        // A start or delete may run even if its wrapper is gone, or without the daemon: the runtime's state shows the
-        // outcome.
+        // A start or delete may run although its wrapper seems gone, or without the daemon: the
+        // runtime's state shows the outcome.
         _ if matches!(pending.verb, Verb::Start | Verb::Delete) => true,
         Confirmed::Failed => false,
         Confirmed::Unknown => !pidfd::has_ended(&pending.process),
@@ -179,7 +181,7 @@ async fn settle_verdict(
     } else {
         let pid = pending.pid;
         daemon.change(key, |record| {
-            // Another call may be in progress.
+            // The fields may belong to another call that is in progress.
             record.in_flight.take_if(|flight| flight.pid == pid);
             record.updating.take_if(|updating| updating.pid == pid);
         });
@@ -187,20 +189,21 @@ async fn settle_verdict(
     }
 }
 
-/// Longest wait for a turn, for verbs that must not wait for plugins that are slow with earlier events. The events of
-/// these verbs are sent after the earlier ones.
+/// Longest wait for a turn, for verbs that must not wait for plugins that handle earlier events
+/// slowly. The events of these verbs are still sent after the earlier ones.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
     waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)
 }
 
-/// The right to use the bundle of the request, if it has one.
+/// Acquires the turn of the request's bundle, if it has one.
 async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<BundleTurn>> {
     let Some(dir) = call.received.descriptor(Attached::Bundle) else { return Ok(None) };
     daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
-/// The call's PID file and log before the runtime runs. Engines keep them in the bundle.
+/// Records the state of the call's PID file and log before the runtime runs. Engines keep both in
+/// the bundle.
 pub(super) async fn files_before(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -264,7 +267,7 @@ async fn decide(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Result<Decided> 
     Ok(Decided { proceed, is_watched, proposed })
 }
 
-/// Whether this verb has just made the record, so that its failure removes it.
+/// Whether this verb created the record, so that its failure removes the record.
 fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
     verb.creates()
         && daemon.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
@@ -272,11 +275,11 @@ fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
 
 /// The wrapper's report about its verdict.
 enum Confirmed {
-    /// It became the runtime.
+    /// It is about to become the runtime.
     Executed,
-    /// It could not, and has restored everything.
+    /// It could not become the runtime, and has restored everything.
     Failed,
-    /// No report, or an unreadable one: its process shows whether it continues.
+    /// The report is missing or unreadable: the wrapper's process shows whether it continues.
     Unknown,
 }
 
@@ -297,14 +300,14 @@ async fn hand_over(
         Ok(Err(_)) | Err(_) => return Confirmed::Unknown,
     }
     log_failure("sending a verdict", daemon.host.point(Point::DaemonExec));
-    // Not written to disk: after a crash the runtime's state decides, whether or not EXEC arrived.
+    // Not written to disk: after a crash the runtime's state decides, whether EXEC arrived or not.
     daemon.records.change_in_memory(key, |record| {
         if let Some(flight) = &mut record.in_flight {
             flight.executed = true;
         }
     });
-    // A failed exec sends a notice, or ends the connection together with the process; a successful one ends the
-    // connection (it is CLOEXEC) while the process continues.
+    // If execve(2) fails, the wrapper sends a notice, or the connection ends together with the
+    // process. If it succeeds, the connection ends (it is CLOEXEC) and the process continues.
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::ExecFailed(why))) => {
             daemon.report.note_failure(&format!("{}: {why}", key.id), "");

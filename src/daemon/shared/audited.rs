@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries of the audit log, with their pod and container. Refusals, evictions and connections are events too. Without
-//! an audit log, entries about applied or skipped values are not built at all.
+//! Entries of the audit log, with their pod and container; entries about refusals, evictions and
+//! connections are emitted as events too. Without an audit log, entries about applied or skipped
+//! values are not built at all.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;
@@ -8,7 +9,7 @@ use crate::error::Error;
 use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
 
 impl Daemon {
-    /// Writes an entry about a container, also of one that was refused or is gone.
+    /// Writes an entry about a container, which may be refused or gone.
     pub(crate) fn audit(&self, key: &ContainerKey, entry: impl FnOnce() -> AuditEntry) {
         let entry = AuditEntry { subject: self.subject_of(key), ..entry() };
         self.record(entry);
@@ -81,7 +82,7 @@ impl Daemon {
     pub(super) fn subject_of(&self, key: &ContainerKey) -> AuditSubject {
         let store = self.records.read();
         let living = store.container(key);
-        // The newest is the last.
+        // The last one in the list is the newest.
         let gone = || store.gone().rev().find(|container| container.key == *key);
         let Some(container) = living.or_else(gone) else {
             return AuditSubject { container_id: key.id.clone(), ..AuditSubject::default() };
@@ -106,7 +107,7 @@ fn of_pod(pod: &Pod) -> AuditSubject {
     }
 }
 
-/// Its pod's record may be gone; then the container's record has the names.
+/// The subject of a container. If its pod's record is gone, the container's record has the names.
 fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
     AuditSubject {
         engine: container.engine.clone(),

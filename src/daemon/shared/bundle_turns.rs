@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Allows one create at a time in a bundle: from reading its document until the runtime has read the document put in
-//! place. Two concurrent ones would run each other's documents, and restore the wrong one.
+//! Allows one create at a time in a bundle, from reading its document until the runtime has read the
+//! document put in place. Two creates at once would run each other's documents, and restore the wrong one.
 //!
 //! Directories are compared by inode, not by path. This module does not handle documents.
 
@@ -15,10 +15,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::error::{Context, Error, Result, quoted};
 
-/// Time for which a create waits for another one in its bundle.
+/// Time that a create waits for another create in its bundle.
 const CREATE_WAIT: Duration = Duration::from_secs(30);
 
-/// The right to use a bundle; released when it is dropped.
+/// The turn to use a bundle; released on drop.
 pub(crate) type BundleTurn = OwnedMutexGuard<()>;
 
 /// A directory by device and inode.
@@ -36,7 +36,7 @@ struct BundleInUse {
 }
 
 impl Bundles {
-    /// Waits for its turn in the bundle `dir`.
+    /// Waits for the turn of the bundle `dir`, on behalf of the container `id`.
     pub(crate) async fn turn(&self, dir: impl AsFd, id: &str) -> Result<BundleTurn> {
         self.turn_within(CREATE_WAIT, dir, id).await
     }
@@ -53,7 +53,7 @@ impl Bundles {
         Ok(turn)
     }
 
-    /// Waits like [`turn`](Self::turn); `None` if a verb of this same container has it.
+    /// Waits like [`turn`](Self::turn); `None` if a verb of the same container has the turn.
     pub(crate) async fn turn_unless_its_own(
         &self,
         dir: impl AsFd,
@@ -91,7 +91,7 @@ impl Bundles {
 }
 
 fn directory(dir: impl AsFd) -> Result<Directory> {
-    // The kernel's cached attributes, so that a file server is not contacted.
+    // Uses the kernel's cached attributes, so that no file server is contacted.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(dir, "", flags, StatxFlags::INO).map_err(std::io::Error::from);
     let stat = stat.doing(|| "looking at the bundle")?;

@@ -16,7 +16,7 @@ use crate::sources::Sources;
 /// Facts about the host and its engines.
 #[derive(Default)]
 pub(crate) struct Caches {
-    /// Shared with the threads that query runtimes' features.
+    /// Known runtimes; shared with the threads that query runtimes' features.
     pub(crate) runtimes: Arc<KnownRuntimes>,
     /// The engines' files and sockets.
     pub(crate) sources: Sources,
@@ -27,7 +27,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// The mount points of cgroups. A host with many containers has many mounts.
+    /// The mount points of cgroups; cached, because a host with many containers has many mounts.
     ///
     /// # Errors
     /// Fails when the mount table cannot be read.
@@ -43,7 +43,7 @@ impl Caches {
     /// The daemon's own cgroups, which do not change once it is ready; `None` if it has none.
     ///
     /// # Errors
-    /// Fails when they are unknown for now.
+    /// Fails when they cannot be read now.
     pub(crate) fn own_cgroups(&self, host: &Host, mounts: &Mounts) -> Result<Option<Rc<Cgroups>>> {
         if let Some(known) = self.own_cgroups.get() {
             return Ok(known.clone());

@@ -9,7 +9,7 @@ use crate::state::{Change, ContainerKey};
 use crate::stream::{EventKind, NodeEvent};
 
 impl Daemon {
-    /// Sends an event about a container, also of one that was refused or is gone.
+    /// Sends an event about a container, which may be refused or gone.
     pub(crate) fn emit(&self, key: &ContainerKey, event: NodeEvent) {
         let subject = self.subject_of(key);
         self.emit_about(subject, event);
@@ -21,7 +21,7 @@ impl Daemon {
         self.emit_about(subject, event);
     }
 
-    /// Sends the event of an update by plugins, if a value changed, and writes the audit log.
+    /// If plugins' updates changed a value, sends the event of the update, and writes the audit log.
     pub(crate) fn note_update(&self, key: &ContainerKey, changes: &[Change]) {
         let new = changes.iter().filter(|change| change.before != change.after);
         let plugins: BTreeSet<&str> = new.map(|change| change.plugin.as_str()).collect();
@@ -32,7 +32,7 @@ impl Daemon {
         self.audit_applied(key, changes);
     }
 
-    /// Sends the event of an audit entry, if it has one, even if the entry is not written.
+    /// Sends the event of an audit entry, if that kind has one, even if the entry itself is not written.
     pub(super) fn emit_audited(&self, entry: &AuditEntry) {
         let kind = match entry.action {
             AuditAction::Refused => EventKind::Refused,

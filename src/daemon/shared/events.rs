@@ -29,7 +29,7 @@ pub(crate) fn of_container(
     Some(notification.of_engine(&container.engine, is_doubtful))
 }
 
-/// An event that identifies a container and its pod without further data.
+/// An event that only identifies a container and its pod.
 pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Option<Notification> {
     let container = store.container(key)?;
     let message = api::Container {
@@ -49,8 +49,8 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
 }
 
-/// The full snapshot for a plugin: announced pods, and containers, including exited ones that are
-/// not removed. NRI: engines omit these.
+/// The full snapshot for a plugin: announced pods, and containers. NRI: engines omit exited
+/// containers; this includes them until they are removed.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
@@ -73,7 +73,7 @@ pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
     RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
 }
 
-/// The pod of a container as rules match it; from the container if the pod has no record.
+/// The pod of a container as rules match it; built from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     store.pod(&container.pod).map_or_else(
         || RuledPod {
@@ -105,8 +105,8 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
         })
 }
 
-/// A snapshot of shared records, to be held while it is encoded. It omits records that rules hide
-/// from this plugin, and those that are ending, because the plugin would never receive their end.
+/// A snapshot of shared records, which is kept while it is encoded. It omits records that rules hide from
+/// this plugin, and records that are ending, because the plugin would never receive their end.
 pub(crate) fn snapshot_shared(
     store: &Store,
     rules: &Rules,
@@ -152,7 +152,7 @@ fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
 }
 
 fn is_shown(container: &Container) -> bool {
-    // A container whose creation was refused will never exist.
+    // A container whose creation was refused never exists.
     let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
     !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits log lines about events that a plugin or a listener can cause in any number: each has a few lines a minute,
-//! and one more line counts the rest.
+//! Limits log lines about events that a plugin or a listener can cause in any number: a few lines a
+//! minute for each, and one more line that counts the rest.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::limits;
 use crate::log::{LineLimit, Room, WINDOW};
 use crate::text::counted;
 
-/// The subject of a line.
+/// What a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FewOf {
     /// accept(2) failed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The flight recorder: the last requests to plugins and their responses, as on the wire, for `sysdump`, and the time
-//! of each, for `explain`. It copies existing bytes up to a limit and decodes nothing; all other counts are passed to
-//! the metrics.
+//! The flight recorder: the last requests to plugins and their responses, as sent, for `sysdump`,
+//! and the duration of each, for `explain`. It copies bytes up to a limit and decodes nothing. It
+//! passes every call to the metrics, which count.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ use crate::clock::now;
 use crate::limits;
 use crate::plugin::{CallCopies, CallMeter, CallSample};
 
-/// A request to a plugin that has a result.
+/// A completed request to a plugin.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedCall {
-    /// Unix time of its result, in nanoseconds.
+    /// Unix time of the result, in nanoseconds.
     pub(crate) at: i64,
     pub(crate) plugin: String,
     pub(crate) operation: &'static str,
-    /// The pod and container of its event; empty for other requests.
+    /// The pod and container of the event; empty for other requests.
     pub(crate) pod: String,
     pub(crate) container: String,
     pub(crate) waited: Duration,
@@ -28,7 +28,7 @@ pub(crate) struct RecordedCall {
 }
 
 impl RecordedCall {
-    /// Its memory in bytes.
+    /// The memory that this call takes, in bytes.
     fn bytes(&self) -> usize {
         let CallCopies { request, answer, .. } = &self.copies;
         let texts = self.plugin.capacity() + self.pod.capacity() + self.container.capacity();
@@ -59,7 +59,8 @@ impl FlightRecorder {
         self.kept().calls.iter().cloned().collect()
     }
 
-    /// The calls about a container, or those about a pod itself where `container` is empty, the oldest first.
+    /// The calls about a container (or, where `container` is empty, about the pod itself), the
+    /// oldest first.
     pub(crate) fn calls_about<T>(
         &self,
         pod: &str,

@@ -33,23 +33,24 @@ pub(crate) struct PendingVerb {
     /// The runtime's process: the wrapper's, after exec.
     pub(crate) pid: u32,
     pub(crate) process: OwnedFd,
-    /// Set if an earlier daemon decided it and may have died before the wrapper received the response: then the
-    /// wrapper's note about its call takes precedence.
+    /// Set if an earlier daemon decided the verb and may have died before the wrapper received the
+    /// response: then the wrapper's note about its call takes precedence.
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
-    /// The stamp of that file before the verb, if known.
+    /// The stamp of the PID file before the verb, if known.
     pub(crate) pid_file_before: std::io::Result<Option<Stamp>>,
     /// The stamp of the runtime's state file before the verb, if known.
     pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
-    /// `run`, `restore`: watches whether the container was started.
+    /// `run`, `restore`: shows whether the container was started.
     pub(crate) start_watch: RefCell<StartWatch>,
     /// `create`, `run`, `restore`: prevents other creates in this bundle until the runtime has read its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
-    /// `update`: values that are in force once the runtime has accepted it; until then no other request writes.
+    /// `update`: values that are in force once the runtime has accepted the update; until then no
+    /// other request writes.
     pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
-    /// `update`: its result, until plugins were notified.
+    /// `update`: its result, until plugins are notified.
     pub(crate) concluded: RefCell<Option<ConcludedUpdate>>,
 }
 
@@ -78,10 +79,10 @@ impl PendingVerb {
         }
     }
 
-    /// The init process that this verb made: from the runtime's state, which is known at once, else from its PID file.
+    /// The init process that this verb made: from the runtime's state, else from the call's PID file.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the state or the file cannot be read.
     pub(crate) async fn init_pid(
         &self,
         daemon: &Daemon,
@@ -105,11 +106,12 @@ impl PendingVerb {
     }
 }
 
-/// Whether the wrapper of this container ran the call without a daemon and its note was taken over; an error while that
-/// is unknown.
+/// Whether this container's wrapper ran the call without a daemon and left a note, which is then
+/// handled. Fails while the notes cannot be read.
 pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
 
-/// Values that are in force once the runtime has accepted an update, and the right to write meanwhile.
+/// Values that are in force once the runtime has accepted an update, and the turn to write, held
+/// until then.
 #[derive(Debug)]
 pub(crate) struct ProposedUpdate {
     pub(crate) engine: Map<String, Value>,
@@ -131,7 +133,7 @@ pub(crate) struct ProposedUpdate {
 pub(crate) struct ConcludedUpdate {
     /// Whether plugins were asked, and so are notified.
     pub(crate) is_told: bool,
-    /// The resources that a failed one tried to set.
+    /// The resources that a failed update tried to set.
     pub(crate) failed: Option<Map<String, Value>>,
     /// The task in which the runtime restores the plugins' values after a failure.
     pub(crate) restoring: Option<JoinHandle<()>>,
@@ -160,13 +162,13 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// The lane of a container.
+    /// Returns the lane of a container, which is created if needed.
     pub(crate) fn container(&self, key: &ContainerKey) -> Rc<Lane> {
         Rc::clone(self.all.borrow_mut().entry(key.clone()).or_default())
     }
 
-    /// The lane of a pod, so that it is announced once and ends before it begins again. Take it after a container's
-    /// lane, never before.
+    /// Returns the lane of a pod, so that the pod is announced once and ends before it begins
+    /// again. Acquire it after a container's lane, never before.
     pub(crate) fn pod(&self, id: &str) -> Rc<Lane> {
         self.container(&pod_key(id))
     }
@@ -189,7 +191,7 @@ impl Lanes {
         self.drop_idle(store, &pod_key(id), id);
     }
 
-    /// Drops the lane of a living container: thousands of idle ones need none.
+    /// Drops the lane of a living container, because thousands of idle containers need none.
     pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {
         drop(lane);
         let mut lanes = self.all.borrow_mut();
@@ -200,8 +202,8 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// Whether no verb is being decided or settled, and the only open ones are foreground runs of containers that
-    /// `is_followed` knows as started.
+    /// Whether no verb is being decided or settled, and the only pending verbs are foreground runs
+    /// whose containers have started, according to `is_followed`.
     pub(crate) fn are_quiet(&self, is_followed: impl Fn(&ContainerKey) -> bool) -> bool {
         let lanes = self.all.borrow();
         lanes.iter().all(|(key, lane)| {
@@ -216,7 +218,7 @@ impl Lanes {
     }
 }
 
-/// Whether no task holds or awaits the lane: a new lane serves as well.
+/// Whether no task holds or awaits the lane, so that it can be dropped.
 fn is_idle(lane: &Rc<Lane>) -> bool {
     let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
     !is_held && lane.pending.borrow().is_empty()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Converts records to NRI messages and back: the record keeps the message's protobuf bytes, and
-//! values that change (state, PID, times) are filled in when it is sent.
+//! Converts records to NRI messages and back. The record keeps the message's protobuf bytes; values
+//! that change (state, PID, times) are filled in when the message is sent.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Classes {
     }
 }
 
-/// Message fields that are not stored, because the record has their values.
+/// Field numbers that are not stored, because the record has their values.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
 
@@ -66,12 +66,12 @@ fn kept(wire: &Wire, of_record: &[u64]) -> Arc<[u8]> {
 }
 
 fn from_wire<M: Message>(wire: &Wire) -> M {
-    // A manipulated record results in an empty message, not a crash of the daemon.
+    // A record that was manipulated results in an empty message, not in a crash of the daemon.
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// Encodes a container with the changes of the replies so far. Parts that merging added for plugins
-/// and that stayed empty are removed.
+/// Encodes a container with the changes of the replies so far, without the empty parts that the
+/// merge added for plugins.
 pub(crate) fn so_far(container: &api::Container) -> Wire {
     let mut container = container.clone();
     if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
@@ -140,8 +140,8 @@ pub(crate) fn resources(record: &Container) -> api::LinuxResources {
     linux.resources.into_option().unwrap_or_default()
 }
 
-/// A recorded message with other resources. Classes, which no document has, stay unless they are
-/// set again. So do device rules: no runtime removes one, or adds one except for a plugin.
+/// A recorded message with other resources. The classes stay unless they are set again, because no document
+/// has them. The device rules stay too: no runtime removes one, or adds one except for a plugin.
 pub(crate) fn with_resources(
     wire: &Wire,
     overlay: &Map<String, Value>,
@@ -181,14 +181,14 @@ pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// The pod's labels. The rest of the message is not decoded, because its annotations may be long.
+/// The pod's labels. The rest of the message is not decoded, because annotations may be long.
 pub(crate) fn pod_labels(record: &Pod) -> BTreeMap<String, String> {
     let labels = api::PodSandbox::parse_from_bytes(&record.message.only(LABELS));
     labels.unwrap_or_default().labels.into_iter().collect()
 }
 
-/// Adds a part of the pod that engines always send and plugins rely on, also for a pod that an
-/// earlier version recorded or whose record is lost.
+/// Adds the linux part, which engines always send and plugins rely on, to a pod that an earlier
+/// version recorded or whose record is lost.
 fn add_linux(message: &mut api::PodSandbox) {
     message.linux.mut_or_insert_default().resources.mut_or_insert_default();
 }
@@ -212,8 +212,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send for a removed container, because it then has no
-/// task.
+/// Removes values that containerd does not send of a removed container, which has no task any more.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
         && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
@@ -223,8 +222,8 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// The pod of a container's event. containerd sends no process of a pod that was stopped before the
-/// container's removal.
+/// The pod of a container's event. containerd sends no process of a pod that stopped before the
+/// container was removed.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri);
@@ -234,7 +233,7 @@ pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// Removes values that engines do not send of an ending pod: containerd at its removal, because its
+/// Removes values that engines do not send of an ending pod: containerd at its removal, when its
 /// network is gone; CRI-O at its stop.
 pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
@@ -280,7 +279,7 @@ mod tests {
         M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
     }
 
-    /// A message in which every field of the record has another value.
+    /// A message whose fields all differ from the record.
     fn stale() -> api::Container {
         let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
         let mut other = record();
@@ -298,8 +297,7 @@ mod tests {
             from_wire::<api::Container>(&kept),
             api::Container { name: "web".to_owned(), ..Default::default() }
         );
-        // A message that an earlier version kept as a whole, and a container whose state is all
-        // zeroes.
+        // A message that an earlier version stored whole, and a container without any state.
         let whole = Wire(stale().write_to_bytes().unwrap().into());
         for message in [kept, whole] {
             record.message = message;
@@ -326,7 +324,7 @@ mod tests {
         let created = sent.linux.mut_or_insert_default().resources.mut_or_insert_default();
         created.devices = describe::resources_from_json(&rule(1)).devices;
         record.message = to_wire(&sent);
-        // The engine's written or repeated values are not what the runtime received.
+        // The engine's written or repeated values differ from those that the runtime received.
         let mut in_force = rule(7);
         record.engine_resources = CompactObject::from(&in_force);
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));

@@ -2,8 +2,8 @@
 //! The daemon's shared state: the records of pods and containers, a lane for each of them, the registered plugins, and
 //! the counts and failures for `status`.
 //!
-//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime` and `watch`, whose types
-//! it holds.
+//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime` and
+//! `watch`, because it contains their types.
 
 mod audited;
 pub(crate) mod bundle_turns;
@@ -57,7 +57,7 @@ use report::Report;
 use snapshot_room::SnapshotRoom;
 use update_backoff::UpdateBackoff;
 
-/// The fraction of a caller's time-out within which the daemon answers: the response takes time to arrive.
+/// The fraction of a caller's time-out in which the daemon answers; the rest is for the response to arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
 /// The daemon's state, which all its modules share.
@@ -71,14 +71,14 @@ pub(crate) struct Daemon {
     pub(crate) watches: Watches,
     pub(crate) caches: Caches,
     pub(crate) report: Report,
-    /// Events for other programs.
+    /// The event stream for other programs.
     pub(crate) stream: Rc<EventStream>,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
     pub(crate) update_backoff: UpdateBackoff,
-    /// Memory reserved for snapshots in flight to plugins.
+    /// Memory reserved for snapshots that are being sent to plugins.
     pub(crate) snapshots: SnapshotRoom,
-    /// Locked while the addresses of many pods are looked up at a start: plugins are admitted afterwards.
+    /// Locked while a starting daemon looks up the addresses of many pods: plugins are admitted afterwards.
     pub(crate) looking_up: Arc<Mutex<()>>,
     /// File systems that do not respond.
     unanswered: Unanswered,
@@ -109,13 +109,13 @@ impl Daemon {
         })
     }
 
-    /// The configuration in force. A caller that keeps it does not receive a later reload.
+    /// The configuration in force. A caller that keeps the returned value does not see later reloads.
     pub(crate) fn config(&self) -> Rc<Config> {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force, with all its consequences, in one step. Returns the plugins from which rules no
-    /// longer hide some pod.
+    /// Puts a configuration in force in one step. Returns the plugins from which the new rules hide
+    /// fewer pods.
     #[must_use]
     pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();
@@ -131,8 +131,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Writes to the run directory whether each `exec` involves the daemon; a container's mark has the facts that
-    /// wrappers need for it.
+    /// Writes to the run directory whether each `exec` must ask the daemon. A container's mark has
+    /// the facts that wrappers need for that.
     pub(crate) fn keep_execs_file(&self) {
         if self.registry.returning.execs.are_resuming.get() {
             return;
@@ -158,8 +158,9 @@ impl Daemon {
         self.mark_execs(text.is_some());
     }
 
-    /// Called before the file is rewritten: plugins of the previous program are about to be resumed; after a restart,
-    /// plugins that protected execs may return, and execs stay protected until then (D14).
+    /// Called before the execs file is rewritten. `are_resuming`: plugins of the previous program
+    /// are about to be resumed. Otherwise, after a restart, plugins that protected execs may
+    /// return; until then execs stay protected (D14).
     pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
         self.registry.returning.execs.are_resuming.set(are_resuming);
         if are_resuming {
@@ -178,16 +179,16 @@ impl Daemon {
         self.keep_execs_file();
     }
 
-    /// Rewrites the file after a plugin has disconnected. A stopping daemon keeps the file: its plugins disconnect only
-    /// because it stops, and what they protect stays protected until the next daemon.
+    /// Rewrites the execs file after a plugin has disconnected. A stopping daemon keeps the file: its
+    /// plugins disconnect only because it stops, and their protection stays until the next daemon.
     pub(crate) fn keep_execs_file_while_it_runs(&self) {
         if !self.process.is_ending.get() {
             self.keep_execs_file();
         }
     }
 
-    /// Adds the facts that `exec` needs to each container's mark while each `exec` involves the daemon; else removes
-    /// them (D51).
+    /// While each `exec` involves the daemon, adds the facts that `exec` needs to each container's
+    /// mark; else removes them (D51).
     fn mark_execs(&self, is_wanted: bool) {
         self.records.mark_execs(is_wanted);
         let keys: Vec<ContainerKey> = {
@@ -210,7 +211,7 @@ impl Daemon {
         }
     }
 
-    /// Changes a pod's record in the same way.
+    /// Changes a pod's record; a disk failure is reported to the operator and does not fail the pod.
     pub(crate) fn note_pod(&self, id: &str, change: impl FnOnce(&mut Pod)) {
         if let Err(error) = self.records.note_pod(id, change) {
             self.report.note_unwritten(id, &error);
@@ -222,7 +223,7 @@ impl Daemon {
         self.lanes.container(key)
     }
 
-    /// The lane of a pod, to be taken after a container's, never before.
+    /// The lane of a pod; acquire it after a container's, never before.
     pub(crate) fn pod_lane(&self, id: &str) -> Rc<Lane> {
         self.lanes.pod(id)
     }
@@ -232,12 +233,12 @@ impl Daemon {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
-    /// The time shortly before the caller of a creation that begins now gives up.
+    /// The time shortly before the caller of a creation that begins now stops waiting.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
 
-    /// Whether the engine itself runs NRI plugins: then the daemon consults none (D12).
+    /// Whether the engine itself serves NRI plugins; then the daemon asks none (D12).
     pub(crate) fn is_bystander(&self) -> bool {
         self.registry.socket.is_bystander()
     }
@@ -269,7 +270,7 @@ impl Daemon {
             .for_each(|init| self.watches.inits.send(init));
     }
 
-    /// The init process of a container, to be queued.
+    /// The init process of a container, opened for the queue.
     pub(crate) fn init_process(
         &self,
         record: &Container,
@@ -291,7 +292,7 @@ impl Daemon {
     }
 }
 
-/// Logs a failure that has no caller to report it to.
+/// Logs a failure for which no caller waits.
 pub(crate) fn log_failure(what: &str, result: Result<(), impl Into<Error>>) {
     if let Err(error) = result {
         let error: Error = error.into();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs system calls on an engine's files outside of the daemon's loop: their file system may be a file server's, which
-//! may never respond. The wait is bounded. A call that does not return keeps a thread, and each folder may use only a
-//! few.
+//! Runs system calls on an engine's files off the daemon's event loop: their file system may be a
+//! file server's, which may never respond. The wait is bounded. A call that does not return keeps a
+//! thread, so each folder may use only a few threads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,13 +24,13 @@ use crate::presence;
 use crate::sources;
 use crate::state::Container;
 
-/// Time limit for a file system.
+/// Time limit for a call on a file system.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Time limit for a file system with a container's exit code: StopContainer waits for it.
+/// Time limit for reading a container's exit code: StopContainer waits for it.
 const EXIT_FILE_WAIT: Duration = Duration::from_secs(1);
 
-/// The calls that have not returned, by folder.
+/// The running calls, by folder.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unanswered(Rc<Calls>);
 
@@ -49,10 +49,10 @@ struct CallsOfFolder {
 }
 
 impl Daemon {
-    /// Runs `work` on files below `folder` outside of the loop.
+    /// Runs `work` on files below `folder`, off the loop.
     ///
     /// # Errors
-    /// Fails as `work` does, and when the file system does not respond, now or since an earlier call.
+    /// Fails as `work` does, or if the file system does not respond, or an earlier call to it still hangs.
     pub(crate) async fn off_loop<T: Send + 'static>(
         &self,
         folder: &str,
@@ -61,8 +61,8 @@ impl Daemon {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
     }
 
-    /// Runs `work` on files in `folder` that are not links: directly if the folder is in memory, as most engines'
-    /// bundles are, which saves two thread switches each; else outside of the loop.
+    /// Runs `work` on files in `folder` that are not links: on the loop if the folder is in memory,
+    /// as most engines' bundles are, which saves two thread switches for each; else off the loop.
     ///
     /// # Errors
     /// As [`off_loop`](Self::off_loop).
@@ -77,7 +77,7 @@ impl Daemon {
     /// Checks a path of an engine: whether it exists, or is a folder.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the path cannot be examined.
     pub(crate) async fn look(
         &self,
         path: &Path,
@@ -87,7 +87,7 @@ impl Daemon {
         self.off_loop(&folder.to_string_lossy(), move || Ok(look(&path)?)).await
     }
 
-    /// Whether nothing, not even a link, is known to exist at this path of an engine.
+    /// Whether this path of an engine is known to be absent, even as a link.
     pub(crate) async fn is_absent(&self, path: &Path) -> bool {
         self.look(path, |path| Ok(presence::is_absent(path))).await.unwrap_or(false)
     }
@@ -104,7 +104,7 @@ impl Daemon {
         Ok(added.map(|number| new.listen(number)))
     }
 
-    /// The names of the files in a folder of an engine; none if it does not exist.
+    /// The names of the files in a folder of an engine; none if the folder does not exist.
     ///
     /// # Errors
     /// Fails when the list may be incomplete.
@@ -120,7 +120,7 @@ impl Daemon {
     /// The exit code that the engine wrote for this process, if any.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the engine's file cannot be read.
     pub(crate) async fn written_exit_code(&self, record: &Container) -> Result<Option<i32>> {
         let Some(file) = ExitFile::of(&self.host, record) else { return Ok(None) };
         let path = file.path().to_string_lossy().into_owned();
@@ -130,7 +130,7 @@ impl Daemon {
     /// The exit code in the engine's own record of the container, if it has one.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when that record cannot be read.
     pub(crate) async fn recorded_exit_code(&self, record: &Container) -> Result<Option<i32>> {
         let Some(record) = ExitRecord::of(&self.host, record) else { return Ok(None) };
         let folder = record.folder().to_string_lossy().into_owned();
@@ -147,10 +147,11 @@ impl Daemon {
         self.off_loop(&bundle.to_string_lossy(), read).await
     }
 
-    /// Reads the init process from the PID file of a call, if it has changed since `before` the call.
+    /// Reads the init process from the PID file of a call, if the file has changed since `before`,
+    /// its stamp at the call.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the file cannot be read.
     pub(crate) async fn pid_in_file(
         &self,
         file: &Path,
@@ -171,7 +172,8 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        // A starting daemon makes these calls one after the other; together they delay it by less than a minute.
+        // A starting daemon makes these calls one after the other; with this share, they delay it
+        // by less than a minute together.
         let others = u32::try_from(self.0.hanging_folders()).unwrap_or(u32::MAX);
         let until = Instant::now() + wait / others.saturating_add(1);
         self.0.begin(folder, until).await.ok_or_else(no_answer)?;
@@ -179,7 +181,7 @@ impl Unanswered {
         let is_given_up = Rc::new(Cell::new(false));
         let (calls, name, gives_up) =
             (Rc::clone(&self.0), folder.to_owned(), Rc::clone(&is_given_up));
-        // In a separate task: a call keeps its thread although its caller may be gone.
+        // In a separate task, because a call keeps its thread even if its caller is gone.
         tokio::task::spawn_local(async move {
             let done = tokio::task::spawn_blocking(work).await;
             calls.end(&name, gives_up.get());
@@ -199,7 +201,7 @@ impl Unanswered {
 
 #[cfg(test)]
 impl Daemon {
-    /// Makes a call of this folder hang forever.
+    /// Makes a call for this folder hang forever.
     pub(crate) fn hang(&self, folder: &str) {
         let calls = CallsOfFolder { running: 1, hanging: 1 };
         self.unanswered.0.folders.borrow_mut().insert(folder.to_owned(), calls);
@@ -211,8 +213,8 @@ impl Calls {
         self.folders.borrow().values().filter(|calls| calls.hanging > 0).count()
     }
 
-    /// Counts a call as soon as a thread is free for it; `None` if none is free in time, or an earlier call of this
-    /// folder hangs.
+    /// Counts a call as soon as a thread is free for it; `None` if none is free in time, or an
+    /// earlier call for this folder hangs.
     async fn begin(&self, folder: &str, until: Instant) -> Option<()> {
         loop {
             let returned = self.returned.notified();
@@ -223,7 +225,7 @@ impl Calls {
         }
     }
 
-    /// Counts a call if a thread is free; `None` if an earlier one of this folder hangs.
+    /// Counts a call if a thread is free (else false); `None` if an earlier call for this folder hangs.
     fn try_begin(&self, folder: &str) -> Option<bool> {
         let mut folders = self.folders.borrow_mut();
         let running: usize = folders.values().map(|calls| calls.running).sum();
@@ -274,7 +276,7 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime, test);
     }
 
-    /// A call of this folder that returns once the sender is gone.
+    /// A call for this folder that returns once the sender is dropped.
     fn hung(calls: &Unanswered, folder: &str) -> (mpsc::Sender<()>, JoinHandle<Result<bool>>) {
         let (answer, answers) = mpsc::channel::<()>();
         let (calls, folder) = (calls.clone(), folder.to_owned());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container is paused. `pause` and `resume` bypass the daemon, so it reads the freezer's state whenever it
-//! describes a container: for Synchronize, an update, or an operator. It freezes nothing.
+//! Whether a container is paused. `pause` and `resume` bypass the daemon, so the daemon reads the freezer's
+//! state when it describes a container: for Synchronize, an update, or an operator. It freezes nothing.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ impl Daemon {
         let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {
             return false;
         };
-        // The process's cgroup counts, at or below the container's: a freezer above it freezes it too.
+        // The cgroup of the process decides, which is at or below the container's: a freezer above
+        // it freezes it too.
         let found = self.caches.cgroup_mounts(&self.host);
         let found =
             found.and_then(|mounts| Cgroups::find(&self.host, &mounts, pid, &BTreeMap::new()));
@@ -27,7 +28,7 @@ impl Daemon {
     /// An event about a container in its current state.
     pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         let mut notification = events::of_container(&self.records.read(), event, key)?;
-        // Other events are about containers that start, or have ended.
+        // Other events are about containers that are starting or have ended.
         let may_be_paused = matches!(event, Event::UpdateContainer | Event::PostUpdateContainer);
         if may_be_paused
             && let Some(message) = &mut notification.container
@@ -38,8 +39,8 @@ impl Daemon {
         Some(notification)
     }
 
-    /// An event about a container that only plugins read. If none is subscribed to it, it has only the names that the
-    /// registry needs to track known subjects, and the record is not decoded.
+    /// An event about a container for plugins only. If no plugin is subscribed to it, it has only
+    /// the names that the registry needs to track known subjects, and the record is not decoded.
     pub(crate) fn notification_for_plugins(
         &self,
         event: Event,

@@ -34,7 +34,7 @@ pub(crate) struct QueueReceiver<T> {
 }
 
 impl<T> QueueReceiver<T> {
-    /// The next piece of work; `None` once all senders are gone.
+    /// Returns the next piece of work; `None` once all senders are dropped.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         let work = self.receiver.recv().await;
         self.queued.set(self.queued.get().saturating_sub(1));
@@ -72,9 +72,9 @@ impl<T> Queue<T> {
 pub(crate) struct InitProcess {
     pub(crate) key: Rc<ContainerKey>,
     pub(crate) incarnation: u64,
-    /// `None` if it has been reaped; an error while that is unknown.
+    /// The process's descriptor; `None` if it has been reaped; an error while its state is unreadable.
     pub(crate) process: io::Result<Option<OwnedFd>>,
-    /// The watch of the container's folder since the creation.
+    /// The watch of the container's folder, begun at the creation.
     pub(crate) folder: StartWatch,
 }
 
@@ -98,7 +98,7 @@ impl InitProcess {
         Some(Self { key, incarnation, process, folder })
     }
 
-    /// Whether it is known to have exited.
+    /// Whether the init process is known to have exited.
     pub(crate) fn has_exited(&self) -> bool {
         matches!(&self.process, Ok(process) if process.as_ref().is_none_or(pidfd::has_ended))
     }
@@ -110,14 +110,14 @@ type WatchedInit = (Rc<ContainerKey>, Option<RawFd>);
 /// The watched init processes, and those that the previous program watched.
 #[derive(Default)]
 pub(crate) struct InitWatches {
-    /// By incarnation.
+    /// The watched processes by incarnation.
     watched: RefCell<HashMap<u64, WatchedInit>>,
     resumed: RefCell<HashMap<(ContainerKey, u64), Option<OwnedFd>>>,
 }
 
 impl InitWatches {
-    /// Records that it is watched until [`end`](Self::end), and keeps its descriptor open until
-    /// then.
+    /// Records that an init process is watched until [`end`](Self::end), and keeps its descriptor
+    /// open until then.
     pub(crate) fn begin(
         &self,
         key: &Rc<ContainerKey>,
@@ -128,7 +128,7 @@ impl InitWatches {
         self.watched.borrow_mut().insert(incarnation, (Rc::clone(key), number));
     }
 
-    /// Records that its exit is on record.
+    /// Ends the watch: the exit of the process is on record.
     pub(crate) fn end(&self, incarnation: u64) {
         self.watched.borrow_mut().remove(&incarnation);
     }
@@ -141,17 +141,17 @@ impl InitWatches {
             .collect()
     }
 
-    /// Records that the previous program watched it.
+    /// Records that the previous program watched this process.
     pub(crate) fn resume(&self, key: ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
         self.resumed.borrow_mut().insert((key, incarnation), process);
     }
 
-    /// Whether the previous program watched it and it is not watched again yet.
+    /// Whether the previous program watched the init process and this one does not watch it yet.
     pub(crate) fn is_resumed(&self, record: &Container) -> bool {
         self.resumed.borrow().contains_key(&(record.key.clone(), record.incarnation))
     }
 
-    /// Its process as the previous program watched it.
+    /// Takes the process as the previous program watched it.
     fn take_resumed(&self, record: &Container) -> Option<Option<OwnedFd>> {
         self.resumed.borrow_mut().remove(&(record.key.clone(), record.incarnation))
     }
@@ -160,9 +160,9 @@ impl InitWatches {
 /// Events of pods that begin and end without a runtime call.
 #[derive(Debug)]
 pub(crate) enum PodNews {
-    /// Pods may appear without a call from now on.
+    /// From now on, pods may appear without a call.
     LookOut,
-    /// RunPodSandbox is about to go out for this pod.
+    /// RunPodSandbox is about to be sent for this pod.
     Announced(String),
     /// A container of this pod has ended.
     MemberEnded(String),
@@ -174,13 +174,13 @@ pub(crate) struct CrioWatch {
     pub(crate) news: Queue<PodNews>,
     /// Notified whenever a pod's record is removed.
     pub(crate) forgotten: Notify,
-    /// Watched folders in which pods appear.
+    /// The watched folders in which pods appear.
     pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
     /// IDs of pods whose folder exists and whose document does not yet.
     pub(crate) arriving: RefCell<BTreeSet<String>>,
-    /// Pods that are older than the first daemon of this boot.
+    /// Pods that existed before the first daemon of this boot.
     pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
-    /// Whether `install` had recorded CRI-O while this daemon ran.
+    /// Whether `install` had recorded CRI-O at any time while this daemon ran.
     pub(crate) was_registered: Cell<bool>,
 }
 
@@ -215,16 +215,16 @@ impl PodCgroups {
 pub(crate) struct NodeScopeWatch {
     /// The folders that a task follows.
     pub(crate) watched: RefCell<HashSet<PathBuf>>,
-    /// Notified when all directories must be checked.
+    /// Notified when every directory must be checked.
     pub(crate) again: Notify,
     pub(crate) is_followed: Cell<bool>,
 }
 
-/// Watches, and the queues of their work.
+/// The daemon's watches, and the queues of work for them.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// The inotify descriptor for all folders; the start of a container has a separate one
-    /// (`start_watch.rs`).
+    /// The inotify descriptor for all folders, except that the watch for a container's start has
+    /// its own (`start_watch.rs`).
     pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,
@@ -234,10 +234,10 @@ pub(crate) struct Watches {
     pub(crate) pod_cgroups: PodCgroups,
     /// The fanotify group for the limits of pods.
     pub(crate) limit_writes: WriteWatch,
-    /// Notified when a reload has put another configuration in force.
+    /// Notified when a reload has put a configuration in force.
     pub(crate) reloaded: Notify,
-    /// Notified at the same time; wakes the drift checks, whose interval may have changed.
+    /// Notified at the same time, for the drift checks, whose interval may have changed.
     pub(crate) drift_reloaded: Notify,
-    /// Folders in which an engine keeps its containers' folders.
+    /// Watched folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

@@ -14,17 +14,17 @@ use crate::error::Result;
 use crate::mark::ExecSubject;
 use crate::state::{Container, ContainerKey, Pod, Store};
 
-/// Interval of attempts to write to a disk that failed.
+/// Interval of attempts to write after the disk failed.
 const DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// The records of pods and containers, in memory and on disk.
 #[derive(Debug)]
 pub(crate) struct Records {
     store: RefCell<Store>,
-    /// The number of requests that failed because their records could not be written, and the last
-    /// reason; kept until a write succeeds.
+    /// The number of requests that failed because a record could not be written, and the last
+    /// reason; cleared when a write succeeds.
     refusals: RefCell<Option<(usize, String)>>,
-    /// Notified when writing a record fails.
+    /// Notified when a record could not be written.
     refused: Notify,
     /// Whether the mark of each container has what `exec` needs (D51).
     marks_execs: Cell<bool>,
@@ -51,7 +51,7 @@ impl Records {
         Some(events::exec_subject(&self.read(), container))
     }
 
-    /// A change of a record, and of the facts that `exec` needs.
+    /// Wraps a change of a record so that it also updates the facts that `exec` needs.
     fn and_mark<F: FnOnce(&mut Container)>(
         &self,
         key: &ContainerKey,
@@ -86,7 +86,7 @@ impl Records {
         self.read().boot_id().to_owned()
     }
 
-    /// A number that no container has had.
+    /// Returns an incarnation that no container has had.
     pub(crate) fn next_incarnation(&self) -> u64 {
         self.store.borrow_mut().next_incarnation()
     }
@@ -120,7 +120,7 @@ impl Records {
         self.store.borrow_mut().change_in_memory(key, change);
     }
 
-    /// Records an event of a container, in memory even if the write fails.
+    /// Changes a container's record after an event; the change stays in memory even if the write fails.
     ///
     /// # Errors
     /// Fails when the write fails; it is retried.
@@ -146,7 +146,7 @@ impl Records {
         self.store.borrow_mut().remember(container);
     }
 
-    /// Keeps the record of a container in case one is re-created under its ID.
+    /// Keeps the record of a container for a container that is re-created under its ID.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -168,7 +168,7 @@ impl Records {
         self.note_if_refused(written)
     }
 
-    /// Records an event of a pod, in memory even if the write fails.
+    /// Changes a pod's record after an event; the change stays in memory even if the write fails.
     ///
     /// # Errors
     /// Fails when the write fails; it is retried.
@@ -190,7 +190,7 @@ impl Records {
         self.retry_if_left();
     }
 
-    /// Writes to disk that this folder has the records of this boot.
+    /// Writes to disk that this folder has the records of the current boot.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -198,7 +198,7 @@ impl Records {
         self.store.borrow_mut().stamp()
     }
 
-    /// Writes every record again after the folders were wiped.
+    /// Writes every record again, after the folders were wiped.
     ///
     /// # Errors
     /// Fails when a write fails.
@@ -206,7 +206,7 @@ impl Records {
         self.store.borrow_mut().rebuild()
     }
 
-    /// Tries again to remove files whose removal failed.
+    /// Retries to remove files whose removal failed.
     fn retry_if_left(&self) {
         if self.read().has_leftovers() {
             self.refused.notify_one();
@@ -218,7 +218,7 @@ impl Records {
         self.refusals.borrow().clone()
     }
 
-    /// Records a failed write until one succeeds; returns the result unchanged.
+    /// Records a failed write, until a later one succeeds; returns the result unchanged.
     fn note_if_refused(&self, written: Result<()>) -> Result<()> {
         let mut refusals = self.refusals.borrow_mut();
         match &written {
@@ -242,7 +242,7 @@ impl Records {
     fn write_again(&self) -> Result<()> {
         let mut store = self.store.borrow_mut();
         store.write_what_is_not()?;
-        // A refused request leaves nothing to write.
+        // The request that failed was undone, so no record may be left to write.
         let has_refused = self.refusals.borrow().is_some();
         if has_refused { store.try_disk() } else { Ok(()) }
     }

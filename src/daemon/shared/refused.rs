@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refused plugin connections, by reason. A process with access to the socket can cause thousands a
-//! second, so all are counted and few have a line; one more line counts the rest of a minute.
+//! Connections of plugins, by outcome. A process with access to the socket can cause thousands of refusals
+//! a second, so all are counted and few are logged; one more line counts the rest of a minute.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ use crate::log::{LineLimit, Room};
 use crate::text::counted;
 
 named! {
-    /// The subjects of the lines, with their names in `status`.
+    /// The outcomes, with their names in `status`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub(crate) enum ConnectionLine {
         /// accept(2) failed, mostly because the daemon has no free descriptor.
         Unaccepted => "unaccepted",
         /// The user may not connect (`nri.allowed_uids`).
         User => "user",
-        /// The process is not one that `[plugin.NAME] from` permits.
+        /// `[plugin.NAME] from` does not permit the process.
         Origin => "from",
         /// The name belongs to a pre-installed plugin.
         File => "pre-installed",
@@ -30,15 +30,15 @@ named! {
         Contested => "contested",
         /// The limit of connected plugins is reached.
         Full => "full",
-        /// It did not register, or violated the protocol.
+        /// The process did not register, or violated the protocol.
         Unfinished => "unfinished",
-        /// Its slot was given to another connection.
+        /// The connection's slot was given to another connection.
         Crowded => "crowded",
-        /// It registered and could not be synchronized.
+        /// The plugin registered and could not be synchronized.
         Unsynchronized => "unsynchronized",
-        /// It was accepted.
+        /// The plugin was synchronized.
         Connected => "connected",
-        /// It was accepted, and ended.
+        /// A synchronized plugin disconnected.
         Disconnected => "disconnected",
     }
 }
@@ -76,7 +76,7 @@ pub(crate) struct ConnectionLines {
 }
 
 impl ConnectionLines {
-    /// Counts a connection that needs no line.
+    /// Counts a connection that is not logged.
     pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
         let mut all = self.counted.borrow_mut();
         let counted = all.entry(kind).or_default();
@@ -86,7 +86,7 @@ impl ConnectionLines {
         line.clone_into(&mut counted.last);
     }
 
-    /// Counts a connection; returns whether to log its line.
+    /// Counts a connection, and returns whether to log it.
     pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
         self.count(kind, line);
         self.limit.room(

@@ -34,9 +34,9 @@ pub(crate) struct Report {
     pub(crate) audit: AuditLog,
     /// Requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
-    /// Each after its kind, of which there is one entry: the line without the container's ID.
+    /// Failures, each with its kind: the line without the container's ID. Each kind has one entry.
     pub(crate) failures: RefCell<VecDeque<(String, Failure)>>,
-    /// By engine and unreadable item; each is logged once.
+    /// Unreadable data, by engine and item; each item is logged once.
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), MissingData>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<IdentityClaim>>,
@@ -44,7 +44,8 @@ pub(crate) struct Report {
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
-    /// Values that differed at the last check of all containers: of cgroups, and of init processes.
+    /// The numbers of values that differed at the last check of all containers: of cgroups, and of
+    /// init processes.
     pub(crate) drifts: Cell<Option<(usize, usize)>>,
 }
 
@@ -73,7 +74,7 @@ impl Report {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;
     }
 
-    /// Counts commands that ran without the daemon and have no other record.
+    /// Counts commands that ran without the daemon and left no note.
     pub(crate) fn count_bypassed(&self, count: u64) {
         *self.requests.borrow_mut().entry("bypassed").or_default() += count;
     }
@@ -84,21 +85,21 @@ impl Report {
         self.note_audit_failure();
     }
 
-    /// Records for `status` that the audit log cannot be written; its thread has logged it.
+    /// Records for `status` that the audit log cannot be written; the log's thread has already logged it.
     pub(crate) fn note_audit_failure(&self) {
         if let Some(what) = self.audit.new_failure() {
             self.count_failure(&what, &what, "", now());
         }
     }
 
-    /// Keeps a failure for `status` and logs it.
+    /// Logs a failure and keeps it for `status`.
     pub(crate) fn note_failure(&self, what: &str, plugin: &str) {
         error!(plugin, "{what}");
         self.count_failure(what, what, plugin, now());
     }
 
-    /// Records a refused call. The same refusal of another container is counted, not listed again:
-    /// kubelet retries forever, each time under a new ID.
+    /// Records a refused call. The same refusal of another container is counted, not listed again,
+    /// because kubelet retries forever under new IDs.
     pub(crate) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
         self.metrics.plugins().count_refusal(error.plugin(), verb);
         let why = error.why();
@@ -124,7 +125,7 @@ impl Report {
             count: earlier.map_or(1, |earlier| earlier.count.saturating_add(1)),
             what: what.to_owned(),
             plugin: plugin.to_owned(),
-            // A refused call, which a plugin may be entitled to.
+            // A refused call is no fault of nri-runc: a plugin may refuse.
             refused: kind != what,
         };
         failures.push_back((kind.to_owned(), note));
@@ -169,7 +170,7 @@ impl Report {
         self.failures.borrow().back().is_some_and(|(_, last)| last.what == what)
     }
 
-    /// Reports that a record could not be written: one failure, however many follow in a row.
+    /// Reports that a record could not be written; further ones in a row are the same failure.
     pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
         let what = format!("the record of {id} could not be written: {error}");
         if !self.is_last_failure(&what) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits the memory for snapshots in flight to plugins: until its response a request is in memory
-//! twice, so each plugin that does not read would cost some 8 MiB.
+//! Limits the memory for snapshots that are being sent to plugins: until a plugin responds, its
+//! request is in memory twice, so each plugin that does not read would cost some 8 MiB.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::limits;
 
-/// Bytes of one permit: a small node's snapshot waits for no other.
+/// Bytes of one permit: so little that a small node's snapshot does not wait for others.
 const UNIT: usize = 64 << 10;
 
 /// Memory for snapshots. A plugin that does not answer releases its share after its time-out.

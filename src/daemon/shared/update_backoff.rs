@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Delays repeatedly failing updates, by plugin and container, so that a plugin and the engine do not loop. It never
-//! applies one.
+//! Pauses updates that fail repeatedly, by plugin and container, so that a plugin and the engine do
+//! not loop. This module applies no update.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// The first pause; each further failure doubles it, up to the longest.
+/// Pauses after a failure: the first; each further failure doubles it, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 

@@ -42,7 +42,7 @@ pub(super) struct Admitted {
     pub(super) bundle: Bundle,
 }
 
-/// The container to create, with the plugins' replies; nothing is written yet.
+/// The container to create, with the plugins' replies; not written yet.
 pub(super) struct Adjusted {
     pub(super) merged: Merged,
     pub(super) patched: PatchedSpec,
@@ -50,15 +50,16 @@ pub(super) struct Adjusted {
     pub(super) names: Resolved,
 }
 
-/// The container to create, before the check whether this node has everything it needs.
+/// The container to create, not checked yet against what this node has.
 struct Edited {
     adjusted: Adjusted,
     container: Option<api::Container>,
     missing: Vec<PatchError>,
 }
 
-/// The steps before plugins are asked: describes the container, checks for the required plugins, announces the pod and
-/// records the container. If that fails, `record` keeps the data so far for `explain`.
+/// Does the steps before plugins are asked: describes the container, checks for the required
+/// plugins, announces the pod and records the container. If a step fails, `record` keeps the data
+/// so far for `explain`.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -100,8 +101,9 @@ async fn describe_and_record(
             life::end_if_empty(daemon, &description.pod.id).await;
             return Err(missed);
         }
-        // Checked again, because a plugin may have disconnected before its successor is synchronized (D41). Not after
-        // the container is recorded: the successor would know it from its snapshot, and then receive its creation.
+        // Checked again, because a plugin may have disconnected before its successor is
+        // synchronized (D41). Not later than this: once the container is on record, the successor
+        // would know it from its snapshot, and then also receive its creation.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);
     }
@@ -109,7 +111,7 @@ async fn describe_and_record(
     Ok((bundle, description))
 }
 
-/// Records the plugins that did not connect while a create waited for them.
+/// Records the plugins for which a create waited in vain.
 fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let reason = "was expected but did not connect in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
@@ -118,7 +120,7 @@ fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     record.skipped.extend(late);
 }
 
-/// Records the container: without a record the daemon would never watch it or its pod.
+/// Records the container, because without a record the daemon would never watch it or its pod.
 async fn put_on_record(
     daemon: &Rc<Daemon>,
     description: &Description,
@@ -133,26 +135,26 @@ async fn put_on_record(
 }
 
 impl Admitted {
-    /// Whether it is its pod's infrastructure container, of which plugins receive no events.
+    /// Whether it is its pod's infrastructure container; plugins receive no events about that.
     pub(super) fn is_sandbox(&self) -> bool {
         self.description.role == Role::Sandbox
     }
 
-    /// The user of the process as in the engine's document.
+    /// The user of the process, as in the engine's document.
     pub(super) fn engines_user(&self) -> Value {
         let user = self.description.container.user.get_or_default();
         json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids})
     }
 
-    /// The file name of the runtime as the wrapper resolved it.
+    /// The file name of the runtime that the wrapper resolved.
     pub(super) fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
 
-    /// Sends CreateContainer through the chain, and applies the replies to the document. From here on plugins receive
-    /// the container as that document describes it, even if node or runtime cannot honour it; without changes, as the
-    /// engine's document does. The description is written to disk only with the decision, because a crash loses the
-    /// request anyway.
+    /// Sends CreateContainer through the chain, and applies the replies to the document. From here
+    /// on plugins receive the container as the resulting document describes it, even if the node or
+    /// the runtime cannot honour it. The description is written to disk only with the decision,
+    /// because a crash ends the request anyway.
     ///
     /// # Errors
     /// Fails with the plugin that refused, the conflict between two plugins, or the adjustment that cannot be applied
@@ -175,7 +177,7 @@ impl Admitted {
         Ok(adjusted)
     }
 
-    /// Sets the container that plugins receive from now on; `None`: the engine's.
+    /// Sets the container that plugins receive from now on; `None` means the engine's.
     pub(super) fn describe(&self, container: Option<&api::Container>) {
         let message = messages::to_wire(container.unwrap_or(&self.description.container));
         self.daemon.records.change_in_memory(&self.key, |record| record.message = message);
@@ -211,7 +213,8 @@ impl Admitted {
         daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
-        // In one step with choosing the plugins to ask: one may have disconnected since.
+        // Checked together with choosing the plugins to ask, because a plugin may have disconnected
+        // since the last check.
         let requirement = Requirement::of_container(daemon, description, &description.promises);
         requirement.require_connected()?;
         let mut registered = daemon.registry.participants();
@@ -284,7 +287,7 @@ impl Admitted {
         daemon.registry.recorders.decision(request, decision);
     }
 
-    /// Records the fields that plugins set and this version does not know (D23).
+    /// Records the fields that plugins set but this version does not know (D23).
     pub(super) fn note_unknown(&self, merged: &Merged) {
         let skipped: Vec<Skipped> =
             merged.unknown.iter().cloned().map(updates::unknown_field).collect();
@@ -292,7 +295,8 @@ impl Admitted {
         self.daemon.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
     }
 
-    /// Also starts the container, for `run` and `restore`: every event that a plugin may refuse comes before exec (D5).
+    /// For `run` and `restore`, also sends StartContainer: every event that a plugin may refuse
+    /// comes before exec (D5).
     ///
     /// # Errors
     /// Fails with the plugin that refused the start.
@@ -302,7 +306,7 @@ impl Admitted {
     }
 }
 
-/// The failure of an adjustment, with the plugin that set the field.
+/// The error of an adjustment that cannot be applied, with the plugin that set the field.
 pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     let plugin = error.field().and_then(|field| merged.plugin_behind(field));
     let what = quoted(&match &plugin {
@@ -313,19 +317,19 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     error_line.by(plugin.unwrap_or_default()).about(error.field().unwrap_or_default())
 }
 
-/// Writes the events of the chain to the container's record.
+/// Records what happens in the chain in the container's record.
 struct RecordNotes<'a> {
     daemon: &'a Daemon,
     key: &'a ContainerKey,
-    /// The skipped plugins, and why.
+    /// The skipped plugins, and the reasons.
     silent: RefCell<Vec<Skipped>>,
-    /// The responses for a recording, if there is one.
+    /// The responses for a recording, if there is a recording.
     answers: Option<RefCell<Vec<Value>>>,
 }
 
 impl ChainObserver for RecordNotes<'_> {
-    /// A plugin that registers now receives the container with the changes so far (D15). This is not written to disk,
-    /// because a crash loses the request anyway.
+    /// Stores the container with the changes so far, for a plugin that registers now (D15). Not
+    /// written to disk, because a crash ends the request anyway.
     fn container_changed(&self, container: &api::Container) {
         let view = messages::so_far(container);
         self.daemon.records.change_in_memory(self.key, |record| record.message = view);

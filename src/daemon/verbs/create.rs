@@ -26,15 +26,15 @@ use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{Change, Container, Lifecycle};
 
-/// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so the runtime refuses the call
-/// with its own message; the existing container is not touched.
+/// Decides a `create`, `run` or `restore`. Returns `None` if the ID is taken: the runtime then
+/// refuses the call with its own message, and the existing container is not touched.
 pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
     if let Some(old) = daemon.container(&call.key) {
         if is_alive(daemon, &old).doing(|| format!("looking for the old {}", old.key.id))? {
             return Ok(None);
         }
-        // Docker and Podman restart with the same ID: plugins are notified of the old container's
-        // end first.
+        // Docker and Podman restart a container under the same ID: plugins are notified of the old
+        // container's end first.
         removal::removed(daemon, &old.key).await;
     }
     let is_started = call.command_line.verb.creates_and_starts();
@@ -70,7 +70,8 @@ fn is_alive(daemon: &Daemon, old: &Container) -> std::io::Result<bool> {
     }
 }
 
-/// Asks the plugins, merges, patches. Returns the name of the patched file, if there is one.
+/// Asks the plugins, merges their replies and patches the document. Returns the name of the file to
+/// put in place, if there is one.
 async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     let Admitted { daemon, key, bundle, .. } = admitted;
     daemon.host.point(Point::DaemonPlugins)?;
@@ -91,7 +92,7 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     bundle.write_beside(daemon, key, Some(bytes)).await.map(Some)
 }
 
-/// Whether the record of a container with an unchanged document has data to write.
+/// Whether the record of a container with an unchanged document has other data to write.
 fn has_news(record: &Container) -> bool {
     !(record.owners.is_empty()
         && record.overlay.is_empty()
@@ -100,8 +101,8 @@ fn has_news(record: &Container) -> bool {
         && record.gave_way.is_empty())
 }
 
-/// The values that `exec` applies, unless the record's list of changes suffices: later changes may
-/// displace entries, and the list lacks the engine's user.
+/// The values that `exec` applies; `None` if the record's list of changes is enough. It is not if
+/// later changes may displace entries, or if the engine's user is needed, which the list lacks.
 fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
     let user = admitted.engines_user();
     let groups = mark::added_groups(user, changes.iter().map(|c| (c.field.as_str(), &c.after)));
@@ -136,7 +137,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
     let owned = owned.unwrap_or_default();
     let kept = carry_over::from_earlier(daemon, key, &owned);
-    // Written together with the record of the patched file; without one, nothing was decided.
+    // Written to disk together with the name of the patched file; until then nothing was decided.
     daemon.records.change_in_memory(key, |record| {
         record.owners = owners;
         record.changes = changes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `delete`: it never fails because of the daemon, and never waits long (D4). containerd deletes twice, and sometimes a
-//! container that was never created; events are sent once. If a running infrastructure container is deleted, its pod
-//! ends right before.
+//! `delete`: never fails because of the daemon, and never waits long (D4). containerd deletes
+//! twice, and sometimes deletes a container that was never created; events are sent once. If a
+//! running infrastructure container is deleted, its pod is stopped right before.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,26 +16,27 @@ use crate::error::Result;
 use crate::link::Proceed;
 use crate::state::Container;
 
-/// Time limit of a `delete` for plugins; the remaining ones are notified afterwards.
+/// Time that a `delete` waits for plugins; the remaining ones are notified afterwards.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: if the container has exited, plugins are notified of that first.
 pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
-    // If this daemon dies before the runtime has deleted the container, the next one finds the call on record.
+    // If this daemon dies before the runtime has deleted the container, the next daemon finds the
+    // call on record.
     let pid = call.question().pid;
     daemon.change(&call.key, |record| record.deleting = Some(pid));
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
         note_monitor(daemon, &record).await;
-        // The engine removes what it has of the exit code once the runtime has deleted the container.
+        // Once the runtime has deleted the container, the engine removes its files with the exit code.
         state::learn_exit_status(daemon, &call.key).await;
     }
     // Without --force the runtime refuses to delete a running container.
     let is_deleted = has_exited || call.command_line.force;
     if is_deleted {
-        // Before the runtime's `delete`: afterwards the engine removes the bundle's folder, in which no new file must
-        // appear.
+        // Done before the runtime's `delete`: afterwards the engine removes the bundle's folder,
+        // and a new file in it could make that fail.
         bundle::restore(daemon, &record).await;
     }
     let ends_pod = record.is_sandbox && is_deleted;
@@ -47,7 +48,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
                 stop::stopped(&daemon, &key).await;
             }
             if ends_pod {
-                // The last opportunity: after the runtime's `delete` the container no longer exists for plugins (D37).
+                // Sent now, because after the runtime's `delete` the container no longer exists (D37).
                 stopping::stop_with_sandbox(&daemon, &record).await;
             }
             drop(active);
@@ -57,7 +58,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     Ok(Proceed::default())
 }
 
-/// Records whether the container's monitor writes exit codes, if there is a location for them.
+/// Records whether the container's monitor writes exit codes, if it could.
 async fn note_monitor(daemon: &Daemon, record: &Container) {
     if !exit_status::has_file(record) {
         return;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: calls of a runtime that no wrapper started. Plugins are asked as usual, but the
-//! runtime has already read its document: only cgroup values of an adjustment can be applied, and
-//! any other change refuses the container.
+//! OCI hooks: a runtime that no wrapper started reports its container. Plugins are asked as usual,
+//! but the runtime has already read its document: only the cgroup values of an adjustment can be
+//! applied, and any other change refuses the container.
 //!
-//! If a wrapper became this runtime, the hook does not report it again: it is the same process.
-//! Nothing in the bundle is written here.
+//! If a wrapper became this runtime, the wrapper has reported the container, and the hook (whose
+//! parent is the same process) is ignored. Nothing in the bundle is written here.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,11 +33,11 @@ use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 /// The part of config.json whose changes are applied in cgroups.
 const RESOURCES: &str = "linux.resources.";
 
-/// The pause, and the number of pauses, for which a removal waits until the exit is reported.
+/// Interval and number of checks for which a removal waits until the exit is reported.
 const ORDER_CHECK: Duration = Duration::from_millis(20);
 const ORDER_CHECKS: usize = 10;
 
-/// Decides a hook; returns the verb whose outcome the daemon must await, if any.
+/// Decides a hook; returns the verb whose outcome the daemon must watch, if any.
 pub(crate) async fn decide(
     daemon: &Rc<Daemon>,
     lane: &Lane,
@@ -51,7 +51,7 @@ pub(crate) async fn decide(
     match hook.stage {
         Stage::Prestart | Stage::CreateRuntime => create(daemon, call, hook.init).await.map(Some),
         Stage::Poststart => {
-            // A container that is not known to be started is watched for its start.
+            // A container that is not known to be started is watched until it starts.
             if has_turn && matches!(state_dir::waits_for_start(&daemon.host, &call.key), Ok(false))
             {
                 late_start::started(daemon, &call.key).await;
@@ -81,7 +81,7 @@ fn is_reported(daemon: &Daemon, lane: &Lane, call: &VerbRequest) -> bool {
 async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Result<Verb> {
     let verb = if call.command_line.verb.creates() { call.command_line.verb } else { Verb::Create };
     if daemon.container(&call.key).is_some() {
-        // The runtime accepted the ID, so its former container was removed unnoticed.
+        // The runtime accepted the ID, so an earlier container of this ID was removed without a call.
         removal::removed(daemon, &call.key).await;
     }
     let mut record = record::blank_record(daemon, call);
@@ -102,7 +102,7 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
     Err(error)
 }
 
-/// Asks the plugins, and applies their adjustment as a whole, or nothing.
+/// Asks the plugins, and applies their adjustment as a whole or not at all.
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { daemon, key, .. } = admitted;
     let Adjusted { merged, patched, names } = admitted.adjust(ResourceWriter::Daemon).await?;
@@ -145,20 +145,20 @@ fn applicable_part(
     Ok(part.unwrap_or_default())
 }
 
-/// The first change that cannot be made in cgroups.
+/// The first change that a cgroup cannot hold.
 pub(super) fn beyond_cgroups(patched: &PatchedSpec) -> Option<&SpecChange> {
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let mut changes = patched.changes.iter();
     changes.find(|change| !change.field.starts_with(RESOURCES) || is_class(&change.nri_field))
 }
 
-/// Waits until the task that watches a short-lived container has reported its start and exit; its
-/// removal must not come before them.
+/// Waits until the task that watches a short-lived container has reported its start and exit, which
+/// must come before its removal.
 pub(crate) async fn end_in_order(daemon: &Daemon, key: &ContainerKey) {
     for _ in 0..ORDER_CHECKS {
         match daemon.container(key) {
             Some(record)
-                // Its creation may still have to be settled.
+                // The outcome of its creation may still be unknown.
                 if record.by_hook
                     && matches!(record.state, Lifecycle::Creating | Lifecycle::Created)
                     && exit_status::has_exited(&daemon.host, &record) => {}

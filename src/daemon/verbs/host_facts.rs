@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Facts about the host that an adjustment needs before the pure patch: its resolved names, the
-//! runtime's support, the mounts that propagate. Each is read only if the adjustment needs it, and
-//! slow reads run on another thread. It changes nothing.
+//! features that the runtime supports, the propagation of mounts. Each is read only if the
+//! adjustment needs it; slow reads run on another thread. It changes nothing.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -25,12 +25,11 @@ use crate::spec::patch::{
 
 use crate::daemon::shared::Daemon;
 
-/// CDI devices above which the document is edited on another thread.
+/// Number of CDI devices above which the document is edited on another thread.
 const FEW: usize = 16;
 
 /// Resolves the adjustment's names, and checks that the runtime honours them. The second value
-/// lists what this node lacks for them: the container is refused for that, but only after it is
-/// described.
+/// lists what this node lacks: the container is refused for that, but only after it is described.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,
@@ -46,8 +45,7 @@ pub(crate) async fn resolve_for_runtime(
         let runtimes = Arc::clone(&daemon.caches.runtimes);
         let runtime = PathBuf::from(runtime);
         let name = runtime.display().to_string();
-        // On another thread, because the runtime may be slow and other requests must not wait for
-        // it.
+        // On another thread, because the runtime may be slow and other requests must not wait.
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
         let features = asked.unwrap_or_default();
         if *features == Features::default() {
@@ -60,7 +58,7 @@ pub(crate) async fn resolve_for_runtime(
     Ok((resolved, missing))
 }
 
-/// Resolves the names. CDI's files are read on another thread: there may be many.
+/// Resolves the names. CDI's files are read on another thread, because there may be many.
 async fn resolve_names(
     daemon: &Daemon,
     adjust: &api::ContainerAdjustment,
@@ -82,7 +80,8 @@ async fn resolve_names(
 /// An edited document, and the container as that document describes it.
 pub(crate) struct Written {
     pub(crate) patched: PatchedSpec,
-    /// `None`: no plugin requested a change, and the engine's description applies.
+    /// The container as the document describes it; `None` if no plugin requested a change, so that
+    /// the engine's description applies.
     pub(crate) container: Option<api::Container>,
 }
 
@@ -106,8 +105,8 @@ pub(crate) async fn patch(
     })
 }
 
-/// Plugins receive the written values, not the requested ones: a name may expand to more, some
-/// values depend on others, and lists are sorted.
+/// Edits the document. Plugins receive the written values, not the requested ones: a name may
+/// expand to several values, some values depend on others, and lists are sorted.
 fn write(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
@@ -128,7 +127,7 @@ fn write(
 }
 
 /// Refuses well-formed values that this node cannot provide: a runtime would refuse them without
-/// the plugin's name, or drop them.
+/// naming the plugin, or drop them.
 pub(crate) fn check_node(
     daemon: &Daemon,
     merged: &Merged,
@@ -161,7 +160,7 @@ pub(crate) async fn host_facts(
         return Ok(HostFacts { runtime_annotations, ..facts });
     }
     let host = daemon.host.clone();
-    // Not on this thread: a plugin may name a file server that does not respond.
+    // Off the loop, because a plugin may name a path on a file server that does not respond.
     let places = sources.join(", ");
     let look = daemon.off_loop(&places, move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;

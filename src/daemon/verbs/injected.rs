@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's injections for a container that is being created: which apply, which of them this
-//! node and this document permit, and the notes about the others. `chain` merges them.
+//! The operator's injections for a container that is being created: it chooses those that apply,
+//! tries them on this node and this document, and records the others. `chain` merges them.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Admitted {
     /// Chooses the injections for this container.
     ///
     /// # Errors
-    /// Fails with the first impossible injection that refuses the container in that case.
+    /// Fails with the first impossible injection that is configured to refuse the container.
     pub(super) async fn choose_injections(
         &self,
         pod: &api::PodSandbox,
@@ -78,7 +78,7 @@ impl Admitted {
         Ok(())
     }
 
-    /// The values of an injection, once a trial shows that this node and this document permit it
+    /// The values of an injection, if a trial shows that this node and this document permit it
     /// alone; with the names of the fields if it was tried.
     async fn prepare(
         &self,
@@ -87,7 +87,7 @@ impl Admitted {
         writer: ResourceWriter,
     ) -> std::result::Result<(Injected, Vec<String>), String> {
         let prepared = if let Some(profile) = &injection.section.seccomp {
-            // The profile may be on a disk that does not respond.
+            // The seccomp profile may be on a disk that does not respond.
             let injection = Arc::clone(injection);
             self.daemon.off_loop(&profile.display().to_string(), move || injection.prepare()).await
         } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `kill` of a pod's infrastructure container: sends StopPodSandbox before the signal (D37). It
-//! never fails because of the daemon, and the runtime waits a second at most.
+//! never fails because of the daemon, and delays the runtime by a second at most.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
-/// Time limit of a `kill` for plugins: the response must reach a wrapper that waits a second.
+/// Time that a `kill` waits for plugins; less than the second that the wrapper waits.
 pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 
-/// Time limit for members' exits that are not reported yet, and the interval of checks.
+/// Time limit of the wait for members' exits that are not reported yet, and the interval of checks.
 const EXITS_WAIT: Duration = Duration::from_millis(300);
 const EXITS_CHECK: Duration = Duration::from_millis(5);
 
@@ -38,15 +38,15 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let _finishes_in_the_background = tokio::time::timeout(KILL_WAIT, told).await;
 }
 
-/// Whether the signal will end the process. The first process of a PID namespace receives only
-/// SIGKILL and signals that it handles.
+/// Whether the signal will end the process: the first process of a PID namespace dies by SIGKILL,
+/// and receives other signals only if it handles them.
 fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     const KILL: u8 = 9;
     let Some(pid) = sandbox.init_pid else { return false };
     if exit_status::has_exited(&daemon.host, sandbox) {
-        return true; // The pod is over, whatever this signal does.
+        return true; // The process has already exited.
     }
-    // An uncertain end is reported when it happens.
+    // If the end is uncertain, it is reported when it happens.
     let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {
@@ -54,7 +54,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
         })
 }
 
-/// Waits until the exits of members that the engine has already ended are settled and reported.
+/// Waits until the exits of members that the engine has already killed are settled and reported.
 async fn wait_for_exits(daemon: &Daemon, pod: &str) {
     let deadline = tokio::time::Instant::now() + EXITS_WAIT;
     while has_unreported_exit(daemon, pod) && tokio::time::Instant::now() < deadline {

@@ -16,21 +16,21 @@ use crate::host::Point;
 use crate::link::Proceed;
 use crate::state::{InFlight, Lifecycle, START};
 
-/// Time limit of StartContainer for an update of the container that is being written.
+/// Time that StartContainer waits for an update of the container that is being written.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
 /// Decides a `start`.
 pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
     if record.state != Lifecycle::Created {
-        return Ok(Proceed::default()); // The runtime refuses it with its own message.
+        return Ok(Proceed::default()); // The runtime refuses the call with its own message.
     }
     daemon.host.point(Point::DaemonRecord)?;
     let flight = InFlight { verb: START.to_owned(), pid: call.question().pid, executed: false };
-    // Not written to disk: after a crash the runtime's state shows whether it was started.
+    // Not written to disk: after a crash the runtime's state shows whether the container was started.
     daemon.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
-    // An earlier update ends first. Updates that plugins request from here on wait for the start,
-    // so that nothing changes between StartContainer and the start of the process.
+    // An earlier update is written first. Updates that plugins request from here on wait until
+    // after the start, so that nothing changes between StartContainer and the start of the process.
     let lane = daemon.lane(&call.key);
     drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` (decisions D21, D66): plugins are asked only about the engine's actual changes, and the runtime receives
-//! the engine's values overlaid by all values that plugins own. kubelet's CPU manager repeats every cpuset every ten
-//! seconds, and would otherwise revert a plugin's within seconds. But a person may have made the engine repeat its
-//! values: plugins that own some are asked with the engine's, as by an engine's own NRI, and keep the values that they
-//! do not set again.
+//! `update` (decisions D21, D66): plugins are asked only about values that the engine changes, and the
+//! runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
+//! repeats every cpuset every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But
+//! a person may also have made the engine repeat its values. So plugins that own some are asked about a
+//! repetition too, as an engine's own NRI does, and keep the values that they do not set again.
 //!
 //! A refusal changes nothing. No lock is held while plugins are asked; but from their reply until the runtime has
 //! exited no other request writes this container's resources.
@@ -39,20 +39,21 @@ use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue, Updating};
 
-/// Time for which an update waits for another one of the same container: less than the wrapper's time-out (D8).
+/// Time that an update waits for another update of the same container: less than the wrapper's
+/// time-out (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
 /// The plugins' replies for the updated container itself.
 #[derive(Debug, Default)]
 struct AnsweredUpdate {
-    /// The values that they own from now on.
+    /// The values that the plugins own from now on.
     part: Block,
     owners: BTreeMap<String, String>,
     classes: Classes,
     is_told: bool,
 }
 
-/// Decides an `update`; the second value applies once the runtime has accepted it.
+/// Decides an `update`. The second value takes effect once the runtime has accepted the update.
 pub(crate) async fn update(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -86,7 +87,7 @@ pub(crate) async fn update(
     let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?
     } else {
-        Proceed::default() // No plugin owns anything: the engine's request passes as it is.
+        Proceed::default() // No plugin owns a value, so the engine's request is passed on unchanged.
     };
     let mut changes = changes(&record, &merged, &answer.part, &answer.owners);
     let known = Classes::of(&messages::resources(&record)).rdt;
@@ -113,11 +114,11 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// The subject of the request to plugins.
+/// What plugins are asked about an engine's update.
 enum EnginesQuestion {
     /// The engine changes these values.
     Changed(Block),
-    /// It repeats its values, and plugins own some of them (D66).
+    /// The engine repeats its values, and plugins own some of them (D66).
     Repeated(Block),
 }
 
@@ -139,7 +140,8 @@ impl EnginesQuestion {
     }
 }
 
-/// The requested values that do not take effect, because a plugin owns the field and no plugin has set it this time.
+/// The requested values that do not take effect, because a plugin owns the field and none has set
+/// it this time.
 fn repeated(
     request: &Block,
     overlay: &Block,
@@ -169,14 +171,14 @@ fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
     daemon.change(key, |record| record.refuse(why, now()));
 }
 
-/// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks whether the runtime
-/// accepted it.
+/// Records the update before the runtime runs: if this daemon dies meanwhile, the next daemon
+/// checks whether the runtime accepted it.
 fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
     if *engine == record.engine_resources.map() && *overlay == record.overlay {
         return;
     }
-    // Without the stamp the next daemon relies on the files' values.
+    // Without the stamp, the next daemon compares the cgroup files.
     let stamp = state_dir::state_stamp(&daemon.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,
@@ -190,7 +192,7 @@ fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUp
     daemon.change(&record.key, |record| record.updating = Some(Box::new(updating)));
 }
 
-/// Sends UpdateContainer through the chain; updates of other containers are carried out.
+/// Sends UpdateContainer through the chain, and carries out the updates of other containers in the replies.
 async fn ask(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -214,7 +216,7 @@ async fn ask(
     let pods = target::KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };
     let asked = chain::update(&subscribers, request, scope, &skips).await;
-    // Recorded once, because kubelet repeats its request every ten seconds.
+    // Listed once, because kubelet repeats its request every ten seconds.
     updates::note_skipped(daemon, key, Event::UpdateContainer.name(), skips.0.into_inner());
     let updated = match asked {
         Ok(updated) => updated,
@@ -244,8 +246,8 @@ fn own(
         EnginesQuestion::Changed(_) => {
             own.and_then(|update| update.linux.as_ref()?.resources.as_ref())
         }
-        // Only the values of this response: combined with the engine's old values, a plugin's memory limit would leave
-        // the swap limit unchanged.
+        // Only the values of this reply: if a plugin's memory limit were combined with the engine's
+        // old values, the swap limit would stay unchanged.
         EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
     };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
@@ -278,14 +280,16 @@ fn own(
     Ok(AnsweredUpdate { part, owners, classes, is_told: true })
 }
 
-/// Overlays the engine's values with the plugins' earlier ones, and these with their current replies.
+/// Overlays the engine's values with the plugins' earlier values, and those with the plugins'
+/// current replies.
 fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
-    // crun applies the device rules that it receives, and only those.
+    // crun applies exactly the device rules that it receives, and drops all others.
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = record.engine_resources.map();
     let mut merged = overlay::merge_update(&engine, &record.overlay, request, strips_devices);
-    // The engine cannot reset values that its runtime's update does not apply: the plugin's stay in force.
+    // The engine cannot reset values that the runtime's update does not apply, so the plugins'
+    // values stay in force.
     let unheeded = ignored(record, &record.overlay);
     overlay::put_over(&mut merged.overlay, &unheeded);
     overlay::put_over(&mut merged.to_runtime, &unheeded);
@@ -305,7 +309,7 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     Ok(merged)
 }
 
-/// The runtime receives the daemon's document by standard input.
+/// Passes the complete resources to the runtime by standard input.
 fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     let stdin =
         serde_json::to_vec(resources).map_err(|error| Error::new(quoted(&error.to_string())))?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches folders with one inotify descriptor, since a host has few folders and many pods. A watcher receives the
-//! names that appear and vanish, and a note when the kernel dropped events. It reads no file. Reference: inotify(7).
+//! Watches folders with one inotify descriptor: a host has few such folders, even with many pods. A
+//! watcher receives the names that appear and vanish, and an event if the kernel dropped events. It
+//! reads no file. Reference: inotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +21,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// The events of every watch: a second watch of a folder would replace the first one's.
+/// The events that every watch requests; one set for all, because a second watch of a folder would
+/// replace the first's.
 const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CLOSE_WRITE)
@@ -30,7 +32,7 @@ const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// The watch number with which the kernel reports dropped events.
+/// The watch number by which the kernel reports that it dropped events.
 const OVERFLOW: i32 = -1;
 
 /// An event in a folder.
@@ -40,7 +42,7 @@ pub(crate) enum FolderEvent {
     Came(OsString),
     /// The file of this name was removed.
     Went(OsString),
-    /// The folder itself was removed or moved; a new one at its path is not watched.
+    /// The folder itself was removed or moved; a new folder at its path is not watched.
     Gone,
     /// The kernel dropped events: the watcher must check the folder itself.
     Unknown,
@@ -56,18 +58,18 @@ pub(crate) struct FolderWatch {
 struct Shared {
     events: Arc<OwnedFd>,
     listeners: RefCell<HashMap<i32, Vec<UnboundedSender<FolderEvent>>>>,
-    /// Watches that are being added outside of the loop.
+    /// The number of watches that are being added off the loop.
     adding: Cell<usize>,
-    /// Events that arrived meanwhile for watches without a listener: the folder is gone, or must be checked.
+    /// Events for watches that have no listener yet: the folder is gone, or must be checked.
     early: RefCell<BTreeMap<i32, FolderEvent>>,
 }
 
-/// A watch that is being added outside of the loop.
+/// A watch that is being added off the loop.
 #[derive(Debug)]
 pub(crate) struct NewWatch(Rc<Shared>);
 
-/// Adds a watch, from any thread; `None` if the folder does not exist. The folder's file server may not respond. A
-/// watch that is not claimed stays until the folder is watched again.
+/// Adds a watch, from any thread; `None` if the folder does not exist. The call may hang if the
+/// folder is on a file server. A watch without a listener stays until the folder is watched again.
 ///
 /// # Errors
 /// Fails if the kernel refuses the watch.
@@ -88,8 +90,8 @@ pub(crate) struct WatchedFolder {
 }
 
 impl FolderWatch {
-    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left: for callers that check again, or
-    /// have another source.
+    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left. For callers
+    /// that check again anyway or have another source.
     pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
         self.watch_if_there(folder).map_err(io::Error::from).or_absent().flatten()
     }
@@ -100,7 +102,7 @@ impl FolderWatch {
         Ok(add_watch(&new.events(), folder)?.map(|number| new.listen(number)))
     }
 
-    /// Begins a watch that is added outside of the loop.
+    /// Begins a watch that another thread adds, off the loop.
     ///
     /// # Errors
     /// Fails if the kernel has no inotify descriptor left.
@@ -159,7 +161,7 @@ impl Drop for NewWatch {
 }
 
 impl WatchedFolder {
-    /// The next event; never returns once the folder's own removal was reported.
+    /// Returns the next event; never returns after the folder's own removal.
     pub(crate) async fn next(&mut self) -> FolderEvent {
         match self.news.recv().await {
             Some(news) => news,
@@ -167,8 +169,8 @@ impl WatchedFolder {
         }
     }
 
-    /// Waits until a file appears or the kernel drops events. Returns false if the folder itself is gone, because a new
-    /// folder at its path is not watched.
+    /// Waits until a file appears or the kernel drops events. Returns false if the folder itself is
+    /// gone: a new folder at its path is not watched.
     pub(crate) async fn next_arrival(&mut self) -> bool {
         loop {
             match self.next().await {
@@ -244,7 +246,7 @@ fn deliver(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>
         let _watch_dropped = sender.send(news.clone());
     }
     if what.contains(ReadFlags::IGNORED) {
-        // The kernel may reuse the number.
+        // The kernel may reuse the watch's number.
         listeners.remove(&number);
     }
 }
@@ -312,7 +314,7 @@ mod tests {
             });
             std::fs::create_dir(kept.join("a")).unwrap();
             std::fs::remove_dir(&gone).unwrap();
-            // An event after both.
+            // An event that follows both.
             std::fs::create_dir(temp.path().join("b")).unwrap();
             until(&mut probe, &FolderEvent::Came("b".into())).await;
             let [mut kept, mut gone] = begun.map(|(new, number)| new.listen(number));

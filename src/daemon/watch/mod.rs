@@ -2,8 +2,8 @@
 //! Kernel events without polling: processes by descriptor, folders by inotify, writes by fanotify, and
 //! whether the process of a created container was started.
 //!
-//! It never decides what an event means, and knows no record, no pod and no plugin. It imports no other folder of the
-//! daemon.
+//! It never interprets an event, and knows no record, no pod and no plugin. It imports no other
+//! folder of the daemon.
 
 pub(crate) mod folders;
 pub(crate) mod pidfd;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes by descriptor: whether one has exited, and waiting for that, without polling.
 //!
-//! A PID may be reused; with the start time it identifies one process. This module never sends a signal.
+//! A PID may be reused; PID and start time together identify one process. This module never sends a signal.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::io::unix::AsyncFd;
 
 pub(crate) use crate::procfs::{open, open_same, start_time};
 
-/// Interval of checks of a process if no event can wake the task.
+/// Interval of checks whether a process has exited, if no event can wake the task.
 const UNWATCHED_CHECK: Duration = Duration::from_millis(50);
 
-/// Whether the process has exited; its parent need not have reaped it.
+/// Whether the process has exited, even if its parent has not reaped it.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
@@ -29,7 +29,7 @@ pub(crate) async fn ended(process: &OwnedFd) {
     }
 }
 
-/// Waits like [`ended`], without a duplicate of the descriptor: thousands of tasks may wait.
+/// Waits like [`ended`], without duplicating the descriptor, because thousands of tasks may wait.
 pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
     while !is_readable_later(&process).await && !has_ended(&process) {
         tokio::time::sleep(UNWATCHED_CHECK).await;
@@ -40,11 +40,11 @@ pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
 /// The kernel's report about the exit of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProcessExit {
-    /// The code, or 128 and the signal.
+    /// The exit code, or 128 plus the signal.
     Code(i32),
     /// Its parent has not reaped it yet.
     NotReaped,
-    /// The kernel does not support the request (before 6.15).
+    /// The kernel does not report exit codes (before 6.15).
     Unsaid,
 }
 
@@ -61,15 +61,15 @@ struct PidfdInfo {
 /// `PIDFD_INFO_EXIT`.
 const EXIT: u64 = 1 << 3;
 
-/// Returns how a process exited, by a descriptor that was opened while it existed.
+/// Returns how a process exited; the descriptor must have been opened while the process existed.
 #[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
 pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
-    // SAFETY: this is the number of PIDFD_GET_INFO with the size of PidfdInfo, which both sides
-    // know.
+    // SAFETY: the request number is that of PIDFD_GET_INFO with the size of PidfdInfo, so the
+    // kernel writes a PidfdInfo.
     let question =
         unsafe { Updater::<{ opcode::read_write::<PidfdInfo>(0xff, 11) }, _>::new(&mut info) };
-    // SAFETY: the kernel writes no more than the size that the number holds.
+    // SAFETY: the kernel writes at most the size in the request number.
     match unsafe { ioctl(process, question) } {
         Ok(()) if info.mask & EXIT != 0 => ProcessExit::Code(match info.exit_code & 0x7f {
             0 => (info.exit_code >> 8) & 0xff,
@@ -80,13 +80,13 @@ pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     }
 }
 
-/// Waits until the descriptor is readable, which for a process means that it has exited. If the event loop cannot
-/// register it, this only pauses; the caller checks again.
+/// Waits until the descriptor is readable; a process's descriptor is once the process has exited. If the
+/// event loop cannot register the descriptor, this returns after a pause, and the caller checks again.
 pub(crate) async fn readable(descriptor: &OwnedFd) {
     if is_readable_later(descriptor).await {
         return;
     }
-    // Another task waits on it: the loop registers each descriptor once.
+    // Another task already waits for this descriptor, and the loop registers each one only once.
     match descriptor.try_clone() {
         Ok(copy) if is_readable_later(&copy).await => {}
         _ => tokio::time::sleep(UNWATCHED_CHECK).await,
@@ -97,7 +97,7 @@ pub(crate) async fn readable(descriptor: &OwnedFd) {
 #[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
 async fn is_readable_later(descriptor: &OwnedFd) -> bool {
     let number = descriptor.as_raw_fd();
-    // SAFETY: the descriptor is borrowed, and so open, for as long as this future and its registration live.
+    // SAFETY: the descriptor is borrowed, so it stays open as long as this future and its registration.
     match unsafe { AsyncFd::register_with_interest(number, Interest::READABLE) } {
         Ok(registered) => {
             let _ready = registered.readable().await;
@@ -134,7 +134,7 @@ mod tests {
             assert!(matches!(before, ProcessExit::NotReaped | ProcessExit::Unsaid), "{before:?}");
             child.wait().unwrap();
             let after = ending(&process);
-            // Kernels before 6.15 do not report it.
+            // Kernels before 6.15 do not report exit codes.
             assert!(
                 after == ProcessExit::Code(wanted) || after == ProcessExit::Unsaid,
                 "{after:?}"
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// In another process, because the limit applies to the whole process.
+    /// In another process, because the limit on descriptors applies to the whole process.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
     fn without_free_descriptors_no_exit_is_assumed() {
@@ -160,7 +160,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut child = std::process::Command::new("/bin/sleep").arg("300").spawn().unwrap();
         let process = open(child.id()).unwrap().unwrap();
-        // poll(2) accepts no more descriptors than the limit.
+        // poll(2) fails with more descriptors than the limit.
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
         let copied = process.try_clone().is_ok();
@@ -174,7 +174,7 @@ mod tests {
         let (early, pause) = runtime.block_on(async {
             tokio::select! {
                 biased;
-                // It needs no extra descriptor; a concurrent waiter would.
+                // This wait needs no extra descriptor; a second, concurrent one would.
                 () = ended(&process) => (true, Duration::ZERO),
                 found = second => found,
             }

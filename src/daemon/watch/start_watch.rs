@@ -3,10 +3,10 @@
 //! milliseconds and leave no state.
 //!
 //! runc's init waits at `exec.fifo` in the container's folder: it opens the fifo for writing, which
-//! blocks until the runtime reads (fifo(7)). The fifo of a container that fails earlier has no
-//! writer. So the folder is watched (inotify(7)) from its creation for a writer that closes the
-//! fifo: Linux no longer reports reads from a fifo (seen on 6.18). Runtimes without a fifo are
-//! judged by their state file. This module only reads.
+//! blocks until the runtime opens it for reading (fifo(7)). If the container fails earlier, the
+//! fifo never has a writer. So the folder is watched (inotify(7)) from its creation for a writer
+//! that closes the fifo; Linux no longer reports reads from a fifo (seen on 6.18). For runtimes
+//! without a fifo the state file decides. This module only reads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,11 +24,11 @@ use crate::presence::{self, IfThere};
 
 const FIFO: &str = "exec.fifo";
 
-/// Interval of checks for the folder. runc takes more than ten milliseconds from its creation to
-/// the opening of the fifo.
+/// Interval of checks until the folder exists. runc takes more than ten milliseconds from making
+/// the folder to opening the fifo.
 const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
-/// Interval of checks without an event, once the folder is watched.
+/// Interval of checks without an event, while the folder is watched.
 const FALLBACK_CHECK: Duration = Duration::from_millis(50);
 
 /// A container's folder and the events seen in it.
@@ -47,8 +47,8 @@ impl StartWatch {
         Self { folder, events, is_over, has_fifo: false, was_written: false }
     }
 
-    /// Checks for the folder in a thread from now on: a daemon that is busy for those ten
-    /// milliseconds would be too late. The thread ends when it has found the folder.
+    /// Checks for the folder in a thread: a daemon that is busy for those ten milliseconds would be
+    /// too late. The thread ends when it has found the folder.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);
@@ -70,7 +70,7 @@ impl StartWatch {
     /// state names an init process.
     ///
     /// # Errors
-    /// Fails when that is unknown.
+    /// Fails when the container's folder or state cannot be read.
     pub(crate) fn has_started(&mut self, has_init: bool) -> io::Result<bool> {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)
@@ -86,7 +86,7 @@ impl StartWatch {
         Ok(has_init && !self.has_fifo)
     }
 
-    /// Waits until another check is due; borrows nothing meanwhile.
+    /// Waits until another check is due; the returned future borrows nothing.
     pub(crate) fn changes(&self) -> impl Future<Output = ()> + use<> {
         let events = self.events.get().and_then(|events| events.try_clone().or_absent());
         async move {
@@ -100,8 +100,8 @@ impl StartWatch {
         }
     }
 
-    /// Waits for the next event without polling, if the kernel has a watch for it: it may take
-    /// days. Also returns when the folder is removed.
+    /// Waits for the next event: without polling if the kernel has a watch left, because the wait
+    /// may take days. Also returns when the folder is removed.
     pub(crate) fn event(&self) -> impl Future<Output = ()> + use<> {
         let events = self.events.get().and_then(|events| events.try_clone().or_absent());
         async move {
@@ -131,13 +131,13 @@ impl Drop for StartWatch {
     }
 }
 
-/// `None` if the folder does not exist yet, or the kernel has no watch left: the caller checks
-/// again.
+/// Watches the folder; `None` if it does not exist yet, or the kernel has no watch left. The caller
+/// checks again.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
     let events = events.map_err(io::Error::from).or_absent()?;
-    // For a fifo that was written before the watch, only the removal is an event.
+    // If the fifo was written before the watch, its removal is the only event.
     let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO;
     let wanted = wanted | WatchFlags::DELETE;
     let added = inotify::add_watch(&events, folder, wanted | WatchFlags::ONLYDIR);
@@ -168,7 +168,7 @@ mod tests {
             nix::unistd::mkfifo(&self.folder().join(FIFO), mode).unwrap();
         }
 
-        /// Acts like runc: init writes, the runtime reads and removes.
+        /// Acts like runc at a start: init writes to the fifo, the runtime reads it and removes it.
         fn let_go(&self) {
             let path = self.folder().join(FIFO);
             let mut both = std::fs::File::options().read(true).write(true).open(&path).unwrap();

@@ -10,7 +10,7 @@ use rustix::time::{timerfd_create, timerfd_settime};
 
 use super::pidfd;
 
-/// A timer of one task, with one descriptor for the task's whole life; none if there was none left.
+/// A task's timer; its descriptor serves the task's whole life. `None` if no descriptor was left.
 #[derive(Debug)]
 pub(crate) struct Timer(Option<OwnedFd>);
 
@@ -19,7 +19,8 @@ impl Timer {
         Self(timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).ok())
     }
 
-    /// Sleeps for this time; an expired timer is readable, as the descriptor of a process that has exited.
+    /// Sleeps for this time. An expired timer is readable, like the descriptor of a process that
+    /// has exited.
     pub(crate) async fn sleep(&self, length: Duration) {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec {

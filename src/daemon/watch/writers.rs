@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches writes to files and reports the writing process of each, with one fanotify group: inotify does not name the
-//! writer. It needs CAP_SYS_ADMIN and Linux 5.15. It reads no file and no process. Reference: fanotify(7).
+//! Watches writes to files and reports the process that wrote, with one fanotify group; inotify
+//! does not name the writer. It needs CAP_SYS_ADMIN and Linux 5.15. It reads no file and no
+//! process. Reference: fanotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,27 +17,28 @@ use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags}
 
 use crate::daemon::watch::pidfd;
 
-/// Pause between two reads: the kernel merges the events of a process that writes continuously.
+/// Pause between two reads of events, in which the kernel merges those of a process that writes
+/// continuously.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes of `struct fanotify_event_metadata`, and of the record with the descriptor after it.
+/// Bytes of `struct fanotify_event_metadata`, and of the record after it that has the pidfd.
 const METADATA: usize = 24;
 const PIDFD_RECORD: usize = 8;
 
 /// `FAN_EVENT_INFO_TYPE_PIDFD`.
 const IS_PIDFD: u8 = 4;
 
-/// The process that wrote to a file. Its PID identifies it until it has ended.
+/// The process that wrote to a file. Its descriptor proves that the PID still belongs to it.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) pid: u32,
     pub(crate) process: OwnedFd,
 }
 
-/// Receives the writer of each write; `None` if the kernel does not name one.
+/// Called at each write with the process that wrote; with `None` if the kernel does not name it.
 type OnWrite = Rc<dyn Fn(Option<&Writer>)>;
 
-/// The listener of a file, with its number: a later one may replace it.
+/// The listener of a file, and its number: a later listener may replace it.
 type Listener = (u64, OnWrite);
 
 /// All watched files.
@@ -47,9 +49,9 @@ pub(crate) struct WriteWatch {
 
 struct Shared {
     group: Fanotify,
-    /// The same group, for reading.
+    /// The same fanotify group, for reading.
     events: OwnedFd,
-    /// By device and inode.
+    /// The listeners, by the file's device and inode.
     listeners: RefCell<HashMap<(u64, u64), Listener>>,
     /// The number of the last listener.
     last: Cell<u64>,
@@ -144,7 +146,7 @@ async fn listen(shared: Rc<Shared>) {
             Ok(length) => events(buffer.get(..length).unwrap_or_default())
                 .for_each(|event| deliver(&shared, event)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            // Without a free descriptor the kernel drops the event.
+            // The kernel dropped an event, because no descriptor was free.
             Err(_lost) => deliver(&shared, RawEvent { file: -1, pid: 0, process: -1 }),
         }
         tokio::time::sleep(READ_PAUSE).await;
@@ -175,7 +177,7 @@ fn events(mut bytes: &[u8]) -> impl Iterator<Item = RawEvent> {
 
 #[expect(unsafe_code, reason = "the descriptors of an event")]
 fn owned(descriptor: RawFd) -> Option<OwnedFd> {
-    // SAFETY: the kernel opened it for the reader of this event, who takes each one once.
+    // SAFETY: the kernel opened it for this event's reader, which takes each descriptor once.
     (descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -184,7 +186,7 @@ fn deliver(shared: &Shared, event: RawEvent) {
     let pid = u32::try_from(event.pid).ok().filter(|pid| *pid > 0);
     let writer = pid.zip(process).map(|(pid, process)| Writer { pid, process });
     let Some(file) = file else {
-        // The queue overflowed: any of the files may have been written.
+        // The queue overflowed, so any of the files may have been written.
         let all: Vec<Listener> = shared.listeners.borrow().values().cloned().collect();
         return all.iter().for_each(|(_, on_write)| on_write(None));
     };
@@ -252,7 +254,7 @@ mod tests {
                 return;
             };
             assert!(watch.watch(&temp.path().join("none"), |_| {}).unwrap().is_none());
-            // A later watch of the same file continues when the earlier one is dropped.
+            // A later watch of the same file works on when the earlier one is dropped.
             let list = Rc::clone(&seen);
             let later =
                 watch.watch(&path, move |writer| list.borrow_mut().push(writer.unwrap().pid));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Device nodes of CDI files, completed from the host's nodes. A pipe and a link to `/dev/null` serve as these: they
-//! need no privilege.
+//! Device nodes of CDI files, completed from the host's nodes. The tests use a pipe and a link to
+//! `/dev/null`, which need no privilege.
 
 use nix::sys::stat::Mode;
 

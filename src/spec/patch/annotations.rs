@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Annotations.
 //!
-//! runc stores annotations as `key=value` labels next to its `bundle=` label, and runtimes act on some keys (systemd
-//! properties, CRIU configuration, crun's handlers). Setting those would have effects beyond the adjustment, so they
-//! are refused unless the operator permits them. Reference: `features` of runc and crun,
-//! `potentiallyUnsafeConfigAnnotations`.
+//! runc stores annotations as `key=value` labels beside its own `bundle=` label, and runtimes act
+//! on some keys (systemd properties, CRIU configuration, crun's handlers). If a plugin set those,
+//! the effect would exceed the adjustment, so they are refused unless the operator permits them.
+//! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use super::{Patch, PatchError, Result, patch_map, wanted_by_key};
 /// runc's own label.
 const BUNDLE: &str = "bundle";
 
-/// Keys on which a runtime acts; those with a final dot stand for all keys beneath.
+/// Keys on which a runtime acts; one with a final dot stands for all keys with that prefix.
 const UNSAFE: [&str; 6] = [
     "io.kubernetes.cri.container-type",
     "krun.",
@@ -25,8 +25,8 @@ const UNSAFE: [&str; 6] = [
     "run.oci.",
 ];
 
-/// Applies the adjustment's annotations: a `-key` removes, anything else sets. The facts list those that may be
-/// set although the runtime acts on them.
+/// Applies the adjustment's annotations: a `-key` removes, anything else sets. The facts list the
+/// annotations that may be set although the runtime acts on them.
 pub(super) fn patch(
     patch: &mut Patch<'_, '_>,
     annotations: &HashMap<String, String>,
@@ -46,8 +46,8 @@ pub(super) fn patch(
     patch_map(object, &wanted, ("annotations", "Annotations"), &mut patch.changes)
 }
 
-/// Whether a runtime acts on the annotation. An operator may not permit `bundle`: runc reads the container's bundle
-/// from it.
+/// Whether a runtime acts on the annotation. An operator cannot permit `bundle`, from which runc
+/// reads the container's bundle.
 pub(crate) fn is_acted_on(key: &str) -> bool {
     let is_it =
         |name: &&str| if name.ends_with('.') { key.starts_with(name) } else { key == *name };

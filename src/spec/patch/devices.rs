@@ -25,7 +25,7 @@ struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// `None` for a FIFO, which needs no rule, and for other types.
+    /// Returns the number; `None` for a FIFO, which needs no rule, and for other types.
     fn new(kind: &str, major: i64, minor: i64) -> Option<Self> {
         let kind = match kind {
             "c" | "u" => "c",
@@ -72,17 +72,17 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, devices: &[api::LinuxDevice]) -> 
 /// A document's nodes and rules while they are edited: read once and written once, for any number
 /// of devices.
 pub(super) struct Nodes<'t> {
-    /// `None` if it was removed.
+    /// The nodes; `None` for a removed one.
     nodes: Vec<Option<DeviceNode<'t>>>,
     by_path: HashMap<String, Vec<usize>>,
     /// Number of nodes of each device.
     count: HashMap<DeviceNumber, usize>,
-    /// Read when the first device needs them.
+    /// The cgroup rules, read when the first device needs them.
     rules: Option<Rules<'t>>,
 }
 
 impl<'t> Nodes<'t> {
-    /// Takes the document's nodes out; it has none until they are put back.
+    /// Takes the document's nodes out; the document has none until they are put back.
     pub(super) fn take(root: &mut Object<'t>) -> Result<Self> {
         let items = std::mem::take(root.object("linux")?.array("devices")?.items());
         let (nodes, by_path, count) = Default::default();
@@ -107,7 +107,7 @@ impl<'t> Nodes<'t> {
         Ok(())
     }
 
-    /// Applies one device, which the container may use with `access`.
+    /// Applies one device, to which the container gets the access `access`.
     pub(super) fn apply(
         &mut self,
         patch: &mut Patch<'_, 't>,
@@ -135,7 +135,7 @@ impl<'t> Nodes<'t> {
         Ok(())
     }
 
-    /// Replaces all nodes at its path. Returns the devices that lost their last node.
+    /// Replaces all nodes at the path of a device. Returns the devices that lost their last node.
     fn place(
         &mut self,
         (path, nri_field): (&str, &str),
@@ -221,12 +221,12 @@ fn rules_of<'o, 't>(root: &'o mut Object<'t>) -> Result<&'o mut Vec<Item<'t>>, D
 
 /// A document's cgroup rules while they are edited.
 struct Rules<'t> {
-    /// `None` if it was removed.
+    /// The rules; `None` for a removed one.
     items: Vec<Option<Item<'t>>>,
-    /// The rules that allow one device.
+    /// The positions of the rules that allow one device.
     allowing: HashMap<DeviceNumber, Vec<usize>>,
-    /// The access in force: rules after the last denial. Later rules override earlier ones, so
-    /// nothing before it counts.
+    /// The access that the rules grant after the last denial. Later rules override earlier ones, so
+    /// rules before it do not count.
     in_force: HashMap<DeviceNumber, BTreeSet<String>>,
 }
 
@@ -284,7 +284,7 @@ impl<'t> Rules<'t> {
     }
 }
 
-/// Whether a rule allows, its access, and its device if it is a single one.
+/// Reads whether a rule allows, its access, and its device if it is for a single one.
 fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<DeviceNumber>), DocumentError> {
     let object = rule.open("linux.resources.devices[]")?;
     let is_allowing = object.value("allow")? == Some(Value::Bool(true));

@@ -89,8 +89,8 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value> {
     ]))
 }
 
-/// Refuses a time-out with which a runtime ends the hook before it begins: zero means "at once",
-/// and a value that overflows in nanoseconds means the past.
+/// Refuses a time-out with which a runtime would end the hook at once: zero, and a value that
+/// overflows in nanoseconds.
 fn check_timeout(stage: &str, hook: &api::Hook) -> Result<(), String> {
     match hook.timeout.as_ref().map(|timeout| timeout.value) {
         Some(value) if !(1..=i64::from(i32::MAX)).contains(&value) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The Linux part of an adjustment: the order of its fields, and the small fields.
 //!
-//! Each field is named here, so that a new one breaks the build until its handling is decided.
+//! Each field is named here, so that a new field breaks the build until its handling is decided.
 //! Reference: NRI `Generator.Adjust`, except for BUG-06, BUG-12, BUG-G1; decision D23.
 
 use std::collections::{HashMap, HashSet};
@@ -67,8 +67,8 @@ fn patch_cgroups_path(patch: &mut Patch<'_, '_>, path: &str) -> Result<()> {
     Ok(patch.changes.set(linux, "cgroupsPath", Value::from(path), names)?)
 }
 
-/// A `-type` leaves the container in the runtime's namespace; anything else gives it a new one or
-/// the one at `path`.
+/// Applies namespaces: a `-type` leaves the container in the runtime's namespace; anything else
+/// gives it a new one, or the one at `path`.
 fn patch_namespaces(patch: &mut Patch<'_, '_>, namespaces: &[api::LinuxNamespace]) -> Result<()> {
     if namespaces.is_empty() {
         return Ok(());
@@ -129,7 +129,7 @@ fn patch_sysctls(patch: &mut Patch<'_, '_>, sysctl: &HashMap<String, String>) ->
                 return Err(PatchError::invalid(nri_field, problem));
             }
             Err(problem) => problem.to_owned(),
-            // A document without any namespace is left to the runtime.
+            // The runtime decides about a document without any namespace.
             Ok(kind) if !namespaces.is_empty() && is_missing(kind) => {
                 format!("the container uses the host's {kind} namespace")
             }

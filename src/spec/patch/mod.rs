@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts a container adjustment to edits of `config.json`, one area per file.
 //!
-//! The fields are applied in the reference's order: annotations, environment, arguments, hooks, CDI devices, devices,
-//! cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network devices, memory policy,
-//! resources, classes, RDT, mounts, resource limits. All or nothing: edits go to a copy, and the first failure leaves
-//! the document as it was. A field that cannot be applied is refused by name (D23), never skipped. Reference: NRI
-//! `pkg/runtime-tools/generate`; docs/nri-differences.md.
+//! The fields are applied in the reference's order: annotations, environment, arguments, hooks, CDI
+//! devices, devices, cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network
+//! devices, memory policy, resources, classes, RDT, mounts, resource limits. Edits go to a copy, so the
+//! first failure leaves the document as it was. A field that cannot be applied is refused by name (D23),
+//! never skipped. Reference: NRI `pkg/runtime-tools/generate`; docs/nri-differences.md.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -57,9 +57,9 @@ pub struct PatchedSpec {
 /// One changed value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpecChange {
-    /// Its place in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
+    /// Path in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
     pub field: String,
-    /// Its NRI field, as the owner table names it (D25): `Env[PATH]`, `CPUSetCPUs`.
+    /// NRI's field, as the owner table names it (D25): `Env[PATH]`, `CPUSetCPUs`.
     pub nri_field: String,
     /// The value before.
     pub before: Option<Value>,
@@ -97,7 +97,7 @@ impl PatchError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
-    /// The NRI field at fault, spelled as the plugin's key, by which its owner is found.
+    /// The NRI field that cannot be applied, spelled like the plugin's key, by which its owner is found.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::SpecDocument(_) => None,
@@ -125,8 +125,8 @@ pub fn patch_on(
     }
 }
 
-/// Like [`patch_on`], but applies harmless values that a kernel or runtime probably refuses, and returns them as
-/// doubts. Used for a document that is only shown.
+/// Like [`patch_on`], but also applies harmless values that a kernel or runtime probably refuses,
+/// and returns them as doubts. Used for a document that is only shown.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -144,7 +144,7 @@ pub fn patch_anyway(
         special_fields: _,
     } = adjustment;
     if *adjustment == api::ContainerAdjustment::default() {
-        // Even an invalid document is accepted: only the runtime judges it.
+        // Even an invalid document is accepted here, because the runtime refuses it.
         return Ok((PatchedSpec { bytes: None, changes: Vec::new() }, Vec::new()));
     }
     let mut document = SpecDocument::parse(document)?;
@@ -239,7 +239,7 @@ impl Changes {
     }
 }
 
-/// The key without its removal mark, and whether it had one.
+/// Returns the key without its removal mark, and whether it had the mark.
 fn unmark(key: &str) -> (&str, bool) {
     match key.strip_prefix('-') {
         Some(name) => (name, true),
@@ -247,8 +247,8 @@ fn unmark(key: &str) -> (&str, bool) {
     }
 }
 
-/// Returns the wanted value of each key of a map with removal markers, in a fixed order. A key that is both removed and
-/// set is set: that is how plugins replace each other's values.
+/// Returns the wanted value of each key of a map with removal marks, in a fixed order. A key that
+/// is both removed and set is set, because plugins replace each other's values in this way.
 fn wanted_by_key<V>(
     map: &HashMap<String, V>,
     to_json: impl Fn(&V) -> Value,
@@ -279,8 +279,8 @@ fn patch_map(
     Ok(())
 }
 
-/// The name of an enumeration's value, which is also OCI's. An unknown number, of a newer NRI, is refused: it would
-/// become an absent member, or a removal.
+/// Returns the name of an enumeration's value, which is also OCI's name. An unknown number (of a
+/// newer NRI) is refused, because it would become an absent member, or a removal.
 fn known<E: EnumFull>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Result<(E, Value)> {
     let value = value
         .enum_value()
@@ -293,7 +293,7 @@ fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Va
     values.iter().map(|value| known(field, "flag", *value).map(|(_, name)| name)).collect()
 }
 
-/// An object of these members, without absent ones: `null`, empty texts and empty lists.
+/// Builds an object of these members, without those that are absent: `null`, empty texts and empty lists.
 fn object_of<const N: usize>(members: [(&str, Value); N]) -> Value {
     let is_absent = |value: &Value| match value {
         Value::Null => true,
@@ -304,7 +304,7 @@ fn object_of<const N: usize>(members: [(&str, Value); N]) -> Value {
     members.into_iter().filter(|(_, value)| !is_absent(value)).collect()
 }
 
-/// A number for which zero means absent.
+/// Returns a number; `null` for zero, which means absent.
 fn nonzero<T: Into<Value> + Default + PartialEq>(number: T) -> Value {
     Some(number).filter(|number| *number != T::default()).map_or(Value::Null, Into::into)
 }

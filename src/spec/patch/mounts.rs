@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mounts.
 //!
-//! A new mount replaces all with the same destination. If anything changed, mounts are sorted in
-//! the reference's order, by depth and then by destination, so that parents precede their children.
-//! Sources are not checked: the runtime reports missing ones. Reference: NRI `AdjustMounts`, except
-//! for BUG-G8 (docs/nri-differences.md).
+//! A new mount replaces all mounts with the same destination. If anything changed, mounts are
+//! sorted in the reference's order, by depth and then by destination, so that parents precede their
+//! children. Sources are not checked, because the runtime reports missing ones. Reference: NRI
+//! `AdjustMounts`, except for BUG-G8 (docs/nri-differences.md).
 
 use std::collections::HashMap;
 
@@ -27,14 +27,14 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, mounts: &[api::Mount]) -> Result<
 /// A document's mounts while they are edited: read once and written once, for any number of
 /// changes.
 pub(super) struct Placed<'t> {
-    /// Destination and mount; `None` if it was removed.
+    /// Destination and mount; `None` for a removed one.
     mounts: Vec<Option<(String, Item<'t>)>>,
     by_place: HashMap<String, Vec<usize>>,
     is_changed: bool,
 }
 
 impl<'t> Placed<'t> {
-    /// Takes the document's mounts out; it has none until they are put back.
+    /// Takes the document's mounts out; the document has none until they are put back.
     pub(super) fn take(root: &mut Object<'t>) -> Result<Self> {
         let items = std::mem::take(root.array("mounts")?.items());
         let (mounts, by_place) = (Vec::with_capacity(items.len()), HashMap::new());
@@ -47,7 +47,7 @@ impl<'t> Placed<'t> {
         Ok(placed)
     }
 
-    /// Writes them into the document, in this order if anything changed.
+    /// Writes the mounts into the document; sorted by `key` if anything changed.
     pub(super) fn put_back<K: Ord>(
         self,
         root: &mut Object<'t>,
@@ -76,10 +76,10 @@ impl<'t> Placed<'t> {
         Ok(())
     }
 
-    /// Applies one entry; returns whether anything changed.
+    /// Applies one mount; returns whether anything changed.
     fn place(&mut self, mount: &api::Mount, changes: &mut Changes) -> Result<bool> {
         let (destination, is_removal) = unmark(&mount.destination);
-        // Its owner is found by the normalized destination, however it is spelled.
+        // The owner is recorded under the normalized destination, however the plugin spells it.
         let cleaned = clean(destination);
         let nri_field = field_of(destination);
         if destination.is_empty() {

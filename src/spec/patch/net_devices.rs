@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network devices that move from the host into the container.
 //!
-//! Only names are checked: the runtime reports a missing device or network namespace. Reference:
-//! NRI `AdjustLinuxNetDevices`, except for BUG-G1 and BUG-G12; OCI `config-linux.md`.
+//! Only names are checked, because the runtime reports a missing device or network namespace.
+//! Reference: NRI `AdjustLinuxNetDevices`, except for BUG-G1 and BUG-G12; OCI `config-linux.md`.
 
 use std::collections::HashMap;
 
@@ -48,14 +48,14 @@ pub(super) fn patch(
     patch_map(object, &wanted, ("linux.netDevices", "LinuxNetDevices"), &mut patch.changes)
 }
 
-/// Without a name the device keeps its name on the host.
+/// Builds the device's entry; without a name the device keeps its name on the host.
 fn device_value(device: &api::LinuxNetDevice) -> Value {
     let api::LinuxNetDevice { name, special_fields: _ } = device;
     object_of([("name", name.as_str().into())])
 }
 
-/// The kernel's rule for names; `%` is excluded too, because the kernel would replace it by a
-/// number.
+/// Whether the kernel accepts the name. `%` is refused too, because the kernel would replace it by
+/// a number.
 fn is_name(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     !matches!(name, "" | "." | "..") && name.len() <= LONGEST && !name.chars().any(is_odd)

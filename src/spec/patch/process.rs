@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process: environment, arguments, resource limits, OOM score.
 //!
-//! Entries that a plugin does not name stay, even those without `=`. It never expands or merges
-//! values: a variable is replaced as a whole. Reference: NRI `AdjustEnv`, `AdjustArgs`,
-//! `AdjustOomScoreAdj`, `AdjustRlimits`, except for BUG-01, BUG-18, BUG-G2, BUG-G5, BUG-G17
-//! (docs/nri-differences.md).
+//! Entries that a plugin does not name stay, even those without `=`. Values are never expanded or merged: a
+//! variable is replaced as a whole. Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`,
+//! `AdjustRlimits`, except for BUG-01, BUG-18, BUG-G2, BUG-G5, BUG-G17 (docs/nri-differences.md).
 
 use std::collections::HashMap;
 
@@ -16,13 +15,13 @@ use serde_json::{Value, json};
 use super::{Changes, Patch, PatchError, Result, unmark};
 use crate::plugin::api;
 
-/// A variable of an adjustment; without a value it is removed.
+/// A variable of an adjustment; it is removed if it has no value.
 struct Variable<'a> {
     name: &'a str,
     wanted: Option<&'a str>,
 }
 
-/// Sets and removes variables. Removal removes all occurrences; a new value replaces the first.
+/// Sets and removes variables. A removal removes all occurrences; a new value replaces the first.
 pub(super) fn patch_env(patch: &mut Patch<'_, '_>, env: &[api::KeyValue]) -> Result<()> {
     if variables(env)?.is_empty() {
         return Ok(());
@@ -35,7 +34,7 @@ pub(super) fn patch_env(patch: &mut Patch<'_, '_>, env: &[api::KeyValue]) -> Res
 
 /// A document's environment while it is edited: read once and written once.
 pub(super) struct Environment<'t> {
-    /// `None` if it was removed.
+    /// The entries; `None` for a removed one.
     entries: Vec<Option<Item<'t>>>,
     by_name: HashMap<String, Vec<usize>>,
 }
@@ -54,7 +53,7 @@ impl<'t> Environment<'t> {
         Ok(Self { entries: items.into_iter().map(Some).collect(), by_name })
     }
 
-    /// Writes it into the document.
+    /// Writes the environment into the document.
     pub(super) fn put_back(self, process: &mut Object<'t>) -> Result<()> {
         let entries = self.entries.into_iter().flatten().collect();
         *process.array("env")?.items() = entries;
@@ -76,7 +75,7 @@ impl<'t> Environment<'t> {
         Ok(())
     }
 
-    /// Finds the positions of a variable, and its value: the last one counts.
+    /// Finds the positions of a variable, and its value, which is that of the last one.
     fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
         let there = self.by_name.get(name).cloned().unwrap_or_default();
         let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());
@@ -86,7 +85,7 @@ impl<'t> Environment<'t> {
     }
 
     /// Sets a variable to `wanted`, or removes it, if it is absent or has the value `replaced`;
-    /// returns whether that changed it.
+    /// returns whether the document changed.
     pub(super) fn replace(
         &mut self,
         name: &str,
@@ -248,7 +247,7 @@ fn put_rlimit(
 }
 
 /// Sets a limit to `wanted`, or removes it, if it is absent or has the value `replaced`; returns
-/// whether that changed it.
+/// whether the document changed.
 pub(super) fn replace_rlimit(
     items: &mut Vec<Item<'_>>,
     name: &str,

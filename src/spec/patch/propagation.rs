@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Propagation: a propagating bind mount needs a host mount that propagates, and a root file system that permits it.
+//! Propagation: a bind mount that propagates needs a host mount that propagates, and a root file
+//! system that permits it.
 //!
 //! Each mount is checked by its options. The facts about the host are passed in as text; without them the runtime
 //! decides. It never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7; mount_namespaces(7),
@@ -13,16 +14,17 @@ use super::{Patch, PatchError, Resolved, Result, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// The facts about the host on which an adjustment's validity depends.
+/// The facts about the host that decide whether an adjustment is valid.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// The mounts that the runtime sees. Without them nothing about the host is checked.
     pub mounts: Option<HostMounts>,
-    /// The real paths of mount sources, for those that pass through links.
+    /// The real paths of mount sources, for sources with links in their paths.
     pub resolved: HashMap<String, String>,
     /// The resolved names of the adjustment.
     pub names: Resolved,
-    /// Whether only cgroup v2 is in use: it lacks some of v1's settings, whose values may be in force anyway.
+    /// Whether only cgroup v2 is in use. It lacks some of v1's settings, whose values may be in
+    /// force anyway.
     pub is_cgroup_v2: bool,
     /// Annotations that plugins may set although the runtime acts on them.
     pub runtime_annotations: BTreeSet<String>,
@@ -35,7 +37,8 @@ enum Propagation {
     Slave,
 }
 
-/// The sources whose host mounts matter for an adjustment, its CDI devices included; only these need facts.
+/// The mount sources of an adjustment, its CDI devices included, for which facts about host mounts
+/// are needed.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
     names: &'a Resolved,
@@ -58,7 +61,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, mount: &api::Mount) -> Result<()>
     let linux = patch.root.object("linux")?;
     let there = linux.value("rootfsPropagation")?;
     let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
-    // A shared mount receives mount events too.
+    // A shared mount is accepted too, because it also receives mount events.
     if wanted == Propagation::Slave && ["rslave", "rshared", "shared"].contains(&there) {
         return Ok(());
     }
@@ -142,7 +145,7 @@ impl HostMounts {
         Self(all)
     }
 
-    /// The host's mount that contains `path`, and how it propagates.
+    /// The host's mount that contains `path`: its mount point, and how it propagates.
     fn holding(&self, path: &str) -> Option<(&str, Option<Propagation>)> {
         let mut branch = self.0.first()?;
         let mut found = branch.mount.as_ref();
@@ -159,7 +162,7 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty())
 }
 
-/// Mount point and propagation of one line.
+/// Reads mount point and propagation from one line.
 fn read_line(line: &str) -> Option<(String, Option<Propagation>)> {
     let mut words = line.split(' ').skip(4);
     let point = unescape(words.next()?);
@@ -174,7 +177,7 @@ fn read_line(line: &str) -> Option<(String, Option<Propagation>)> {
     Some((point, propagation))
 }
 
-/// The kernel writes blanks, newlines and backslashes as three octal digits.
+/// Decodes the three octal digits that the kernel writes for blanks, newlines and backslashes.
 fn unescape(word: &str) -> String {
     let mut parts = word.split('\\');
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Intel RDT: class of service, schemata, monitoring.
 //!
-//! A removal comes first and removes the whole section; only values set with it remain. Without a
-//! removal, fields that a plugin does not name stay. It never accesses resctrl; names that would
-//! lead the runtime elsewhere in it are refused. Reference: NRI `AdjustRdt`, except for BUG-08; OCI
-//! `config-linux.md`, intelRdt.
+//! A removal is applied first and removes the whole section; only values set in the same adjustment
+//! remain. Without a removal, fields that a plugin does not name stay. This module never accesses
+//! resctrl; a name that would lead the runtime to another directory in it is refused. Reference:
+//! NRI `AdjustRdt`, except for BUG-08; OCI `config-linux.md`, intelRdt.
 
 use oci_document::Object;
 use serde_json::{Map, Value};
@@ -57,8 +57,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>> {
         settings.push(RdtSetting { key: "closID", nri_field: CLOS_ID, value });
     }
     if let Some(schemata) = schemata.as_ref().map(|given| given.value.as_slice()) {
-        // The runtime writes them line by line, and a line feed inside one would start another
-        // schema.
+        // The runtime writes each on a line, and a line feed inside one would start another schema.
         let is_line = |line: &&String| line.contains(':') && !line.chars().any(char::is_control);
         if let Some(odd) = schemata.iter().find(|line| !is_line(line)) {
             let problem = format!("\"{}\" is not a schema, such as MB:0=70", quoted(odd));
@@ -74,7 +73,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>> {
     Ok(settings)
 }
 
-/// Whether it is a directory directly below resctrl; an empty name is left to the runtime.
+/// Whether the name is that of a directory directly below resctrl; an empty name is left to the runtime.
 fn is_class(clos_id: &str) -> bool {
     let is_odd = |c: char| c == '/' || c.is_control();
     !NOT_CLASSES.contains(&clos_id) && clos_id.len() <= 255 && !clos_id.chars().any(is_odd)

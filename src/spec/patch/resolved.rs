@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resolved names of an adjustment, and their edits of `config.json`: CDI devices, block I/O and RDT classes.
 //!
-//! Files of the host define the names, and are read before (`src/resolve`); here they are plain data. An unresolved
-//! name is refused, never skipped. Reference: NRI `InjectCDIDevices`, `AdjustBlockIOClass`, `AdjustRdtClass`; decisions
-//! D23, D26.
+//! Files of the host define the names, and `src/resolve` reads them before; here the definitions
+//! are plain data. An unresolved name is refused, never skipped. Reference: NRI `InjectCDIDevices`,
+//! `AdjustBlockIOClass`, `AdjustRdtClass`; decisions D23, D26.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ pub enum Class {
     /// No plugin requested one.
     #[default]
     Unasked,
-    /// The empty class: the engine's value is removed.
+    /// The empty class, which removes the engine's value.
     Cleared,
     /// The member that the class stands for.
     Set(Value),
@@ -61,7 +61,7 @@ pub struct CdiDevice {
     pub additional_gids: Vec<u32>,
 }
 
-/// Applies the CDI devices, each under its name, so that its owner can be named.
+/// Applies the CDI devices, each under its name, by which its owner is found.
 pub(super) fn patch_cdi(patch: &mut Patch<'_, '_>, wanted: &[api::CDIDevice]) -> Result<()> {
     let mut found = patch.facts.names.cdi.iter();
     let mut edited = Edited::default();
@@ -143,7 +143,7 @@ impl<'t> Edited<'t> {
         let Self { env, nodes, mounts, gids: _ } = self;
         env.map_or(Ok(()), |env| env.put_back(root.object("process")?))?;
         nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
-        // CDI: mounts of one depth keep their order.
+        // CDI keeps the order of mounts of the same depth.
         mounts.map_or(Ok(()), |mounts| mounts.put_back(root, mounts::depth))
     }
 
@@ -164,7 +164,7 @@ impl<'t> Edited<'t> {
     }
 }
 
-/// CDI: files of bind mounts keep their owners in a container with a user namespace.
+/// CDI gives bind mounts mapped IDs, so that files keep their owners in a container with a user namespace.
 fn with_mapped_ids<'m>(
     root: &mut Object<'_>,
     mounts: &'m [api::Mount],
@@ -217,7 +217,7 @@ impl Ids {
         Ok(Self { uid: id(user.value("uid")?), gid: id(user.value("gid")?) })
     }
 
-    /// CDI: a node without an owner belongs to the container's user.
+    /// CDI gives a node without an owner to the container's user.
     fn fill(self, node: &api::LinuxDevice) -> api::LinuxDevice {
         let mut node = node.clone();
         if node.uid.is_none() {
@@ -263,7 +263,7 @@ pub(super) fn patch_classes(
     Ok(())
 }
 
-/// Whether it is a path inside the container that does not look like a removal.
+/// Whether it is a path inside the container without a removal mark.
 pub(crate) fn is_plain_path(path: &str) -> bool {
     path.starts_with('/') && clean(path) != "/"
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resources of an adjustment in the OCI specification's form.
 //!
-//! One list of settings is used for edits of config.json at creation and for the overlay in updates, so that the two
-//! agree. Values are checked here, where the plugin can still be named, but never converted (the runtime converts
-//! shares to weight). Reference: NRI `AdjustResources`, except for BUG-G3 and BUG-G4; decision D24.
+//! One list of settings serves for edits of config.json at creation and for the overlay in updates,
+//! so that both agree. Values are checked here, where the plugin can still be named, but never
+//! converted (the runtime converts shares to a weight). Reference: NRI `AdjustResources`, except
+//! for BUG-G3 and BUG-G4; decision D24.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -74,7 +75,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, resources: &api::LinuxResources) 
         } else {
             (resources.object(section)?, format!("linux.resources.{section}.{key}"))
         };
-        // Omitting it loses nothing, and crun refuses to create a container with it.
+        // Without it nothing changes, and crun would refuse to create a container with it.
         let is_idle = patch.facts.is_cgroup_v2 && holds_anyway(section, &key, &value);
         if !is_idle || object.value(&key)?.is_some() {
             patch.changes.set(object, &key, value, (&field, &nri_field))?;
@@ -96,8 +97,8 @@ const BLOCK_IO_LISTS: [&str; 5] = [
     "throttleWriteIOPSDevice",
 ];
 
-/// Converts a plugin's resources to an overlay for `update` (D21). It has no RDT class, which is not a
-/// resource, but refuses one that is not resolved.
+/// Converts a plugin's resources to an overlay for `update` (D21). An RDT class is no resource, so
+/// the overlay lacks it, but one that is not resolved is refused.
 pub fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,
@@ -134,7 +135,7 @@ pub fn overlay_of(
             Class::Set(Value::Object(class)) => class.clone(),
             Class::Set(_) | Class::Cleared | Class::Unasked => Map::new(),
         };
-        // All members, so that nothing of the earlier class remains. Runtimes skip a weight of zero.
+        // Has all members, so that nothing of an earlier class remains. Runtimes ignore a weight of zero.
         let mut whole = Map::from_iter([("weight".to_owned(), Value::from(0))]);
         whole.extend(BLOCK_IO_LISTS.map(|list| (list.to_owned(), Value::Array(Vec::new()))));
         whole.extend(class);
@@ -193,12 +194,13 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources> {
 
 fn read_scalars(resources: &api::LinuxResources, wanted: &mut RequestedResources) -> Result<()> {
     let memory = resources.memory.get_or_default();
-    // NRI: a limit of zero leaves the engine's value.
+    // NRI: a limit of zero keeps the engine's value.
     let nonzero = |limit: i64| (limit != 0).then_some(limit);
     let limit = memory.limit.as_ref().and_then(|limit| nonzero(limit.value));
     let swap = memory.swap.as_ref().and_then(|swap| nonzero(swap.value));
-    // NRI: a limit alone implies the same limit with swap, or a container could swap without limit (D24). Unlimited
-    // memory implies unlimited memory with swap: runtimes and kernels refuse a sum that is less than one of its parts.
+    // NRI: a limit alone implies the same limit for memory with swap, or a container could swap
+    // without limit (D24). Unlimited memory implies unlimited memory with swap: runtimes and
+    // kernels refuse a sum that is less than a part of it.
     let (swap, swap_field) = match (swap, limit) {
         (None, Some(limit)) => (Some(limit), NriField::MemLimit),
         (Some(swap), Some(-1)) if swap != -1 => (Some(-1), NriField::MemLimit),
@@ -266,7 +268,8 @@ fn check_range(scalar: &Scalar, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Runtimes refuse a limit with swap that is lower than the limit without, or that has no such limit next to it.
+/// Reports a limit with swap that runtimes refuse: it is lower than the limit without swap, or
+/// there is no such limit.
 fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>> {
     let memory = root.object("linux")?.object("resources")?.object("memory")?;
     let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);

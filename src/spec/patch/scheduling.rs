@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scheduling of the process: CPU scheduler and I/O priority.
 //!
-//! Values are checked like in the kernel, while the plugin can still be named. The engine's values are not merged: each
-//! of the two is replaced or removed as a whole. Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, except for
-//! BUG-G14; sched(7), ioprio_set(2).
+//! Values are checked as the kernel does, while the plugin can still be named. The engine's values
+//! are not merged: each of the two is replaced or removed as a whole. Reference: NRI
+//! `AdjustIOPriority`, `AdjustLinuxScheduler`, except for BUG-G14; sched(7), ioprio_set(2).
 
 use serde_json::{Value, json};
 

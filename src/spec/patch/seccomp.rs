@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The seccomp policy, replaced as a whole.
 //!
-//! Only the form of names is checked: the runtime's libseccomp decides which of them exist. A
-//! policy is never merged with the engine's and cannot be removed; NRI has no request for either.
-//! Reference: NRI `AdjustSeccompPolicy`, except for BUG-G6; OCI `config-linux.md`, seccomp.
+//! Only the form of names is checked, because the runtime's libseccomp decides which names exist. A
+//! policy is never merged with the engine's and cannot be removed, because NRI has no request for
+//! either. Reference: NRI `AdjustSeccompPolicy`, except for BUG-G6; OCI `config-linux.md`, seccomp.
 
 use protobuf::MessageField;
 use serde_json::Value;
@@ -66,14 +66,14 @@ fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<
     Ok(with_required([("defaultAction", action)], optional))
 }
 
-/// An object that has its required members even if they are empty.
+/// Builds an object with its required members, even if they are empty.
 fn with_required<const N: usize>(required: [(&str, Value); N], optional: Value) -> Value {
     let Value::Object(optional) = optional else { return optional };
     required.into_iter().map(|(key, value)| (key.to_owned(), value)).chain(optional).collect()
 }
 
-/// Checks that a filter that notifies has a listener, and does not notify on the calls that reach
-/// it.
+/// Checks that a filter that notifies has a listener, and does not notify on the system calls by
+/// which the runtime reaches the listener.
 fn check_notify(policy: &api::LinuxSeccomp) -> Result<(), String> {
     let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
     let mut asking = policy.syscalls.iter().filter(notifies);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refuses values that must not reach a runtime: they would lead out of the container, mean
-//! something else to the runtime, or make the kernel fail with an error that names no plugin.
+//! Refuses values that must not reach a runtime: they would lead out of the container, mean something else
+//! to the runtime, or make the kernel fail with an error that does not name the plugin.
 //!
 //! Each function describes the mistake for the operator. Nothing is corrected here. Reference: OCI
 //! `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
@@ -9,8 +9,8 @@
 const LAST_MAJOR: i64 = 0xfff;
 const LAST_MINOR: i64 = 0xf_ffff;
 
-/// The permissions in a mode. A file type in it is not passed on: some runtimes would merge it with
-/// the device's type into another device.
+/// The permission bits of a mode. A file type in the mode is dropped, because some runtimes would
+/// combine it with the device's type into another device.
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// System V message queues, semaphores and shared memory belong to an IPC namespace.
@@ -44,8 +44,8 @@ pub(super) fn check_place(path: &str) -> Result<(), &'static str> {
     if climbs(path) { Err("its path leads above its root") } else { Ok(()) }
 }
 
-/// Checks the numbers of a device. A negative one would be a wildcard in its rule, and grant access
-/// to all devices of its kind.
+/// Checks the numbers of a device. A negative number would be a wildcard in the device's rule, and
+/// grant access to all devices of its kind.
 pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String> {
     if (0..=LAST_MAJOR).contains(&major) && (0..=LAST_MINOR).contains(&minor) {
         Ok(())
@@ -93,8 +93,8 @@ fn systemd_parts(path: &str) -> Option<[&str; 3]> {
     (parts.next().is_none() && !path.starts_with('/')).then_some(three)
 }
 
-/// The namespace that a sysctl belongs to. One without a namespace would be set for the host, and
-/// not every runtime checks that.
+/// Returns the namespace that a sysctl belongs to. A sysctl without a namespace would be set for
+/// the host, and not every runtime checks that.
 pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static str> {
     let first = key.find(['.', '/']).and_then(|at| key.get(at..=at)).unwrap_or(".");
     let parts: Vec<&str> = key.split(first).collect();
@@ -117,8 +117,8 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
     }
 }
 
-/// Whether a kernel may have a host setting of this name. If it has none, the runtime fails without
-/// harm.
+/// Whether a kernel may have a host setting of this name. If it has none, the runtime fails and
+/// nothing changes.
 pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
     const TREES: [&str; 12] = [
         "abi", "bus", "crypto", "debug", "dev", "fs", "kernel", "net", "sunrpc", "user", "vm",
@@ -129,8 +129,8 @@ pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
     TREES.contains(&first) || first.is_empty() || key.contains("..") || !key.chars().all(is_plain)
 }
 
-/// Whether it is a list of numbers and ascending ranges, separated by commas. Numbers beyond any
-/// kernel's are refused too, because runtimes build a bit mask of that length.
+/// Whether the text is a list of numbers and ascending ranges, separated by commas. Numbers above
+/// any kernel's are refused too, because runtimes build a bit mask of that length.
 pub(super) fn is_id_list(list: &str) -> bool {
     let number = |text: &str| -> Option<u16> {
         text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
@@ -143,13 +143,13 @@ pub(super) fn is_id_list(list: &str) -> bool {
     })
 }
 
-/// Whether it is a cpuset: the kernel and runtimes accept blanks, a final newline and extra commas.
+/// Whether the text is a cpuset; the kernel and runtimes accept blanks, a final newline and extra commas.
 pub(super) fn is_cpuset(list: &str) -> bool {
     let mut parts = list.split(',').map(str::trim_ascii).filter(|part| !part.is_empty()).peekable();
     parts.peek().is_some() && parts.all(is_id_list)
 }
 
-/// Whether it is a page size as in the kernel's file names: `64KB`, `2MB`, `1GB`.
+/// Whether the text is a page size as in the kernel's file names: `64KB`, `2MB`, `1GB`.
 pub(super) fn is_page_size(size: &str) -> bool {
     let number = ["KB", "MB", "GB"].iter().find_map(|unit| size.strip_suffix(unit));
     number.is_some_and(|number| {
@@ -157,7 +157,7 @@ pub(super) fn is_page_size(size: &str) -> bool {
     })
 }
 
-/// Whether it is a controller's file name. youki appends the key to a path unchecked, and
+/// Whether the key is a controller's file name. youki appends it to a path unchecked, and
 /// `cgroup.*` files move and kill processes.
 pub(super) fn is_unified_key(key: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -72,7 +72,7 @@ fn rendered(set: &str) -> Result<String, String> {
 #[track_caller]
 fn accepted(what: &str, manifests: &str) -> usize {
     match kubectl::run_with(&["apply", "--dry-run=server", "-f", "-"], manifests) {
-        Ok(said) => said.lines().count(),
+        Ok(printed) => printed.lines().count(),
         Err(why) => panic!("{what}: {why}"),
     }
 }
@@ -102,8 +102,8 @@ pub(super) fn every_manifest_is_valid(_: &Cluster) -> String {
         assert!(manifests.contains(&received), "{set}: {received} is not in\n{manifests}");
     }
     for (set, why) in REFUSED {
-        let said = rendered(set).expect_err(set);
-        assert!(said.contains(why), "{set}: {said}");
+        let printed = rendered(set).expect_err(set);
+        assert!(printed.contains(why), "{set}: {printed}");
     }
     let mut examples = 0;
     for entry in std::fs::read_dir(contrib("examples")).unwrap().flatten() {

@@ -9,9 +9,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::Cluster;
-use super::heard::{lives_in_order, whole_lives};
 use super::inside::{admin, daemon, wait_until_forgotten};
 use super::kubectl::{Namespace, does};
+use super::logged_events::{lives_in_order, whole_lives};
 use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, deployment, spec};
 use super::node::NAME;
@@ -76,10 +76,10 @@ pub(super) fn a_daemon_is_restarted_in_the_middle_of_a_rollout(cluster: &Cluster
     let space = rolled_out("restarted");
     let first = daemon().unwrap();
     half_replaced(&space);
-    let said = cluster.machine.run("nri-runc", &["nri", "restart"]);
+    let printed = cluster.machine.run("nri-runc", &["nri", "restart"]);
     finishes(&space);
     let next = daemon().expect("no daemon is there");
-    assert_ne!(first, next, "{said}");
+    assert_ne!(first, next, "{printed}");
     nobody_was_missed(&space);
     let (pods, _) = lives_in_order(space.name());
     format!(

@@ -130,12 +130,12 @@ async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
         let request = api::UpdateContainerRequest { container, ..Default::default() };
         chain::update(&audience, request, RuleScope::none(), &()).await.err()
     } else {
-        chain::notify_until_refused(&audience, &told(event), &()).await.err()
+        chain::notify_until_refused(&audience, &notification(event), &()).await.err()
     };
     stopped.map(|stopped| stopped.failure.cause)
 }
 
-fn told(event: Event) -> Notification {
+fn notification(event: Event) -> Notification {
     Notification::new(event, api::PodSandbox::new(), Some(named("web")))
 }
 
@@ -223,7 +223,12 @@ async fn a_time_out_skips_or_refuses_and_drops_or_keeps_by_policy() {
         let wanted = policy.refuses.then_some(Cause::Timeout);
         assert_eq!(cause, wanted, "{}: {event:?}", policy.what);
         assert_eq!(!odd.seat.plugin.is_gone(), policy.keeps, "{}: {event:?}", policy.what);
-        assert_eq!(next.responder.told().is_empty(), policy.refuses, "{}: {event:?}", policy.what);
+        assert_eq!(
+            next.responder.received().is_empty(),
+            policy.refuses,
+            "{}: {event:?}",
+            policy.what
+        );
     };
     join_all(cases().map(play)).await;
 }
@@ -235,7 +240,12 @@ async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
         let cause = ask(event, &[&odd, &next]).await;
         let wanted = policy.refuses.then_some(Cause::Gone);
         assert_eq!(cause, wanted, "{}: {event:?}", policy.what);
-        assert_eq!(next.responder.told().is_empty(), policy.refuses, "{}: {event:?}", policy.what);
+        assert_eq!(
+            next.responder.received().is_empty(),
+            policy.refuses,
+            "{}: {event:?}",
+            policy.what
+        );
         // From now on it is disconnected, whatever its policy.
         assert_eq!(ask(event, &[&odd, &next]).await, None, "{}: {event:?}", policy.what);
     }
@@ -247,7 +257,7 @@ async fn a_refusal_fails_the_request_and_keeps_the_plugin() {
         let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Refuse("no"))).await;
         assert_eq!(ask(event, &[&odd, &next]).await, Some(Cause::Refused), "{event:?}");
         assert!(!odd.seat.plugin.is_gone() && !odd.seat.has_strikes(), "{}", policy.what);
-        assert_eq!(next.responder.told(), [""; 0], "{event:?}");
+        assert_eq!(next.responder.received(), [""; 0], "{event:?}");
     }
 }
 
@@ -289,11 +299,11 @@ async fn an_event_reaches_every_plugin_although_one_fails() {
             let request = api::StopContainerRequest { container, ..Default::default() };
             chain::stop(&audience, &request, RuleScope::none()).await.1
         } else {
-            chain::notify_all(&audience, &told(event)).await
+            chain::notify_all(&audience, &notification(event)).await
         };
         let causes: Vec<Cause> = failures.iter().map(|failure| failure.cause).collect();
         assert_eq!(causes, [cause], "{event:?}");
-        assert_eq!(next.responder.told().len(), 1, "{event:?}");
+        assert_eq!(next.responder.received().len(), 1, "{event:?}");
     };
     let cases = happened.into_iter().flat_map(|event| acts.map(|(act, cause)| (event, act, cause)));
     join_all(cases.map(|(event, act, cause)| play(event, act, cause))).await;
@@ -351,15 +361,15 @@ async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
         create_at(&[&odd], "web").await.unwrap();
     }
     assert!(before.elapsed() < 40 * TIMEOUT, "each was waited for: {:?}", before.elapsed());
-    assert_eq!(odd.responder.told().len(), 3, "it was asked");
+    assert_eq!(odd.responder.received().len(), 3, "it was asked");
     assert_eq!(odd.seat.counts().timeouts, 3);
     odd.responder.may_answer.add_permits(3);
     until("it is asked again", async || {
         create_at(&[&odd], "web").await.unwrap();
-        odd.responder.told().len() > 3
+        odd.responder.received().len() > 3
     })
     .await;
-    assert_eq!(odd.responder.told().last().unwrap(), "CreateContainer web");
+    assert_eq!(odd.responder.received().last().unwrap(), "CreateContainer web");
     assert!(!odd.seat.has_strikes());
 }
 
@@ -369,7 +379,7 @@ async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
     for _round in 0..5 {
         assert_eq!(create_at(&[&odd], "web").await.unwrap_err().failure.cause, Cause::Timeout);
     }
-    assert_eq!((odd.seat.counts().timeouts, odd.responder.told().len()), (3, 3));
+    assert_eq!((odd.seat.counts().timeouts, odd.responder.received().len()), (3, 3));
 }
 
 #[tokio::test]
@@ -383,7 +393,7 @@ async fn requests_queued_for_a_hanging_plugin_wait_together() {
     let took = begun.elapsed();
     assert!(made.iter().all(Result::is_ok));
     assert!(took >= 3 * TIMEOUT && took < 40 * TIMEOUT, "{took:?}");
-    assert_eq!(next.responder.told().len(), 40, "the others were asked about each");
+    assert_eq!(next.responder.received().len(), 40, "the others were asked about each");
 }
 
 #[tokio::test]
@@ -395,7 +405,7 @@ async fn requests_queued_for_a_dropped_plugin_continue_without_it() {
     let made = join_all((0..40).map(|_| create_at(&guests, "web"))).await;
     assert!(made.iter().all(Result::is_ok));
     assert!(begun.elapsed() < 40 * TIMEOUT, "{:?}", begun.elapsed());
-    assert_eq!((odd.responder.told().len(), next.responder.told().len()), (1, 40));
+    assert_eq!((odd.responder.received().len(), next.responder.received().len()), (1, 40));
 }
 
 #[tokio::test]
@@ -436,7 +446,7 @@ async fn all_validators_run_at_once_and_every_refusal_is_named() {
     }
     let guests: Vec<&Guest> = guests.iter().collect();
     let all_asked = async {
-        let are_asked = async || guests.iter().all(|guest| guest.responder.told().len() == 2);
+        let are_asked = async || guests.iter().all(|guest| guest.responder.received().len() == 2);
         until("all are asked at once", are_asked).await;
         guests.iter().for_each(|guest| guest.responder.may_answer.add_permits(1));
     };
@@ -467,7 +477,7 @@ async fn a_plugin_gets_one_request_at_a_time_unless_configured() {
                 .await;
         let guests = [&slow];
         let answers = async {
-            until("it is asked", async || slow.responder.told().len() == most).await;
+            until("it is asked", async || slow.responder.received().len() == most).await;
             slow.responder.may_answer.add_permits(12);
         };
         let creates = join_all((0..12).map(|_| create_at(&guests, "web")));
@@ -485,8 +495,8 @@ async fn requests_reach_every_plugin_in_their_order() {
     let names: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
     join_all(names.iter().map(|name| create_at(&guests, name))).await;
     let wanted: Vec<String> = names.iter().map(|name| format!("CreateContainer {name}")).collect();
-    assert_eq!(one.responder.told(), wanted);
-    assert_eq!(two.responder.told(), wanted);
+    assert_eq!(one.responder.received(), wanted);
+    assert_eq!(two.responder.received(), wanted);
 }
 
 #[tokio::test]
@@ -496,7 +506,7 @@ async fn a_busy_plugin_does_not_delay_other_plugins() {
     let guests = [&one, &two];
     one.responder.may_answer.add_permits(1);
     let overlap = async {
-        let asked = || (one.responder.told().len(), two.responder.told().len());
+        let asked = || (one.responder.received().len(), two.responder.received().len());
         until("each has one in hand", async || asked() == (2, 1)).await;
         guests.iter().for_each(|guest| guest.responder.may_answer.add_permits(10));
     };
@@ -536,7 +546,7 @@ async fn a_mistyped_right_refuses_instead_of_permitting_all() {
     let odd = guest_as("10-odd", RespondingPlugin::always(Response::Answer), &settings).await;
     let failure = create_at(&[&odd], "web").await.unwrap_err().failure;
     assert!(failure.text.contains("Enw") && failure.text.contains("10-odd"), "{failure}");
-    assert_eq!(odd.responder.told(), [""; 0], "it is not even asked");
+    assert_eq!(odd.responder.received(), [""; 0], "it is not even asked");
 }
 
 #[tokio::test]
@@ -552,7 +562,7 @@ async fn a_plugin_may_call_back_from_inside_every_handler() {
 async fn shutdown_is_sent_after_the_request_in_progress() {
     let slow = patient("10-slow", RespondingPlugin::always(Response::WaitAndSet("KEY"))).await;
     let guests = [&slow];
-    let asked = || until("it is asked", async || !slow.responder.told().is_empty());
+    let asked = || until("it is asked", async || !slow.responder.received().is_empty());
     let leave = async {
         asked().await;
         slow.seat.plugin.shutdown("it was shut down").await;
@@ -565,5 +575,5 @@ async fn shutdown_is_sent_after_the_request_in_progress() {
     };
     let (made, (), ()) = tokio::join!(create_at(&guests, "web"), leave, answer);
     assert!(made.is_ok() && slow.seat.plugin.is_gone());
-    assert_eq!(slow.responder.told(), ["CreateContainer web", "Shutdown"]);
+    assert_eq!(slow.responder.received(), ["CreateContainer web", "Shutdown"]);
 }

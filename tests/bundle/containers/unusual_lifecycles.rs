@@ -3,7 +3,7 @@
 //! containers that never existed, a delete before the start, a host restart.
 
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, heard, task, wait_until};
+use test_support::{BUNDLE, Script, TestHost, has_received, task, wait_until};
 
 use crate::{life, sets, started, succeeds};
 
@@ -39,19 +39,21 @@ fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
         succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
         wait_until("the start is settled", || {
-            let is_pause = folder == "pause" && heard(&received, "RunPodSandbox web");
-            is_pause || heard(&received, &format!("PostStartContainer {folder}"))
+            let is_pause = folder == "pause" && has_received(&received, "RunPodSandbox web");
+            is_pause || has_received(&received, &format!("PostStartContainer {folder}"))
         });
     }
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     for folder in ["app", "helper"] {
-        assert!(!heard(&received, "StopPodSandbox web"), "{:?}", received.lock().unwrap());
+        assert!(!has_received(&received, "StopPodSandbox web"), "{:?}", received.lock().unwrap());
         dies(&host, folder);
-        wait_until("the stop is reported", || heard(&received, &format!("StopContainer {folder}")));
+        wait_until("the stop is reported", || {
+            has_received(&received, &format!("StopContainer {folder}"))
+        });
         succeeds(&host.verb(&["delete", folder]));
         wait_until("the end is reported", || {
-            heard(&received, &format!("RemoveContainer {folder}"))
+            has_received(&received, &format!("RemoveContainer {folder}"))
         });
     }
     wait_until_no_pod_is_known(&host);
@@ -75,14 +77,14 @@ fn a_pod_ends_with_its_pause_if_that_exits_last() {
         succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
     }
-    wait_until("the start is reported", || heard(&received, "PostStartContainer app"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer app"));
     // The order of kubelet's stop: the infrastructure process exits, the member is deleted, then
     // the infrastructure container.
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "app"]));
-    wait_until("the end is reported", || heard(&received, "RemoveContainer app"));
-    wait_until("the pod's stop is reported", || heard(&received, "StopPodSandbox web"));
-    assert!(!heard(&received, "RemovePodSandbox web"));
+    wait_until("the end is reported", || has_received(&received, "RemoveContainer app"));
+    wait_until("the pod's stop is reported", || has_received(&received, "StopPodSandbox web"));
+    assert!(!has_received(&received, "RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     wait_until_no_pod_is_known(&host);
     let received = received.lock().unwrap();
@@ -100,7 +102,7 @@ fn a_reused_container_id_has_its_own_events() {
     for is_deleted in [true, false] {
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
-        wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+        wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
         if is_deleted {
             succeeds(&host.verb(&["delete", "--force", "c1"]));
         } else {
@@ -137,9 +139,9 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
-    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     dies(&host, "c1");
-    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
+    wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
     // The result of the runtime does not matter.
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -156,7 +158,7 @@ fn probes_cost_the_daemon_nothing() {
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     let before = host.admin(&["status"])["requests"].clone();
     for _probe in 0..3 {
         for words in [&["exec", "c1", "true"][..], &["state", "c1"], &["ps", "c1"], &["list"]] {
@@ -172,7 +174,7 @@ fn probes_cost_the_daemon_nothing() {
 #[test]
 fn records_from_before_a_host_restart_are_ignored() {
     let mut host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     wait_until("the create is settled", || {
         host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
@@ -196,7 +198,7 @@ fn records_from_before_a_host_restart_are_ignored() {
     let received = host.plugin("20", "witness", Script::default());
     assert!(received.lock().unwrap().is_empty());
     succeeds(&host.create("c1"));
-    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 1);
 }
@@ -239,10 +241,10 @@ fn an_unknown_runtimes_state_shows_what_it_has_created() {
     let received = host.plugin("10", "witness", Script::default());
     let bundle = host.path("bundle").display().to_string();
     succeeds(&host.verb(&["create", "--bundle", &bundle, "yes"]));
-    wait_until("its creation is reported", || heard(&received, "PostCreateContainer yes"));
+    wait_until("its creation is reported", || has_received(&received, "PostCreateContainer yes"));
     succeeds(&host.verb(&["delete", "--force", "yes"]));
-    wait_until("its end is reported", || heard(&received, "RemoveContainer yes"));
+    wait_until("its end is reported", || has_received(&received, "RemoveContainer yes"));
     assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
-    wait_until("the creation is undone", || heard(&received, "RemoveContainer no"));
-    assert!(!heard(&received, "PostCreateContainer no"));
+    wait_until("the creation is undone", || has_received(&received, "RemoveContainer no"));
+    assert!(!has_received(&received, "PostCreateContainer no"));
 }

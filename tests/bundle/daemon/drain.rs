@@ -20,7 +20,9 @@ fn asked(host: &TestHost, verb: &str) -> (SharedPlugin, std::process::Child) {
     let waits = RespondingPlugin::at(Event::CreateContainer, Response::WaitAndSet("KEY"));
     let policy = seat(host, "10-policy", waits);
     let wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
-    wait_until("the plugin is asked", || policy.told().contains(&"CreateContainer c1".to_owned()));
+    wait_until("the plugin is asked", || {
+        policy.received().contains(&"CreateContainer c1".to_owned())
+    });
     (policy, wrapper)
 }
 

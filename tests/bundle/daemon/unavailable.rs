@@ -26,9 +26,12 @@ fn without_a_daemon_protected_creates_are_refused() {
         for verb in ["run", "restore"] {
             let bundle = host.path("bundle").display().to_string();
             let output = host.verb(&[verb, "--bundle", &bundle, "c1"]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(1), "{verb}: {said}");
-            assert!(said.contains(&format!("cannot {verb} c1")) && said.contains(why), "{said}");
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{verb}: {printed}");
+            assert!(
+                printed.contains(&format!("cannot {verb} c1")) && printed.contains(why),
+                "{printed}"
+            );
         }
         assert_eq!(host.read("fake/argv"), "", "the runtime was called");
         assert!(
@@ -78,11 +81,11 @@ fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
         let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
         host.write("fault", &fault);
         let output = host.create("c1");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{point}: {said}");
-        assert!(said.contains("the daemon exited during the request"), "{point}: {said}");
-        assert!(said.contains("plugin policy is required"), "{point}: {said}");
-        assert!(!said.contains("silent"), "{point}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{point}: {printed}");
+        assert!(printed.contains("the daemon exited during the request"), "{point}: {printed}");
+        assert!(printed.contains("plugin policy is required"), "{point}: {printed}");
+        assert!(!printed.contains("silent"), "{point}: {printed}");
         assert_eq!(host.read("fake/argv"), "", "{point}: the runtime was called");
         assert_eq!(host.read("bundle/config.json"), BUNDLE, "{point}");
     }
@@ -96,7 +99,7 @@ fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
         let policy = seat(&host, "10-policy", slow);
         let mut wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
         wait_until("the plugin is asked", || {
-            policy.told().contains(&"CreateContainer c1".to_owned())
+            policy.received().contains(&"CreateContainer c1".to_owned())
         });
         host.kill_daemon();
         assert_eq!(wrapper.wait().unwrap().code(), Some(1), "{verb}");
@@ -126,8 +129,8 @@ fn without_a_daemon_an_exempt_pod_is_created_and_another_is_not() {
     for (settings, why) in PROTECTIONS {
         let host = TestHost::new(&format!("autostart = false\n{settings}"));
         let tenant = host.create_from(&bundle_of(&host, "tenant", ""), "c1");
-        let said = String::from_utf8_lossy(&tenant.stderr).into_owned();
-        assert!(!tenant.status.success() && said.contains(why), "{said}");
+        let printed = String::from_utf8_lossy(&tenant.stderr).into_owned();
+        assert!(!tenant.status.success() && printed.contains(why), "{printed}");
         let system = bundle_of(&host, "kube-system", "");
         succeeds(&host.create_from(&system, "c2"));
         assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);

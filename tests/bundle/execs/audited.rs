@@ -176,7 +176,7 @@ fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
 #[test]
 fn an_exec_without_interest_reads_one_file_and_contacts_nothing() {
     let host = host("", "");
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     succeeds(&host.create("c1"));
     for (words, count) in
         [(&["exec", "c1", "sh"][..], 1), (&["exec", "--process", "/dev/null", "c1"][..], 2)]

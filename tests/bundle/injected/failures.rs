@@ -186,7 +186,7 @@ fn two_injections_that_are_always_set_conflict() {
 #[test]
 fn later_plugins_receive_injections_and_may_remove_them() {
     let host = started("[[inject]]\nname = \"i\"\nenv = { X = \"1\", Y = \"1\" }\n");
-    let _told = host.plugin("10", "p", sets("-X", ""));
+    let _plugin = host.plugin("10", "p", sets("-X", ""));
     succeeds(&host.create("c1"));
     assert_eq!(env(&host), json!(["PATH=/bin", "A=1", "Y=1"]));
     let gave_way = &host.admin(&["explain", "c1"])["gave_way"][0];

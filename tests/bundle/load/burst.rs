@@ -26,15 +26,15 @@ const SILENCE: &str = "silence = \"120s\"\n";
 struct Came {
     id: String,
     is_created: bool,
-    said: String,
+    printed: String,
 }
 
 /// Calls the wrapper concurrently with others.
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
-    let said = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
+    let printed = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
     command.env("NRI_RUNC_CONFIG", host.path("config.toml")).arg("--root").arg(host.path("root"));
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(printed);
     command.status().unwrap().success()
 }
 
@@ -43,7 +43,7 @@ fn create(host: &TestHost, id: &str) -> Came {
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
     nri_runc::testing::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
     let is_created = verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id]);
-    Came { id: id.to_owned(), is_created, said: host.read(&format!("{id}.err")) }
+    Came { id: id.to_owned(), is_created, printed: host.read(&format!("{id}.err")) }
 }
 
 /// Creates and starts all containers concurrently.
@@ -98,14 +98,18 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
     }
     for came in &others {
         assert_eq!(host.read(&format!("{}/config.json", came.id)), BUNDLE);
-        assert!(came.said.contains("policy") && !came.said.contains("silent"), "{}", came.said);
+        assert!(
+            came.printed.contains("policy") && !came.printed.contains("silent"),
+            "{}",
+            came.printed
+        );
     }
     // The message of a caller that was refused before its time was over.
-    let said: Vec<&str> = others.iter().map(|came| came.said.as_str()).collect();
-    let at_once = said.iter().filter(|said| said.contains("queued requests at"));
-    assert!(at_once.count() >= 10, "{said:#?}");
+    let printed: Vec<&str> = others.iter().map(|came| came.printed.as_str()).collect();
+    let at_once = printed.iter().filter(|printed| printed.contains("queued requests at"));
+    assert!(at_once.count() >= 10, "{printed:#?}");
     // A container that is being created does not wait for those in the queue.
-    let received = plugin.told();
+    let received = plugin.received();
     for came in &created {
         let at =
             |event: &str| received.iter().position(|line| *line == format!("{event} {}", came.id));
@@ -120,11 +124,11 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     let plugin = slow(&host);
     let came = burst(&host);
     for came in &came {
-        assert!(came.is_created, "{}", came.said);
+        assert!(came.is_created, "{}", came.printed);
     }
     let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&host, &came.id)).collect();
     assert!((6..=57).contains(&without.len()), "{} went on without it", without.len());
-    let received = plugin.told();
+    let received = plugin.received();
     let mut sent_off = 0;
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
@@ -132,8 +136,8 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
         if skipped.contains("queued requests at") {
             sent_off += 1;
             // The plugin receives no events of a container that it was not asked about.
-            let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
-            assert!(!received.iter().any(heard), "{}", came.id);
+            let names_it = |line: &String| line.ends_with(&format!("Container {}", came.id));
+            assert!(!received.iter().any(names_it), "{}", came.id);
         }
     }
     assert!(sent_off >= 6, "{sent_off} of {} were sent off", without.len());

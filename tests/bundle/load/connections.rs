@@ -153,7 +153,7 @@ fn after_128_plugins_only_a_configured_one_is_accepted() {
     });
     host.logs(&["10-late was refused: 128 plugins already take part"], 1);
     assert!(!is_synchronized(&host.admin(&["plugins"]), "10-late"));
-    let _told = host.plugin("10", "named", Script::default());
+    let _plugin = host.plugin("10", "named", Script::default());
     assert_eq!(taking_part(), MOST + 1);
 }
 
@@ -171,14 +171,14 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
     let since = Instant::now();
     succeeds(&host.create("c1"));
     let (asker, script) = Asker::new();
-    let _told = host.plugin("10", "asks", script);
+    let _plugin = host.plugin("10", "asks", script);
     for number in 0..REQUESTS {
         let unknown = format!("unknown-{number}");
         asker.ask(vec![update_of(&unknown, &json!({"cpu": {"shares": 7}}))], &[&unknown, "c1"]);
     }
     // Another plugin still gets its lines. Once its line is in both logs, all earlier lines are written.
     let (other, script) = Asker::new();
-    let _told = host.plugin("20", "other", script);
+    let _plugin = host.plugin("20", "other", script);
     other.ask(Vec::new(), &["c1"]);
     host.logs(&["20-other", "its eviction failed"], 1);
     let noted = |words: &[&str]| {
@@ -206,7 +206,7 @@ fn rules_in_audit_mode_have_few_lines_and_explain_has_all() {
     const CONTAINERS: usize = 25;
     let rule = "[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\nmode = \"audit\"\n";
     let (host, since) = (started(rule), Instant::now());
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     let ids: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();
     for id in &ids {
         succeeds(&host.create_from(&pod_container(&host, "prod", id), id));

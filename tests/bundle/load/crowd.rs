@@ -40,7 +40,7 @@ const LONG: &str = "create_cap = \"10m\"\n";
 
 /// Calls the wrapper for one container, which has separate files; returns whether it succeeded.
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
-    let said = host.path(&format!("{id}.err"));
+    let printed = host.path(&format!("{id}.err"));
     let begun = Instant::now();
     let status = Command::new(env!("CARGO_BIN_EXE_nri-runc"))
         .env("NRI_RUNC_CONFIG", host.path("config.toml"))
@@ -49,7 +49,7 @@ fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&said).unwrap())
+        .stderr(std::fs::File::create(&printed).unwrap())
         .status()
         .unwrap();
     assert!(begun.elapsed() < FOREVER, "{words:?} took {:?}", begun.elapsed());
@@ -63,20 +63,20 @@ fn create(host: &TestHost, id: &str) -> bool {
     verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id])
 }
 
-fn said(host: &TestHost, id: &str) -> String {
+fn output_of(host: &TestHost, id: &str) -> String {
     host.read(&format!("{id}.err"))
 }
 
 /// The received events of one container, in order.
-fn heard_of<'t>(told: &'t [String], id: &str) -> Vec<&'t str> {
-    let lines = told.iter().filter_map(|line| line.split_once(' '));
+fn received_of<'t>(received: &'t [String], id: &str) -> Vec<&'t str> {
+    let lines = received.iter().filter_map(|line| line.split_once(' '));
     lines.filter(|(_, name)| *name == id).map(|(event, _)| event).collect()
 }
 
 /// Whether `heard` is a subsequence of `LIFE`.
-fn is_in_order(heard: &[&str]) -> bool {
+fn is_in_order(requests: &[&str]) -> bool {
     let mut life = LIFE.iter();
-    heard.iter().all(|event| life.any(|next| next == event))
+    requests.iter().all(|event| life.any(|next| next == event))
 }
 
 fn everything_has_ended(host: &TestHost) {
@@ -131,20 +131,20 @@ fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
         actors.push((index, seat(&host, &format!("{index}-p{index}"), responder)));
     }
     crowd(&host, 64, |id| {
-        assert!(create(&host, id), "{}", said(&host, id));
+        assert!(create(&host, id), "{}", output_of(&host, id));
         for words in [&["start", id][..], &["kill", id, "9"], &["delete", "--force", id]] {
-            assert!(verb(&host, id, words), "{words:?}: {}", said(&host, id));
+            assert!(verb(&host, id, words), "{words:?}: {}", output_of(&host, id));
         }
     });
     for (index, responder) in &actors {
-        let told = responder.told();
+        let received = responder.received();
         for number in 0..64 {
             let id = format!("c{number}");
-            let heard = heard_of(&told, &id);
+            let requests = received_of(&received, &id);
             match index {
                 // The first may have been suspended for a while, the second is dead.
-                12 | 16 => assert!(is_in_order(&heard), "p{index} of {id}: {heard:?}"),
-                _ => assert_eq!(heard, LIFE, "p{index} of {id}"),
+                12 | 16 => assert!(is_in_order(&requests), "p{index} of {id}: {requests:?}"),
+                _ => assert_eq!(requests, LIFE, "p{index} of {id}"),
             }
         }
     }
@@ -203,14 +203,14 @@ fn short_time_outs_and_unreliable_plugins_keep_event_order() {
                 let _may_be_over = verb(&host, id, &["kill", id, "9"]);
             }
             let deleted = verb(&host, id, &["delete", "--force", id]);
-            assert!(deleted, "round {round}: {}", said(&host, id));
+            assert!(deleted, "round {round}: {}", output_of(&host, id));
         });
         for (responder, id) in
             actors.iter().flat_map(|responder| (0..12).map(move |id| (responder, format!("c{id}"))))
         {
-            let told = responder.told();
-            let heard = heard_of(&told, &id);
-            assert!(is_in_order(&heard), "round {round}, {id}: {heard:?}");
+            let received = responder.received();
+            let requests = received_of(&received, &id);
+            assert!(is_in_order(&requests), "round {round}, {id}: {requests:?}");
         }
         assert_eq!(host.admin(&["status"])["pid"], host.daemon_pid(), "round {round}");
     }

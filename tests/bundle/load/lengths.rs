@@ -21,7 +21,8 @@ fn a_refusal_counts_at_any_length() {
         let host = started(BUSY);
         let phrase = "is a directory ";
         let long: &'static str = Box::leak(phrase.repeat(length / phrase.len()).into_boxed_str());
-        let _told = host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
+        let _plugin =
+            host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
         let cut = format!("({} bytes)", long.len());
         refused(&host, &host.create("c1"), &["10-guard refused", "is_a_directory", &cut]);
         let plugin = host.admin(&["plugins"])[0].clone();
@@ -39,7 +40,7 @@ fn a_validators_rejection_counts_at_any_length() {
     let rejects = Some("no such process ".repeat(200_000));
     let events = Some(Event::ValidateContainerAdjustment.bit());
     let script = Script { rejects, events, ..Script::default() };
-    let _told = host.plugin("10", "judge", script);
+    let _plugin = host.plugin("10", "judge", script);
     refused(&host, &host.create("c1"), &["10-judge rejected", "(3200000 bytes)"]);
 }
 
@@ -156,7 +157,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     assert!(host.read("daemon.err").len() < 300 * connections, "{}", host.read("daemon.err"));
     wait_until("none is left", || host.admin(&["plugins"]) == json!([]));
     // Meanwhile a plugin registers.
-    let _told = host.plugin("10", "env", Script::default());
+    let _plugin = host.plugin("10", "env", Script::default());
     assert!(!host.admin(&["status"]).is_null() && !host.admin(&["metrics"]).is_null());
 }
 

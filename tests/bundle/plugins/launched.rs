@@ -89,8 +89,8 @@ fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
         host.admin(&["plugins"]).to_string().contains("\"synchronizing\":{")
     });
     let output = host.call(&["nri", "reexec"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && said.contains("10-greeter is still being"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && printed.contains("10-greeter is still being"), "{printed}");
     assert!(host.logged(&["took longer than"]) == 0, "nothing was held");
     succeeds(&host.create("c1"));
     // With no reader it would wait, and outlive its daemon.
@@ -321,8 +321,8 @@ fn a_failing_launched_plugin_shows_its_exit_and_output() {
     assert_eq!(row_of_greeter(&host)["exit_status"], Value::Null, "one that works shows no exit");
     let page = between_its_lives(&host, || host.call(&["nri", "plugins"]).stdout);
     let page = String::from_utf8(page).unwrap();
-    let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
-    assert!(page.lines().any(is_told), "{page}");
+    let is_reported = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
+    assert!(page.lines().any(is_reported), "{page}");
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn only_launched_plugins_have_output_even_with_equal_names() {
         script(&host, &format!("plugins/{index}-twin"), &format!("echo I am {index}; exit 3"));
     }
     host.start_daemon();
-    let _told = host.plugin("30", "outside", test_support::Script::default());
+    let _plugin = host.plugin("30", "outside", test_support::Script::default());
     for (name, wanted) in [
         ("outside", "outside was not launched by nri-runc"),
         ("30-outside", "30-outside was not launched by nri-runc"),

@@ -38,7 +38,7 @@ pub(crate) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> Sh
 }
 
 fn wait_for_event(responder: &SharedPlugin, line: &str) {
-    wait_until("it is reported", || responder.told().iter().any(|received| received == line));
+    wait_until("it is reported", || responder.received().iter().any(|received| received == line));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
         succeeds(&host.verb(&["start", "c1"]));
         succeeds(&host.verb(&["delete", "--force", "c1"]));
         wait_for_event(&next, "RemovePodSandbox c1");
-        let ends: Vec<String> = next.told().into_iter().skip(5).collect();
+        let ends: Vec<String> = next.received().into_iter().skip(5).collect();
         let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
         assert_eq!(ends, wanted.map(|event| format!("{event} c1")));
     }
@@ -176,9 +176,12 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
     succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_for_event(&slow, "StopContainer c1");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    assert!(!slow.told().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
+    assert!(!slow.received().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
     wait_for_event(&slow, "RemovePodSandbox c1");
-    assert_eq!(slow.told().iter().filter(|received| *received == "RemoveContainer c1").count(), 1);
+    assert_eq!(
+        slow.received().iter().filter(|received| *received == "RemoveContainer c1").count(),
+        1
+    );
 }
 
 #[test]

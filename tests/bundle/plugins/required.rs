@@ -69,8 +69,8 @@ fn a_pod_does_not_begin_without_a_required_plugin() {
     let received = host.plugin("20", "listener", Script::default());
     fails(&pod(&host, "p1"), &["required plugin guard is not connected", "pod was not started"]);
     assert_eq!(received.lock().unwrap().len(), 0, "no plugin receives a pod that never started");
-    let said = host.admin(&["explain", "p1"])["refused"].to_string();
-    assert!(said.contains("required plugin guard is not connected"), "{said}");
+    let printed = host.admin(&["explain", "p1"])["refused"].to_string();
+    assert!(printed.contains("required plugin guard is not connected"), "{printed}");
     // The engine removes the pod and retries with another one.
     succeeds(&host.verb(&["delete", "--force", "p1"]));
     let _guard = host.plugin("10", "guard", Script::default());
@@ -120,7 +120,7 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
         fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
         wait_until("the others receive its end", || {
-            next.told() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
+            next.received() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
         });
         // Each container of an engine without pods is a separate pod.
         if act == Response::Hang {
@@ -151,8 +151,8 @@ fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
     ];
     fails(&member(&host, "p1", "c1"), &words);
     for id in ["c1", "p1"] {
-        let said = host.admin(&["explain", id]).to_string();
-        assert!(said.contains("did not answer RunPodSandbox in time"), "{said}");
+        let printed = host.admin(&["explain", id]).to_string();
+        assert!(printed.contains("did not answer RunPodSandbox in time"), "{printed}");
     }
     succeeds(&member(&host, "p1", "c2"));
     // The next daemon knows it too.
@@ -194,7 +194,7 @@ fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
     let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
-    wait_until("it is asked", || odd.told() == ["RunPodSandbox p1"]);
+    wait_until("it is asked", || odd.received() == ["RunPodSandbox p1"]);
     host.kill_daemon();
     assert!(start.wait().unwrap().success(), "a start goes on");
     host.start_daemon();
@@ -220,8 +220,8 @@ fn a_pod_started_without_the_daemon_precedes_its_container() {
         succeeds(&member(&host, id, &container));
         let received = received.lock().unwrap().clone();
         let wanted = [format!("RunPodSandbox {id}"), format!("CreateContainer {container}")];
-        let heard: Vec<&String> = received.iter().filter(|line| wanted.contains(line)).collect();
-        assert_eq!(heard, wanted.iter().collect::<Vec<_>>(), "{received:?}");
+        let requests: Vec<&String> = received.iter().filter(|line| wanted.contains(line)).collect();
+        assert_eq!(requests, wanted.iter().collect::<Vec<_>>(), "{received:?}");
     }
 }
 

@@ -78,7 +78,7 @@ fn a_promise_survives_the_daemon_and_the_plugin() {
     drop(received);
     fails(&host.create_from(&bundle, "c2"), &["needs the plugin gpu, which is not connected"]);
     assert_eq!(host.admin(&["explain", "c1"])["promises"][0]["result"], "met");
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c2"));
 }
 
@@ -109,7 +109,7 @@ fn a_container_waits_for_the_plugin_up_to_the_promises_limit() {
     let folder = host.path(&bundle).display().to_string();
     let mut create = host.spawn(&["--root", &root, "create", "--bundle", &folder, "c1"]);
     host.logs(&["wait up to", "for gpu, which is required"], 1);
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     wait_until("it was created", || create.try_wait().unwrap().is_some());
     assert!(create.wait().unwrap().success());
     let host = started(&format!("{}wait = \"50ms\"\n", promise(DEVICES)));

@@ -29,7 +29,7 @@ fn a_container_with_the_device_needs_the_plugin() {
     // A container without the device needs nothing.
     succeeds(&host.create("c2"));
     assert_eq!(host.admin(&["explain", "c2"])["promises"], json!([]));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c1"));
     let promise = |result: &str| {
         json!([{"promise": "gpu driver", "plugin": "gpu", "why": "devices: \"/dev/nvidia0\"",
@@ -91,13 +91,13 @@ fn only_the_plugin_of_that_name_satisfies_the_promise() {
     let host = started(&lines);
     let bundle = gpu(&host);
     for (index, name) in [("20", "gpu"), ("10", "gpus")] {
-        let _told = host.plugin(index, name, Script::default());
+        let _plugin = host.plugin(index, name, Script::default());
         fails(
             &host.create_from(&bundle, "c1"),
             &["needs the plugin 10-gpu, which is not connected"],
         );
     }
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c1"));
 }
 
@@ -158,7 +158,7 @@ fn an_unproven_namespace_counts_as_covered() {
 fn a_plugin_from_which_a_rule_hides_the_pod_keeps_no_promise() {
     let hides = "[[rule]]\nname = \"h\"\nplugins = [\"gpu\"]\nhide = true\n";
     let host = started(&format!("{}{hides}", promise(NVIDIA)));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     let bundle = gpu(&host);
     fails(&host.create_from(&bundle, "c1"), &["the plugin gpu, from which a rule hides the pod"]);
 }
@@ -244,6 +244,6 @@ fn the_example_of_the_page_works_as_described() {
     let line = line.split_once(": ").unwrap().1.replace("container web", "container c1");
     fails(&host.create_from(&bundle, "c1"), &[&line]);
     succeeds(&host.create("c2"));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c1"));
 }

@@ -88,7 +88,7 @@ fn names_printed_by_pods_are_accepted_by_explain() {
         let explained = host.admin(&["explain", name]);
         assert!(explained["id"].is_string(), "{name}: {explained}");
     }
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     assert_eq!(page(&host, &["plugins", "-o", "name"]), "10-a\n");
 }
 
@@ -131,7 +131,7 @@ fn read(node: &Yaml<'_>) -> Value {
 #[test]
 fn yaml_and_json_print_the_same_document() {
     let host = with_three_pods();
-    let _told = host.plugin("10", "a", sets("A", "1"));
+    let _plugin = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("e1"));
     for words in [
         &["pods"][..],
@@ -217,7 +217,7 @@ fn an_audit_line_is_found_by_an_unambiguous_prefix() {
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("TOKEN", "1"));
+    let _plugin = host.plugin("10", "a", sets("TOKEN", "1"));
     for id in ["c1", "c2", "d1"] {
         create_in(&host, "shop", id, id);
     }

@@ -58,7 +58,7 @@ fn a_bundle_that_names_its_own_namespace_is_shown_as_not_proven() {
 #[test]
 fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
     let host = started(RULES);
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     let bundle = pod_container(&host, "prod-eu", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     let by_name = host.admin(&["policy", "test", "--pod", "prod-eu/pod-of-c1"]);

@@ -123,7 +123,7 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
 fn values_invalid_for_every_runtime_name_the_plugin() {
     for wrong in [json!({"cpu": {"shares": 1}}), json!({"memory": {"swap": 5}})] {
         let host = started("");
-        let _told = host.plugin("10", "odd", answers("c1", &wrong));
+        let _plugin = host.plugin("10", "odd", answers("c1", &wrong));
         succeeds(&host.create("c1"));
         settled(&host);
         let output = update(&host, &json!({"pids": {"limit": 5}}));
@@ -136,7 +136,7 @@ fn values_invalid_for_every_runtime_name_the_plugin() {
 #[test]
 fn resources_in_a_file_are_bounded() {
     let host = started("");
-    let _told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    let _plugin = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
     settled(&host);
     let from_file = |length: usize| {

@@ -233,16 +233,16 @@ async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
     let _plugin = plugin(&node.engine.path("plugin.log"));
     let mut daemon = node.engine.start_daemon();
     let mut cri = node.engine.client().await;
-    let said = node.adjusted(&mut cri, "native", "").await;
-    assert!(said.is_err(), "it was no container of ours: {said:?}");
+    let shown = node.adjusted(&mut cri, "native", "").await;
+    assert!(shown.is_err(), "it was no container of ours: {shown:?}");
     is_refused_until_somebody_decides(&node);
 
-    let said = node.install(&["--take-over-nri"]).unwrap();
+    let shown = node.install(&["--take-over-nri"]).unwrap();
     assert_eq!(
-        (&said["changed"], &said["next"]),
+        (&shown["changed"], &shown["next"]),
         (&true.into(), &"systemctl restart containerd".into())
     );
-    assert!(said["notes"].to_string().contains("serves plugins until it is restarted"), "{said}");
+    assert!(shown["notes"].to_string().contains("serves plugins until it is restarted"), "{shown}");
     assert_eq!(node.install(&[]).unwrap()["changed"], false, "the decision was forgotten");
     let (is_well, row) = node.checked("registered with containerd");
     assert!(!is_well && row.contains("still serves plugins"), "{row}");
@@ -253,8 +253,8 @@ async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
     let (is_well, row) = node.checked("registered with containerd");
     assert!(is_well && row.contains("instead of the engine's own NRI"), "{row}");
     let mut cri = node.engine.client().await;
-    let said = node.adjusted(&mut cri, "ours", "nri-runc").await.unwrap();
-    assert_eq!(said["changes"][0]["plugin"], "20-resource-defaults", "{said}");
+    let shown = node.adjusted(&mut cri, "ours", "nri-runc").await.unwrap();
+    assert_eq!(shown["changes"][0]["plugin"], "20-resource-defaults", "{shown}");
 
     node.engine
         .wait_until("no container needs us", || node.nri(&["uninstall", "containerd"]).is_ok());

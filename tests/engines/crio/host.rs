@@ -222,7 +222,7 @@ impl CrioHost {
     /// Stops CRI-O; its containers keep running.
     pub(super) fn stop(&mut self) {
         let Some(mut crio) = self.crio.take() else { return };
-        let _told = kill(Pid::from_raw(i32::try_from(crio.id()).unwrap()), Signal::SIGTERM);
+        let _plugin = kill(Pid::from_raw(i32::try_from(crio.id()).unwrap()), Signal::SIGTERM);
         let deadline = Instant::now() + Duration::from_secs(20);
         while matches!(crio.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));

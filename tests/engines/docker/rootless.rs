@@ -70,9 +70,12 @@ impl RootlessDocker {
             docker.path("held").exists() || docker.holder.try_wait().unwrap().is_some()
         });
         for words in [&[program, "nri", "--help"][..], &["rootlesskit", "true"]] {
-            let said = docker.call(words);
-            if !said.status.success() {
-                skip::machine_lacks(&format!("{words:?} does not run as a user: {}", text(&said)));
+            let printed = docker.call(words);
+            if !printed.status.success() {
+                skip::machine_lacks(&format!(
+                    "{words:?} does not run as a user: {}",
+                    text(&printed)
+                ));
                 return None;
             }
         }
@@ -97,7 +100,7 @@ impl RootlessDocker {
         let rootlesskit = i32::try_from(self.dockerd.as_ref().unwrap().id()).unwrap();
         super::engine::signal(rootlesskit, nix::sys::signal::Signal::SIGHUP);
         wait_until("Docker has the runtime", || {
-            self.says(&["info", "--format", "{{json .Runtimes}}"]).contains(self.program)
+            self.output_of(&["info", "--format", "{{json .Runtimes}}"]).contains(self.program)
         });
     }
 
@@ -121,7 +124,7 @@ impl RootlessDocker {
                 .unwrap()
                 .success()
         );
-        self.says(&["import", tar.to_str().unwrap(), IMAGE]);
+        self.output_of(&["import", tar.to_str().unwrap(), IMAGE]);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -163,7 +166,7 @@ impl RootlessDocker {
 
     /// What Docker prints; it must succeed.
     #[track_caller]
-    fn says(&self, words: &[&str]) -> String {
+    fn output_of(&self, words: &[&str]) -> String {
         let output = self.docker(words);
         assert!(output.status.success(), "{words:?}: {}\n{}", text(&output), self.log());
         String::from_utf8(output.stdout).unwrap()
@@ -190,13 +193,13 @@ impl RootlessDocker {
         wait_until("the user's daemon answers", || self.nri(&["status"]).status.success());
     }
 
-    fn plugin(&self) -> super::Told {
-        let told =
+    fn plugin(&self) -> super::EventLines {
+        let received =
             scripted_plugin::connect(self.path("home/nri.sock"), "10", "a", sets("OWN", "1"));
         wait_until("the plugin is synchronized", || {
             is_synchronized(&self.json(&["plugins"]), "10-a")
         });
-        told
+        received
     }
 
     fn log(&self) -> String {
@@ -264,26 +267,27 @@ impl Drop for RootlessDocker {
 #[test]
 fn plugins_of_a_user_change_containers_of_rootless_docker() {
     let Some(docker) = RootlessDocker::new() else { return };
-    let told = docker.plugin();
+    let received = docker.plugin();
     let run = docker.runs("web");
     assert!(run.status.success(), "{}\n{}", text(&run), docker.log());
-    let environment = docker.says(&["exec", "web", "/bin/env"]);
+    let environment = docker.output_of(&["exec", "web", "/bin/env"]);
     assert!(environment.contains("OWN=1"), "{environment}");
     // The bundle is at a path of Docker's mount namespace: the daemon does not need it.
     let restarted = docker.nri(&["restart"]);
     assert!(restarted.status.success(), "{}", text(&restarted));
     assert_eq!(docker.json(&["pods"])[0]["containers"][0]["state"], "running");
     let again = docker.plugin();
-    docker.says(&["stop", "--time", "0", "web"]);
-    docker.says(&["start", "web"]);
-    let environment = docker.says(&["exec", "web", "/bin/env"]);
+    docker.output_of(&["stop", "--time", "0", "web"]);
+    docker.output_of(&["start", "web"]);
+    let environment = docker.output_of(&["exec", "web", "/bin/env"]);
     assert!(environment.contains("OWN=1"), "{environment}");
-    docker.says(&["rm", "--force", "web"]);
+    docker.output_of(&["rm", "--force", "web"]);
     wait_until("the container is gone", || docker.json(&["pods"]) == json!([]));
-    let told = [told, again].map(|told| std::mem::take(&mut *told.lock().unwrap())).concat();
+    let received =
+        [received, again].map(|received| std::mem::take(&mut *received.lock().unwrap())).concat();
     let mut wanted = [life("web"), life("web")].concat();
     wanted.insert(5, "Synchronize web".to_owned());
-    assert_eq!(told, wanted);
+    assert_eq!(received, wanted);
     let checked = docker.json(&["check"]);
     let row =
         |name: &str| checked.as_array().unwrap().iter().find(|row| row["check"] == name).cloned();
@@ -293,7 +297,7 @@ fn plugins_of_a_user_change_containers_of_rootless_docker() {
 #[test]
 fn the_policy_of_root_refuses_containers_of_rootless_docker() {
     let Some(docker) = RootlessDocker::new() else { return };
-    let told = docker.plugin();
+    let received = docker.plugin();
     // Root's daemon starts later than the user's Docker, whose /run then lacks its file.
     let config = docker.path("root.toml");
     let lines = format!(
@@ -307,9 +311,9 @@ fn the_policy_of_root_refuses_containers_of_rootless_docker() {
     let mut of_root = of_root.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut policy = docker.as_user(&["cat", "/run/nri-runc.rootless"]);
     wait_until("root's policy is there", || policy.output().unwrap().stdout == b"refuse\n");
-    let said = reason(&docker.runs("web"));
+    let printed = reason(&docker.runs("web"));
     of_root.kill().unwrap();
     of_root.wait().unwrap();
-    assert!(said.contains("on_rootless refuses containers of unprivileged users"), "{said}");
-    assert_eq!(*told.lock().unwrap(), [""; 0]);
+    assert!(printed.contains("on_rootless refuses containers of unprivileged users"), "{printed}");
+    assert_eq!(*received.lock().unwrap(), [""; 0]);
 }

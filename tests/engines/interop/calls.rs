@@ -42,9 +42,9 @@ fn block_on(future: impl Future<Output = ()>) {
 
 #[track_caller]
 fn answered<T: std::fmt::Debug>(outcome: Outcome<T>) -> T {
-    let said = format!("{outcome:?}");
+    let printed = format!("{outcome:?}");
     let Outcome::Answered(answer) = outcome else {
-        assert_eq!(said, "an answer");
+        assert_eq!(printed, "an answer");
         unreachable!()
     };
     answer
@@ -157,8 +157,8 @@ fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
         let (plugin, _process, received) = connected(&program, temp.path()).await;
         let outcome = plugin.synchronize(&[pod()], &many()).await;
         if minor < 7 {
-            let said = "Refused(\"it does not take a snapshot in parts\")";
-            assert_eq!(format!("{outcome:?}"), said);
+            let printed = "Refused(\"it does not take a snapshot in parts\")";
+            assert_eq!(format!("{outcome:?}"), printed);
             return;
         }
         answered(outcome);

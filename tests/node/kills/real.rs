@@ -36,7 +36,7 @@ fn words<'w>(host: &TestHost, words: &[&'w str]) -> (bool, Vec<&'w str>) {
 /// Waits until the plugin is synchronized.
 fn seat(host: &TestHost) {
     if host.admin(&["status"])["plugins"] == 0 {
-        let _told = host.plugin("10", "limits", limits_processes(42));
+        let _plugin = host.plugin("10", "limits", limits_processes(42));
     }
 }
 

@@ -189,7 +189,7 @@ impl Stage {
         let mut script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
         // It may be slow at its Synchronize.
         let takes = Duration::from_millis(dice.throw(4) * dice.throw(100));
-        script.hears = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
+        script.on_request = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
             if event == "Synchronize" {
                 std::thread::sleep(takes);
             }
@@ -369,13 +369,13 @@ fn every_view_shows_each_container_event_once_and_in_order() {
         assert_eq!(failed, 0);
     });
     let (views, fates) = (stage.views.lock().unwrap(), stage.fates.lock().unwrap());
-    let heard: usize = views.iter().map(|view| check(view, &fates)).sum();
+    let requests: usize = views.iter().map(|view| check(view, &fates)).sum();
     let taken = stage.presences.lock().unwrap().iter().map(|presence| presence.takeovers).sum();
     let taken: usize = taken;
     say(&format!(
-        "{} lives, {} connections, {taken} of them to take over, {heard} events",
+        "{} lives, {} connections, {taken} of them to take over, {requests} events",
         fates.len(),
         views.len()
     ));
-    assert!(heard > 0 && taken > 0);
+    assert!(requests > 0 && taken > 0);
 }

@@ -214,10 +214,10 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
         let before = world.host.daemon_pid();
         // Not waited for, because it may still be exiting.
         signal(&world, Signal::SIGKILL);
-        let said = world.host.admin(&["restart"]);
-        assert!(said["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{said}");
+        let printed = world.host.admin(&["restart"]);
+        assert!(printed["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{printed}");
         world.host.kill_daemon();
-        assert_eq!(world.host.admin(&["status"])["pid"], said["pid"]);
+        assert_eq!(world.host.admin(&["status"])["pid"], printed["pid"]);
         assert_eq!(world.host.admin(&["stop"])["stopped"], true);
     }
 }
@@ -233,9 +233,9 @@ fn the_next_daemon_reports_the_panic_of_the_last_one() {
     assert!(notes[0].contains("fault injected at daemon.start"), "{notes:?}");
     world.configure("");
     world.host.start_daemon();
-    let is_told = |status: &Value| {
+    let is_reported = |status: &Value| {
         status["failures"].to_string().contains("the previous daemon ended with: thread")
     };
-    wait_until("it is reported", || is_told(&world.host.admin(&["status"])));
+    wait_until("it is reported", || is_reported(&world.host.admin(&["status"])));
     assert_eq!(world.host.admin(&["status"])["bypassed"], 1);
 }

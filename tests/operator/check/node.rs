@@ -130,7 +130,7 @@ const AROUND: &[Fault] = &[
         runs: true,
         seed: |world| {
             std::fs::create_dir(world.path("audit.log")).unwrap();
-            let _told = world.host.plugin("10", "a", test_support::Script::default());
+            let _plugin = world.host.plugin("10", "a", test_support::Script::default());
         },
         row: "audit log",
         says: "audit.log: it is a folder",

@@ -42,7 +42,7 @@ fn uninstall(world: &mut World) {
 }
 
 fn connect(world: &World, script: Script) {
-    let _told = world.host.plugin("10", "slow", script);
+    let _plugin = world.host.plugin("10", "slow", script);
 }
 
 fn hanging() -> Script {
@@ -342,14 +342,14 @@ const INSTALLED: &[Fault] = &[
             launch_sample(world);
             install(world, "10-a", "echo no device >&2; exit 3");
             // In every place where an operator looks.
-            let says = |verb: &str| {
+            let printed_by = |verb: &str| {
                 let output = world.host.call(&["nri", verb]);
                 String::from_utf8_lossy(&output.stdout).into_owned()
             };
             let older = "older than its file or configuration: the newer one could not be started";
-            wait_until("status says so", || says("status").contains(older));
-            assert!(says("plugins").contains(older), "{}", says("plugins"));
-            assert!(says("metrics").contains("nri_runc_outdated_plugins 1"));
+            wait_until("status says so", || printed_by("status").contains(older));
+            assert!(printed_by("plugins").contains(older), "{}", printed_by("plugins"));
+            assert!(printed_by("metrics").contains("nri_runc_outdated_plugins 1"));
         },
         row: "pre-installed plugins",
         says: "10-a: it is older than its file",
@@ -387,7 +387,7 @@ const CONNECTED: &[Fault] = &[
         says: "guard not connected: creates are refused",
         next: "start it",
         mend: Mend::By(|world| {
-            let _told = world.host.plugin("10", "guard", Script::default());
+            let _plugin = world.host.plugin("10", "guard", Script::default());
         }),
         ..FAULT
     },

@@ -245,8 +245,8 @@ const DISK: &[Fault] = &[
                 world.host.start_daemon();
                 fill(world);
                 assert!(!world.host.create("c1").status.success());
-                let said = world.host.admin(&["metrics"])["text"].as_str().unwrap().to_owned();
-                assert!(said.contains("nri_runc_records{problem=\"unwritten\"} 1"), "{said}");
+                let printed = world.host.admin(&["metrics"])["text"].as_str().unwrap().to_owned();
+                assert!(printed.contains("nri_runc_records{problem=\"unwritten\"} 1"), "{printed}");
             }
         },
         row: "records",

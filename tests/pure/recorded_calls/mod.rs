@@ -319,8 +319,8 @@ fn spelt_as_json(value: Value) -> Value {
 fn captured(capture: &str) -> BTreeSet<&'static str> {
     let path = root().join("../captures").join(capture).join("native.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
-    let said = text.lines().map(|line| spelt_as_json(serde_json::from_str(line).unwrap()));
-    said.flat_map(|said| fields_in(&said).collect::<Vec<_>>()).collect()
+    let printed = text.lines().map(|line| spelt_as_json(serde_json::from_str(line).unwrap()));
+    printed.flat_map(|printed| fields_in(&printed).collect::<Vec<_>>()).collect()
 }
 
 fn table() -> String {

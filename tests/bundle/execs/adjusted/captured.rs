@@ -91,7 +91,7 @@ fn plugin_changes_reach_later_processes_of_every_engine() {
         let (create, document) = (read(engine, "create.json"), read(engine, "process.json"));
         let container: Value = serde_json::from_str(&create).unwrap();
         let process: Value = serde_json::from_str(&document).unwrap();
-        let _told = host.plugin("10", "all", changing(&container["process"]));
+        let _plugin = host.plugin("10", "all", changing(&container["process"]));
         std::fs::create_dir_all(host.path("recorded")).unwrap();
         host.write("recorded/config.json", &create);
         succeeds(&host.create_from("recorded", "c1"));

@@ -97,7 +97,7 @@ fn explain_finds_containers_by_the_name_of_a_removed_pod() {
 }
 
 #[test]
-fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
+fn a_bundle_is_restored_after_its_container_is_removed() {
     let host = started("");
     let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     for _round in 0..2 {
@@ -271,7 +271,7 @@ fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
 }
 
 #[test]
-fn the_verdict_of_a_wrapper_that_dies_is_undone() {
+fn a_create_is_rolled_back_if_its_wrapper_is_killed() {
     let host = started("");
     let received = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {

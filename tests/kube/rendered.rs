@@ -204,7 +204,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 #[test]
-fn a_value_that_differs_is_found_wherever_it_is() {
+fn a_different_value_is_found_at_any_place_of_a_manifest() {
     let one = json!({"a": [{"name": "x", "v": 1}, {"name": "y"}], "b": {"c": "d"}});
     let turned = json!({"a": [{"name": "y"}, {"name": "x", "v": 1}], "b": {"c": "d"}});
     assert_eq!(first_difference(&one, &turned, ""), None);

@@ -284,7 +284,7 @@ proptest! {
 }
 
 #[test]
-fn a_missing_fact_cannot_pass_for_an_empty_one() {
+fn an_empty_argument_is_not_read_as_an_absent_one() {
     let call = argv::read(&corpus::words("nri-runc create --bundle \"\" c1"));
     assert_eq!(output_of(&call), "verb=create at=1 id=c1 bundle=\"\"");
 }

@@ -310,7 +310,7 @@ async fn an_event_reaches_every_plugin_although_one_fails() {
 }
 
 #[tokio::test]
-async fn a_plugin_gone_before_its_turn_counts_as_absent() {
+async fn a_plugin_disconnected_before_its_turn_counts_as_absent() {
     let odd = guest(RespondingPlugin::always(Response::Set("ODD")).declares(true, true)).await;
     let next = patient("20-next", RespondingPlugin::always(Response::Set("NEXT"))).await;
     odd.stub.close();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_not_a_size_is_unchanged() {
+    fn an_invalid_page_size_is_returned_unchanged() {
         for size in ["", "MB", "2XB", "two", "0MB", "0", "99999999999999999999MB", "-2MB"] {
             assert_eq!(hugepage(size), size);
         }

@@ -66,7 +66,7 @@ fn adjusted() -> (TestHost, ReceivedRequests) {
 }
 
 #[test]
-fn events_and_synchronize_match_the_runtimes_document() {
+fn plugins_receive_the_document_that_the_runtime_gets() {
     let (host, received) = adjusted();
     let written: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
     let created = of(&received, "PostCreateContainer");
@@ -117,7 +117,7 @@ fn a_create_refused_by_a_plugin_ends_with_the_engines_values() {
 }
 
 #[test]
-fn a_creation_that_the_runtime_refused_ends_as_it_was_written() {
+fn a_create_refused_by_the_runtime_ends_with_plugin_values() {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
     let (script, received) = listens();

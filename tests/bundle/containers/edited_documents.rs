@@ -27,7 +27,7 @@ fn files_of(host: &TestHost, folder: &str) -> usize {
 }
 
 #[test]
-fn an_edited_document_is_run_and_outlives_the_first_container() {
+fn an_edited_document_is_used_and_outlives_the_first_container() {
     let host = started("");
     let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));

@@ -54,7 +54,7 @@ fn ids(host: &TestHost) -> Vec<String> {
 }
 
 #[test]
-fn earlier_plain_containers_are_synchronized_and_end() {
+fn plain_containers_from_before_the_daemon_have_exit_events() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -90,7 +90,7 @@ fn connected_plugins_get_no_create_of_plain_containers() {
 }
 
 #[test]
-fn our_own_containers_in_that_root_are_announced_once() {
+fn containers_of_nri_runc_in_a_shared_root_are_announced_once() {
     let mut host = shared_root("node");
     host.start_daemon();
     let received = host.plugin("10", "env", Script::default());
@@ -180,7 +180,7 @@ fn a_reload_of_the_scope_synchronizes_plugins_again() {
 }
 
 #[test]
-fn a_daemon_with_a_narrower_scope_drops_them_silently() {
+fn a_daemon_with_a_narrower_scope_drops_foreign_containers() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();

@@ -94,7 +94,7 @@ fn a_paused_container_is_shown_as_paused() {
 }
 
 #[test]
-fn a_run_in_the_foreground_carries_output_and_exit_code() {
+fn a_foreground_run_returns_its_output_and_exit_code() {
     let script = "cat; echo $HELLO >&2; sleep 0.2; exit 3";
     let Some(live) = Live::new(&["sh", "-c", script]) else { return };
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));

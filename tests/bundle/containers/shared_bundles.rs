@@ -44,7 +44,7 @@ fn concurrent_creates_in_one_bundle_run_their_own_documents() {
 }
 
 #[test]
-fn the_runtime_decides_on_a_concurrent_create_of_an_id() {
+fn plugins_receive_one_of_two_concurrent_creates_of_an_id() {
     let host = started("");
     let one = host.plugin("10", "one", sets("ONE", "1"));
     host.write("fake/slow", "");
@@ -172,7 +172,7 @@ fn create_beside_a_huge_one(
 /// Writing the records at the end may delay others for a while; editing the document is most of the
 /// work, and must delay no other request.
 #[test]
-fn others_are_served_while_a_huge_response_is_applied() {
+fn other_requests_are_served_while_a_huge_response_is_applied() {
     let host = started(BUSY);
     let requests = host.plugin("10", "huge", sets_thousands());
     let (whole, waits) = create_beside_a_huge_one(&host, &requests);
@@ -188,7 +188,7 @@ fn others_are_served_while_a_huge_response_is_applied() {
 }
 
 #[test]
-fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
+fn removing_a_container_restores_no_document_of_its_successor() {
     let host = started("");
     // The first container is still being settled when the next one is created from an identical
     // document.
@@ -213,7 +213,7 @@ fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
 
 /// crun keeps its state in the caller's `XDG_RUNTIME_DIR`, root's too; the daemon has another environment.
 #[test]
-fn the_daemon_finds_a_root_that_the_environment_chose() {
+fn the_daemon_finds_a_runtime_root_set_by_the_environment() {
     let mut host = TestHost::new("");
     let fake = host.read("fake/runc");
     host.put_program("fake/crun", &fake.replace("=/run/runc", "=${XDG_RUNTIME_DIR:-/run}/crun"));

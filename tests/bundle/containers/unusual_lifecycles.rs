@@ -153,7 +153,7 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
 }
 
 #[test]
-fn probes_cost_the_daemon_nothing() {
+fn exec_and_query_commands_send_the_daemon_no_request() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
@@ -223,7 +223,7 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
 
 /// A runtime whose files nobody knows, called without a PID file: its `state` shows whether it has created the container.
 #[test]
-fn an_unknown_runtimes_state_shows_what_it_has_created() {
+fn a_create_by_an_unknown_runtime_is_confirmed_by_its_state() {
     let mut host = TestHost::new("");
     host.put_program(
         "fake/gvisor",

@@ -142,7 +142,7 @@ fn garbage_on_the_plugin_socket_is_harmless() {
 }
 
 #[test]
-fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
+fn a_wrapper_continues_after_three_seconds_of_daemon_silence() {
     let host = started("[debug]\nfault = \"daemon.asked:stall\"\n");
     let begun = Instant::now();
     succeeds(&host.create("c1"));
@@ -224,7 +224,7 @@ fn limit_descriptors(pid: u32, limit: u64) -> rustix::process::Rlimit {
 }
 
 #[test]
-fn a_daemon_without_descriptors_logs_it_and_loses_none() {
+fn a_create_fails_while_the_daemon_has_no_free_descriptor() {
     let host = started("on_daemon_failure = \"fail\"");
     let pid = u32::try_from(host.admin(&["status"])["pid"].as_u64().unwrap()).unwrap();
     let count = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();

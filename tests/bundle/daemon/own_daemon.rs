@@ -149,7 +149,7 @@ fn has_namespaces(host: &UserHost) -> bool {
 }
 
 #[test]
-fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
+fn a_user_in_any_of_its_namespaces_reaches_its_own_daemon() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     succeeds(&host.create(USER, &[], "c1"));
@@ -203,7 +203,7 @@ fn each_field_that_needs_root_is_refused_by_its_name() {
 }
 
 #[test]
-fn root_follows_no_variable_to_the_daemon_of_a_user() {
+fn no_environment_variable_leads_root_to_a_users_daemon() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     // Even a folder that is as private as the user's.
@@ -350,7 +350,7 @@ fn another_user_does_not_reach_the_daemon_of_a_user() {
 }
 
 #[test]
-fn a_folder_that_others_could_have_made_is_not_used() {
+fn a_folder_that_another_user_can_create_is_not_used() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     let run = host.node.path("user/run");

@@ -62,7 +62,7 @@ fn a_start_of_an_adjusted_container_needs_no_daemon() {
 }
 
 #[test]
-fn a_silent_daemon_refuses_where_a_plugin_is_required() {
+fn a_silent_daemon_refuses_creates_if_a_plugin_is_required() {
     let host = started(&format!("{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
     let wanted = ["cannot create c1", "the daemon stopped responding", "plugin policy is required"];
     refused(&host, &host.create("c1"), &wanted);

@@ -140,7 +140,7 @@ fn plugin_protection_from_before_a_restart_survives_a_reexec() {
 }
 
 #[test]
-fn the_other_form_of_exec_has_the_user_that_runc_gives_it() {
+fn an_exec_without_process_file_has_the_user_of_runc() {
     let plugin = ExecPlugin::validating(None);
     let host = host("", "");
     let mut spec: Value = serde_json::from_str(&host.read("bundle/config.json")).unwrap();

@@ -122,7 +122,7 @@ fn a_plugin_changes_arguments_environment_directory_and_limits() {
 }
 
 #[test]
-fn the_other_form_of_exec_gets_flags_and_arguments() {
+fn an_exec_without_process_file_gets_flags_and_arguments() {
     let adjust = ExecAdjustment { rlimits: Vec::new(), env: vec![env("NEW", "n")], ..all_four() };
     let plugin = adjusting(adjust);
     let host = with(&plugin);

@@ -38,7 +38,7 @@ fn the_example_of_the_page_works_as_described() {
 }
 
 #[test]
-fn an_unproven_namespace_gets_no_injection_and_escapes_none() {
+fn an_unproven_namespace_neither_gets_nor_avoids_an_injection() {
     let skip = "[[inject]]\nname = \"i\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n";
     let skipping = started(skip);
     succeeds(&skipping.create_from(&lay_down(&skipping, "prod", "c1", "forged"), "c1"));

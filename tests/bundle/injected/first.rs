@@ -57,7 +57,7 @@ fn an_injection_gives_way_to_plugins_before_and_after_it() {
 }
 
 #[test]
-fn always_conflicts_with_a_plugin_and_refuses() {
+fn an_injection_with_always_conflicts_with_a_plugin() {
     let lines = "[[inject]]\nname = \"i\"\nwhen = \"always\"\nenv = { X = \"mine\" }\n";
     let host = started(lines);
     let _plugin = host.plugin("10", "p", sets("X", "theirs"));

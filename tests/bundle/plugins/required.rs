@@ -249,7 +249,7 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
 }
 
 #[test]
-fn a_wait_ends_at_its_limit_and_before_the_callers() {
+fn a_wait_ends_at_its_limit_or_before_the_engines_time_out() {
     let host = started("[plugin.guard]\nrequired = true\nwait = \"300ms\"\n");
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);

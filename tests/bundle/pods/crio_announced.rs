@@ -152,7 +152,7 @@ fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
 }
 
 #[test]
-fn a_pod_is_announced_once_by_whichever_source_is_first() {
+fn the_first_source_that_reports_a_pod_announces_it_once() {
     let mut received = Vec::new();
     for folder_first in [true, false] {
         let mut host = host();

@@ -44,7 +44,7 @@ fn a_container_with_the_device_needs_the_plugin() {
 }
 
 #[test]
-fn every_source_in_the_document_counts() {
+fn each_key_of_a_promise_matches_its_source_in_the_document() {
     for (lines, path, annotation) in [
         ("devices = [\"/dev/nvidia0\"]", "/dev/../dev//nvidia0", ("", "")),
         ("devices = [\"/proc\"]", "", ("", "")),
@@ -75,7 +75,7 @@ fn every_source_in_the_document_counts() {
 }
 
 #[test]
-fn a_device_of_another_name_counts_by_its_number() {
+fn a_renamed_device_counts_by_its_number() {
     let host = host("devices = [\"/dev/null\"]");
     let device = json!({"path": "/dev/mine", "type": "c", "major": 1, "minor": 3});
     let document =

@@ -179,7 +179,7 @@ fn after_a_restart_of_the_daemon_the_pods_claims_are_known() {
 }
 
 #[test]
-fn unknown_allocations_count_only_while_the_plugin_is_missing() {
+fn unknown_claims_refuse_a_pod_only_while_the_plugin_is_missing() {
     let host = host(CLAIMS);
     let path = socket(&host).display().to_string();
     let unreadable = format!("(claims: \"(not readable: {path}: ");

@@ -108,7 +108,7 @@ fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
 }
 
 #[test]
-fn what_an_earlier_wrapper_adds_counts_as_the_engines() {
+fn values_of_an_earlier_wrapper_count_as_the_engines() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let received = host.plugin("10", "env", sets("HELLO", "there"));

@@ -306,7 +306,7 @@ fn a_watch_ends_with_its_reader_and_needs_a_daemon() {
 }
 
 #[test]
-fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
+fn misspelt_commands_and_those_of_other_tools_get_a_hint() {
     let host = TestHost::new("");
     for (words, tip) in [
         (&["statsu"][..], "a similar subcommand exists: 'status'"),

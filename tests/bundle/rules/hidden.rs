@@ -145,7 +145,7 @@ fn a_required_plugin_that_cannot_see_the_pod_refuses_it() {
 }
 
 #[test]
-fn no_pod_is_hidden_by_a_claim_and_nothing_of_it_is_changed() {
+fn a_forged_namespace_neither_hides_a_pod_nor_permits_changes() {
     let host = started(SECRET);
     let nosy = host.plugin("10", "nosy", Script::default());
     let bundle = lay_down(&host, "vault", "forged", "forged");

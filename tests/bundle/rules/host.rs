@@ -151,7 +151,7 @@ fn two_pods(host: &TestHost) {
 }
 
 #[test]
-fn updates_and_evictions_of_others_go_by_the_others_pod() {
+fn rules_of_the_target_pod_decide_on_updates_and_evictions() {
     let host = started(
         "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\n\
          deny = [\"MemLimit\", \"Eviction\"]\n",

@@ -72,7 +72,7 @@ fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
 }
 
 #[test]
-fn missing_or_mistyped_input_is_one_line_without_a_result() {
+fn missing_or_mistyped_input_is_refused_in_one_line() {
     let host = TestHost::new("[[rule]]\nDeny = [\"Env\"]\n");
     let bundle = host.path("bundle").display().to_string();
     let output = host.call(&["nri", "policy", "test", "--bundle", &bundle]);

@@ -120,7 +120,7 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
 }
 
 #[test]
-fn values_invalid_for_every_runtime_name_the_plugin() {
+fn values_that_no_runtime_accepts_name_the_plugin() {
     for wrong in [json!({"cpu": {"shares": 1}}), json!({"memory": {"swap": 5}})] {
         let host = started("");
         let _plugin = host.plugin("10", "odd", answers("c1", &wrong));

@@ -226,7 +226,7 @@ fn is_refused_until_somebody_decides(node: &Node) {
 }
 
 #[tokio::test]
-async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
+async fn a_plugin_moves_from_containerds_socket_to_nri_runc_and_back() {
     let Some((containerd, tools, runc)) = parts() else { return };
     let Some(_folder) = SocketFolder::mount() else { return };
     let mut node = Node::start(&containerd, &tools, &runc, None);

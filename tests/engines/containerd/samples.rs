@@ -74,7 +74,7 @@ async fn run_pod(engine: &Engine, cri: &mut Cri) -> String {
 }
 
 #[tokio::test]
-async fn samples_inject_hooks_and_limits_into_a_pod() {
+async fn sample_plugins_inject_hooks_and_limits_into_a_pod() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let hooks = write_hooks(&engine);

@@ -51,7 +51,7 @@ impl Node for Served {
 }
 
 #[tokio::test]
-async fn the_template_adjusts_pods_on_containerds_own_nri_and_on_ours() {
+async fn the_template_works_on_containerds_own_nri_and_on_nri_runc() {
     let Some(program) = template::plugin() else { return };
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };

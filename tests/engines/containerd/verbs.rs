@@ -125,7 +125,7 @@ fn the_log_can_be_moved_away(node: &Node, app: &str) {
 }
 
 #[tokio::test]
-async fn every_kubectl_command_on_a_container_works_through_us() {
+async fn every_kubectl_command_works_on_a_container_of_nri_runc() {
     let Some(node) = Node::start() else { return };
     let engine = &node.engine;
     let _daemon = engine.start_daemon();

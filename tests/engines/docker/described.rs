@@ -288,7 +288,7 @@ fn a_container_in_anothers_network_has_its_own_name_and_labels() {
 }
 
 #[test]
-fn our_labels_join_two_services_in_one_pod() {
+fn nri_runc_labels_join_two_services_in_one_pod() {
     let Some(docker) = Docker::new() else { return };
     let (script, seen) = listening(Script::default());
     let received = docker.host.plugin("10", "witness", script);

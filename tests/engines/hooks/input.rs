@@ -52,7 +52,7 @@ fn state(host: &TestHost) -> Value {
 }
 
 #[test]
-fn bad_input_is_one_line_without_a_request() {
+fn invalid_input_is_refused_in_one_line_without_a_request() {
     let host = TestHost::new("");
     let with = |key: &str, value: Value| {
         let mut state = state(&host);
@@ -173,7 +173,7 @@ fn runtime(host: &TestHost, verb: &str) -> Output {
 }
 
 #[test]
-fn a_runtime_that_is_a_script_is_understood() {
+fn a_hook_finds_a_runtime_that_is_a_script() {
     let host = scripted("");
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&runtime(&host, "create"));

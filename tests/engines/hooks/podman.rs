@@ -47,7 +47,7 @@ fn events(received: &EventLines) -> Vec<String> {
 }
 
 #[test]
-fn podman_with_our_hooks_sends_events_once_and_in_order() {
+fn podman_with_the_hooks_sends_events_once_and_in_order() {
     let Some(podman) = Podman::new() else { return };
     let received = podman.host.plugin("10", "witness", Script::default());
     podman.run("web", |words| drop(podman.host.good(words)));
@@ -64,7 +64,7 @@ fn podman_with_our_hooks_sends_events_once_and_in_order() {
 }
 
 #[test]
-fn podman_shows_why_our_hook_refused_and_keeps_nothing() {
+fn podman_shows_the_hooks_refusal_and_keeps_nothing() {
     let Some(podman) = Podman::new() else { return };
     let _plugin = podman.host.plugin("10", "env", sets("HELLO", "there"));
     podman.run("web", |words| {

@@ -32,7 +32,7 @@ fn events_are_sent_once_and_in_order() {
 }
 
 #[test]
-fn even_a_short_run_has_all_events() {
+fn a_short_run_has_all_events() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
     let received = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {

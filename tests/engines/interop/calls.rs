@@ -188,7 +188,7 @@ fn unset(place: &str, message: &dyn MessageDyn) -> Vec<String> {
 
 /// Ensures that `life` and `document` cover everything: a field of a newer protocol is listed here.
 #[test]
-fn the_newest_sets_every_field_of_an_adjustment() {
+fn the_newest_stub_sets_every_field_of_an_adjustment() {
     let Some(program) = golang::program("stub-v0.12.5") else { return };
     block_on(async {
         let temp = tempfile::tempdir().unwrap();

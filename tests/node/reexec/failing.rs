@@ -29,7 +29,7 @@ fn nothing_has_changed(installed: &Installed, id: &str, received: &std::sync::Mu
 }
 
 #[test]
-fn a_program_that_cannot_take_over_changes_nothing() {
+fn a_program_that_cannot_start_leaves_the_daemon_running() {
     let installed = Installed::new("");
     let host = &installed.host;
     let received = host.plugin("10", "a", Script::default());

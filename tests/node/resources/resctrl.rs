@@ -93,7 +93,7 @@ impl Divided {
 }
 
 #[test]
-fn a_group_that_a_plugin_sets_is_made_divided_and_monitored() {
+fn a_group_set_by_a_plugin_is_created_and_monitored() {
     let Some(host) = divided() else { return };
     let script = sets("gold", &["L3:0=f;1=ff0", "MB:0=50"], true);
     let _plugin = host.place.host.plugin("10", "rdt", script);

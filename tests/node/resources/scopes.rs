@@ -470,12 +470,12 @@ fn a_plugin_may_name_another_slice_with_crun() {
 }
 
 #[test]
-fn a_frozen_scope_differs_from_an_ended_one_with_runc() {
+fn a_frozen_scope_does_not_count_as_ended_with_runc() {
     lives("runc");
 }
 
 #[test]
-fn a_frozen_scope_differs_from_an_ended_one_with_crun() {
+fn a_frozen_scope_does_not_count_as_ended_with_crun() {
     lives("crun");
 }
 

@@ -112,7 +112,7 @@ fn an_id_reused_while_disabled_means_the_new_container() {
 }
 
 #[test]
-fn without_a_daemon_at_enable_the_next_one_finds_out() {
+fn the_next_daemon_finds_changes_made_while_disabled() {
     let (mut host, received) = with_running(&["gone"], "");
     host.kill_daemon();
     drop(received);

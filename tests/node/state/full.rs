@@ -232,7 +232,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
 }
 
 #[test]
-fn a_daemon_starts_on_a_full_disk_with_what_is_recorded() {
+fn a_daemon_on_a_full_disk_starts_with_the_written_records() {
     let Some((mut host, disk)) = small() else { return };
     run(&host, "c1");
     wait_until("it runs", || state(&host, "c1") == "running");

@@ -284,7 +284,7 @@ fn a_running_daemon_restores_wiped_files() {
 }
 
 #[test]
-fn commands_that_bypass_a_daemon_after_a_wipe_are_noticed() {
+fn bypasses_while_the_run_directory_is_wiped_are_noticed() {
     let mut host = started("");
     run(&host, "c1");
     let pid = host.daemon_pid();

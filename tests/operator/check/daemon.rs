@@ -177,7 +177,7 @@ const CONFIGURED: &[Fault] = &[
 ];
 
 #[test]
-fn a_daemon_that_hangs_is_replaced_by_the_next_step() {
+fn the_suggested_command_replaces_a_daemon_that_hangs() {
     std::thread::scope(|scope| {
         for fault in HUNG {
             scope.spawn(|| try_all(std::slice::from_ref(fault)));

@@ -9,7 +9,7 @@ use test_support::example::example;
 use test_support::replay::{Action, Replay, ReplayPlugin, command, create, prepared, setting};
 
 #[test]
-fn calls_run_concurrently_and_wait_delays_later_lines() {
+fn script_calls_run_concurrently_and_wait_delays_later_ones() {
     let mut replay = Replay::with("plugin_request_timeout = \"60s\"", &[]);
     let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!("held")));

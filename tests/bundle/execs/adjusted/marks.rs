@@ -56,7 +56,7 @@ fn a_container_made_while_disabled_has_no_older_mark() {
 }
 
 #[test]
-fn of_many_values_none_is_lost_by_a_later_update() {
+fn a_later_update_keeps_all_of_many_values_in_the_mark() {
     const VARIABLES: usize = 450;
     let host = started("");
     let adjust = (0..VARIABLES).fold(Adjustment::new(), |all, n| all.env(&format!("V{n}"), "1"));
@@ -165,7 +165,7 @@ fn a_refused_create_of_an_existing_id_keeps_its_mark() {
 }
 
 #[test]
-fn infrastructure_containers_are_marked_wherever_they_come_from() {
+fn created_and_adopted_infrastructure_containers_are_marked() {
     let mut host = started("autostart = false\n");
     pods::document(&host, "pause", "sandbox");
     succeeds(&host.create_from(&task("pause"), "pause"));

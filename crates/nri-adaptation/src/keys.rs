@@ -11,7 +11,8 @@ pub(crate) fn marked(name: &str) -> Option<&str> {
 }
 
 /// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the runtime
-/// will read it. An empty one stays empty: it is a mistake, not the root.
+/// will read it. An empty destination stays empty, because it is a mistake and does not mean the
+/// root directory.
 pub fn destination(path: &str) -> String {
     if path.is_empty() {
         return String::new();

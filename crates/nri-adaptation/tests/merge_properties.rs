@@ -346,7 +346,7 @@ proptest! {
     ) {
         let mut creation = creation(container);
         for (number, wishes) in wishes.iter().enumerate() {
-            // Some of these conflict; the rest is a valid start.
+            // Requests that conflict are refused; the others are a valid start.
             let _refused = hear(&mut creation, &plugin(number), response(wishes));
         }
         let release = last.release().unwrap();

@@ -88,7 +88,7 @@ impl Side {
     }
 
     /// Replaces its plugins by these, and waits until all are synchronized.
-    pub(super) async fn seat(&mut self, count: usize, name: &str, thinks: Duration) {
+    pub(super) async fn connect_plugins(&mut self, count: usize, name: &str, thinks: Duration) {
         self.plugins = None;
         let socket = self.dir.join("nri.sock");
         self.plugins = Some((count, Policies::start(&socket, count, name, thinks)));

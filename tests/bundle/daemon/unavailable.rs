@@ -6,7 +6,7 @@ use nri_runc::plugin::Event;
 use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, TestHost, wait_until};
 
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::{refused, started, succeeds};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
@@ -54,7 +54,7 @@ fn without_a_daemon_unprotected_commands_continue() {
 fn a_start_of_an_adjusted_container_needs_no_daemon() {
     let mut host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     host.start_daemon();
-    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
+    let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     host.kill_daemon();
     succeeds(&host.verb(&["start", "c1"]));
@@ -78,7 +78,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
         host.configure(&host.path("fake/runc"), &more);
         let mut host = host;
         host.start_daemon();
-        let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
+        let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
         host.write("fault", &fault);
         let output = host.create("c1");
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -96,7 +96,7 @@ fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
     for verb in ["create", "run"] {
         let mut host = started(&format!("[nri]\nplugin_request_timeout = \"60s\"\n{REQUIRED}"));
         let slow = RespondingPlugin::at(Event::CreateContainer, Response::Sleep(20_000));
-        let policy = seat(&host, "10-policy", slow);
+        let policy = connected(&host, "10-policy", slow);
         let mut wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
         wait_until("the plugin is asked", || {
             policy.received().contains(&"CreateContainer c1".to_owned())
@@ -185,7 +185,7 @@ fn without_a_daemon_self_declared_protecting_plugins_are_known() {
     ] {
         let mut host = TestHost::new("autostart = false");
         host.start_daemon();
-        let _judge = seat(&host, "10-judge", responder);
+        let _judge = connected(&host, "10-judge", responder);
         succeeds(&host.create("c1"));
         host.write("fake/argv", "");
         host.kill_daemon();
@@ -199,7 +199,7 @@ fn a_plugin_that_disconnected_itself_no_longer_protects() {
     host.start_daemon();
     let leaves =
         RespondingPlugin::at(Event::PostCreateContainer, Response::Leave).declares(true, true);
-    let _judge = seat(&host, "10-judge", leaves);
+    let _judge = connected(&host, "10-judge", leaves);
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["status"])["plugins"] == 0);
     wait_until("it is off the list", || host.read("run/protecting-plugins").is_empty());

@@ -10,14 +10,14 @@ use super::case::{Case, files_below};
 use super::received::ReceivedMessages;
 
 /// The results of a case, file by file of `expected/`.
-pub(super) struct Came {
+pub(super) struct CaseResult {
     /// The runtime's document in the bundle, if the runtime was called to create.
     pub(super) config: Option<Vec<u8>>,
     pub(super) events: String,
     pub(super) stderr: Option<String>,
 }
 
-impl Came {
+impl CaseResult {
     /// The expected content of the files of `expected/`.
     pub(super) fn files(&self) -> [(&'static str, Option<Vec<u8>>); 3] {
         [
@@ -29,7 +29,7 @@ impl Came {
 }
 
 /// Plays it.
-pub(super) fn play(case: &Case) -> Came {
+pub(super) fn play(case: &Case) -> CaseResult {
     let mut host = TestHost::new("");
     let root = host.path("").display().to_string();
     let root = root.trim_end_matches('/');
@@ -77,7 +77,7 @@ pub(super) fn play(case: &Case) -> Came {
     let stderr = stderr.replace(root, "DIR");
     let stderr = (!stderr.is_empty()).then_some(stderr);
     let events = seen.lines().replace(root.trim_end_matches('/'), "DIR");
-    Came { config, events, stderr }
+    CaseResult { config, events, stderr }
 }
 
 /// Runs one verb; returns its output.

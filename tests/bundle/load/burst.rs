@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use test_support::{BUNDLE, TestHost, wait_until};
 
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::{refused, started, succeeds};
 
 const CONTAINERS: usize = 60;
@@ -23,7 +23,7 @@ const CAP: u64 = 60;
 const SILENCE: &str = "silence = \"120s\"\n";
 
 /// The result for one container.
-struct Came {
+struct CreateResult {
     id: String,
     is_created: bool,
     printed: String,
@@ -38,16 +38,16 @@ fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
     command.status().unwrap().success()
 }
 
-fn create(host: &TestHost, id: &str) -> Came {
+fn create(host: &TestHost, id: &str) -> CreateResult {
     let bundle = host.path(id);
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
     nri_runc::testing::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
     let is_created = verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id]);
-    Came { id: id.to_owned(), is_created, printed: host.read(&format!("{id}.err")) }
+    CreateResult { id: id.to_owned(), is_created, printed: host.read(&format!("{id}.err")) }
 }
 
 /// Creates and starts all containers concurrently.
-fn burst(host: &TestHost) -> Vec<Came> {
+fn burst(host: &TestHost) -> Vec<CreateResult> {
     let all = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for number in 0..CONTAINERS {
@@ -66,7 +66,7 @@ fn burst(host: &TestHost) -> Vec<Came> {
 
 fn slow(host: &TestHost) -> SharedPlugin {
     let slow =
-        seat(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
+        connected(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
     // The daemon learns the plugin's response time from the first ones.
     for id in ["warm1", "warm2"] {
         assert!(create(host, id).is_created);
@@ -148,7 +148,7 @@ fn a_slow_daemon_is_not_reported_silent_and_still_refuses() {
     let cap = format!("\"{CAP}s\"");
     let settings = settings("required = true").replace(&cap, "\"4s\"").replace(SILENCE, "");
     let host = started(&settings);
-    let _slow = seat(&host, "10-policy", RespondingPlugin::always(Response::Hang));
+    let _slow = connected(&host, "10-policy", RespondingPlugin::always(Response::Hang));
     refused(&host, &host.create("c1"), &["the daemon took too long", "plugin policy is required"]);
 }
 

@@ -18,7 +18,7 @@ use crate::started;
 
 /// Connects a plugin and repeats that until it is synchronized, because a busy machine may miss a
 /// short time-out.
-fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
+fn connected(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
     let responder = Arc::new(responder);
     let mut tried = Instant::now();
     connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
@@ -128,7 +128,7 @@ fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
             18 => RespondingPlugin::always(Response::Set("KEY")),
             _ => RespondingPlugin::always(Response::Answer),
         };
-        actors.push((index, seat(&host, &format!("{index}-p{index}"), responder)));
+        actors.push((index, connected(&host, &format!("{index}-p{index}"), responder)));
     }
     crowd(&host, 64, |id| {
         assert!(create(&host, id), "{}", output_of(&host, id));
@@ -195,7 +195,7 @@ fn short_time_outs_and_unreliable_plugins_keep_event_order() {
         // Registration and Synchronize precede every random response.
         let mut actors: Vec<SharedPlugin> = Vec::new();
         for index in 10..15 {
-            actors.push(seat(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));
+            actors.push(connected(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));
         }
         crowd(&host, 12, |id| {
             if create(&host, id) {

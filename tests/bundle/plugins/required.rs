@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
 
-use super::policies::{row, seat};
+use super::policies::{connected, row};
 use crate::{started, succeeds};
 
 const KEY: &str = "required-plugins.noderesource.dev";
@@ -116,8 +116,8 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         let host = started(&format!(
             "{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
         ));
-        let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
-        let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
+        let next = connected(&host, "20-next", RespondingPlugin::always(Response::Answer));
+        let _odd = connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
         fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
         wait_until("the others receive its end", || {
             next.received() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
@@ -133,11 +133,12 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
 /// disconnected by its time-out at RunPodSandbox, and has reconnected.
 fn missed(settings: &str) -> TestHost {
     let host = started(&format!("autostart = false\n{SILENT}{VALIDATOR}{settings}"));
-    let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    let _odd =
+        connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p1", "shop", &more));
     wait_until("its one strike disconnects it", || row(&host, "10-odd").is_none());
-    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     host
 }
 
@@ -158,7 +159,7 @@ fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
     // The next daemon knows it too.
     host.kill_daemon();
     host.start_daemon();
-    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     fails(&member(&host, "p1", "c1"), &words);
     // A new pod is independent of that.
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
@@ -191,14 +192,15 @@ fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
 #[test]
 fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
     let mut host = started("autostart = false\n[plugin.odd]\nrequired = true\n");
-    let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    let odd =
+        connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
     wait_until("it is asked", || odd.received() == ["RunPodSandbox p1"]);
     host.kill_daemon();
     assert!(start.wait().unwrap().success(), "a start goes on");
     host.start_daemon();
-    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     fails(&member(&host, "p1", "c1"), &["odd was not asked at RunPodSandbox"]);
 }
 

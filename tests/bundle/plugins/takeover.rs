@@ -48,7 +48,7 @@ const EVENTS: [Event; 8] = [
 ];
 
 /// The events that it records, and in which it acts.
-const HEARD: [Event; 4] = [
+const RECORDED: [Event; 4] = [
     Event::CreateContainer,
     Event::PostCreateContainer,
     Event::StartContainer,
@@ -108,7 +108,7 @@ impl Candidate {
         event: Event,
         name: &str,
     ) -> nri_plugin::Result<api::CreateContainerResponse> {
-        if HEARD.contains(&event) {
+        if RECORDED.contains(&event) {
             self.play(event.name(), name).await?;
         }
         Ok(Adjustment::new().env("FROM", self.name).into())
@@ -276,7 +276,7 @@ fn requests_in_progress_end_with_the_old_process() {
 
 /// The time limit of a request: a hanging plugin is awaited that long, and a working one must finish within
 /// it on a busy machine.
-fn patience(does: Does) -> &'static str {
+fn time_out(does: Does) -> &'static str {
     match does {
         Does::Hangs => "[nri]\nplugin_request_timeout = \"5s\"\n",
         Does::Leaves | Does::Refuses | Does::Waits => "",
@@ -284,9 +284,9 @@ fn patience(does: Does) -> &'static str {
 }
 
 /// Likewise for a plugin whose Synchronize the test holds: only its other requests end early.
-fn patience_with_held_synchronize(does: Does) -> String {
-    let patience = patience(does);
-    match patience {
+fn time_out_with_held_synchronize(does: Does) -> String {
+    let time_out = time_out(does);
+    match time_out {
         "" => String::new(),
         short => format!("{short}[plugin.foo]\nsync_timeout = \"60s\"\n"),
     }
@@ -302,7 +302,7 @@ fn a_newcomer_that_fails_changes_nothing() {
         ("Synchronize", Does::Leaves),
         ("Synchronize", Does::Hangs),
     ] {
-        let host = started(patience(does));
+        let host = started(time_out(does));
         let old = first(&host, works("old"));
         creates_settled(&host, &old, "c1");
         let new = Candidate::with("new", &[(at, does)]).connect(&host);
@@ -343,7 +343,7 @@ fn late(
 #[test]
 fn a_new_process_that_fails_at_a_missed_event_changes_nothing() {
     for does in [Does::Leaves, Does::Hangs] {
-        let host = started(&patience_with_held_synchronize(does));
+        let host = started(&time_out_with_held_synchronize(does));
         let old = first(&host, works("old"));
         creates_settled(&host, &old, "c1");
         let update = update_of("c1", &json!({"cpu": {"shares": 77}}));

@@ -8,7 +8,7 @@ use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, Script, TestHost, fails, started, succeeds};
 
 use super::{gpu, host, metric, promise, with_device};
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::rules::{lay_down, pod_container};
 
 const NVIDIA: &str = "devices = [\"/dev/nvidia*\"]";
@@ -169,7 +169,7 @@ fn a_plugin_that_does_not_answer_keeps_no_promise() {
         format!("{SILENT}[plugin.gpu]\non_failure = \"skip\"\nstrikes = 0\n{}", promise(NVIDIA));
     let host = started(&lines);
     let odd = RespondingPlugin::at(Event::CreateContainer, Response::Hang);
-    let _gpu = seat(&host, "10-gpu", odd);
+    let _gpu = connected(&host, "10-gpu", odd);
     let bundle = gpu(&host);
     let wanted = "it needs the plugin gpu, and 10-gpu did not answer CreateContainer in time";
     fails(&host.create_from(&bundle, "c1"), &["the promise \"gpu driver\" refuses", wanted]);

@@ -109,7 +109,7 @@ impl Registered {
     }
 
     /// Checks that `uninstall` is refused with the list of containers.
-    fn keeps_those_who_need_us(&self, ids: &[&String]) {
+    fn refuses_to_uninstall(&self, ids: &[&String]) {
         let refusal = self.nri(&["uninstall", "containerd"]).unwrap_err();
         for id in ids {
             assert!(
@@ -275,7 +275,7 @@ async fn is_registered_and_unregistered(parts: &Parts<'_>, setup: ContainerdSetu
         std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap().contains(".scope");
     assert_eq!(has_scope, registered.before.contains("SystemdCgroup = true"));
     updates_of_both_hold(engine, &mut cri, &app).await;
-    registered.keeps_those_who_need_us(&[&app, &pod]);
+    registered.refuses_to_uninstall(&[&app, &pod]);
     a_killed_shim_is_reported_once(engine, &mut cri, (&pod, &app), &received).await;
     registered.forgets().await;
     daemon.kill().unwrap();

@@ -208,7 +208,7 @@ fn parts() -> Option<(PathBuf, PathBuf, PathBuf)> {
 }
 
 /// The engine serves the plugin, which is reported with the command; nothing is registered yet.
-fn is_refused_until_somebody_decides(node: &Node) {
+fn is_refused_until_a_decision(node: &Node) {
     let refusal = node.install(&[]).unwrap_err();
     for words in ["containerd (process ", "serves NRI itself", "--take-over-nri", "--beside"] {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
@@ -235,7 +235,7 @@ async fn a_plugin_moves_from_containerds_socket_to_nri_runc_and_back() {
     let mut cri = node.engine.client().await;
     let shown = node.adjusted(&mut cri, "native", "").await;
     assert!(shown.is_err(), "it was no container of ours: {shown:?}");
-    is_refused_until_somebody_decides(&node);
+    is_refused_until_a_decision(&node);
 
     let shown = node.install(&["--take-over-nri"]).unwrap();
     assert_eq!(

@@ -144,7 +144,7 @@ impl Stage {
         };
         let socket = self.host.path("nri.sock");
         let _names_only = test_support::scripted_plugin::connect(socket, "10", name, script);
-        wait_until("the plugin is seated", || self.is_seated(name));
+        wait_until("the plugin is seated", || self.is_listed_as_synchronized(name));
         let (name, since) = (name.to_owned(), self.now());
         self.pod_views.lock().unwrap().push(PodView { name, since, received, is_cut: false });
     }

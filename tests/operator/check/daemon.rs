@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::wait_until;
 
-use super::{FAULT, Fault, Mend, World, try_all};
+use super::{FAULT, Fault, Fix, World, try_all};
 
 fn signal(world: &World, signal: Signal) {
     kill(Pid::from_raw(world.host.daemon_pid()), signal).unwrap();
@@ -43,7 +43,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "none can start: thread",
         next: "install another version",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -53,7 +53,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "the last one ended with: thread",
         next: "nri-runc nri restart",
-        mend: Mend::Then(|world| world.configure("")),
+        mend: Fix::Then(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -67,7 +67,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "the last one ended with: nri-runc: ",
         next: "nri-runc nri restart",
-        mend: Mend::Then(|world| {
+        mend: Fix::Then(|world| {
             std::fs::remove_file(world.path("run/state/containers")).unwrap();
         }),
         ..FAULT
@@ -80,7 +80,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "not running; autostart is off",
         next: "start the service",
-        mend: Mend::By(|world| world.host.start_daemon()),
+        mend: Fix::By(|world| world.host.start_daemon()),
         ..FAULT
     },
     Fault {
@@ -93,7 +93,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "the daemon stopped responding",
         next: "kill ",
-        mend: Mend::By(|world| world.kept.lock().unwrap().clear()),
+        mend: Fix::By(|world| world.kept.lock().unwrap().clear()),
         ..FAULT
     },
     Fault {
@@ -103,7 +103,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "this nri-runc 99",
         next: "install this version at ",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
 ];
@@ -126,7 +126,7 @@ const CONFIGURED: &[Fault] = &[
         row: "switched on",
         says: "nri.disable is set",
         next: "remove it",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -135,7 +135,7 @@ const CONFIGURED: &[Fault] = &[
         row: "configuration",
         says: "config.toml:3:",
         next: "correct the error in this file",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -144,7 +144,7 @@ const CONFIGURED: &[Fault] = &[
         row: "configuration",
         says: "autostart",
         next: "correct the error in this file",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -153,7 +153,7 @@ const CONFIGURED: &[Fault] = &[
         row: "configuration",
         says: "creates are refused until it is fixed",
         next: "correct the error in this file",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {

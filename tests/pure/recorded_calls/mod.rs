@@ -43,7 +43,7 @@ struct Kept {
 }
 
 /// The result of a case.
-struct Came {
+struct CaseResult {
     engine: DetectedEngine,
     missing: Vec<String>,
     contradictions: Vec<String>,
@@ -92,7 +92,7 @@ fn records(folder: &Path) -> Option<BTreeMap<String, StoreRecord>> {
     Some(records.collect())
 }
 
-fn play(name: &str) -> Came {
+fn play(name: &str) -> CaseResult {
     let folder = root().join(name);
     let call: Call =
         serde_json::from_slice(&std::fs::read(folder.join("call.json")).unwrap()).unwrap();
@@ -137,7 +137,7 @@ fn play(name: &str) -> Came {
     engine::fill_in(&mut facts, &document, &found);
     let is_exempt = facts.is_in(&["kube-system".to_owned()], false);
     facts.name_namespace("");
-    Came {
+    CaseResult {
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),
         role: facts.role,

@@ -111,7 +111,7 @@ impl ScriptedPlugin {
     }
 
     /// Records an event, and acts by the script.
-    async fn hear(
+    async fn receive(
         &self,
         event: &str,
         subject: &str,
@@ -157,7 +157,7 @@ macro_rules! service {
                 _: &TtrpcContext,
                 request: api::$request,
             ) -> ttrpc::Result<api::$response> {
-                self.hear($event, &request.$subject.name, &request).await?;
+                self.receive($event, &request.$subject.name, &request).await?;
                 Ok(Default::default())
             })*
         }
@@ -203,7 +203,7 @@ service! { {
         for (key, values) in &context.metadata {
             values.iter().for_each(|value| self.note(key, value));
         }
-        self.hear("CreateContainer", &request.container.name, &request).await?;
+        self.receive("CreateContainer", &request.container.name, &request).await?;
         if self.script.only.is_some_and(|name| name != request.container.name) {
             return Ok(api::CreateContainerResponse::default());
         }
@@ -218,7 +218,7 @@ service! { {
         _: &TtrpcContext,
         request: api::UpdateContainerRequest,
     ) -> ttrpc::Result<api::UpdateContainerResponse> {
-        self.hear("UpdateContainer", &request.container.name, &request).await?;
+        self.receive("UpdateContainer", &request.container.name, &request).await?;
         let (update, evict) = (self.script.updates.clone(), self.script.evicts.clone());
         Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
     }
@@ -228,7 +228,7 @@ service! { {
         _: &TtrpcContext,
         request: api::StopContainerRequest,
     ) -> ttrpc::Result<api::StopContainerResponse> {
-        self.hear("StopContainer", &request.container.name, &request).await?;
+        self.receive("StopContainer", &request.container.name, &request).await?;
         let update = self.script.leaves_room.clone();
         Ok(api::StopContainerResponse { update, ..Default::default() })
     }
@@ -239,7 +239,7 @@ service! { {
         request: api::ValidateContainerAdjustmentRequest,
     ) -> ttrpc::Result<api::ValidateContainerAdjustmentResponse> {
         let event = "ValidateContainerAdjustment";
-        self.hear(event, &request.container.name, &request).await?;
+        self.receive(event, &request.container.name, &request).await?;
         let reason = self.script.rejects.clone();
         Ok(api::ValidateContainerAdjustmentResponse {
             reject: reason.is_some(),

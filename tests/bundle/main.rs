@@ -122,7 +122,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
             });
         }
         succeeds(&host.verb(&["delete", "--force", id]));
-        // From here on the engine removes the folder.
+        // After the delete the engine removes the folder, so nri-runc must not change it.
         let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
         let (before, document) = (changed(), host.read("bundle/config.json"));
         wait_until("its pod is over", || {

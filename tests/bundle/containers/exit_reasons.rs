@@ -14,7 +14,7 @@ use crate::{life, started, succeeds};
 const STOPS: &[&str] = &["StopContainer"];
 const ENDS: &[&str] = &["StopContainer", "RemoveContainer"];
 
-/// Exit code, reason and message of each such event.
+/// Exit code, reason and message of each event about an exited container.
 type Ends = Arc<Mutex<Vec<Value>>>;
 
 fn listens(events: &'static [&'static str]) -> (Script, Ends) {
@@ -39,7 +39,7 @@ fn reported_end(ends: &Ends) -> Value {
     ends.lock().unwrap().remove(0)
 }
 
-/// On an engine that writes exit codes: the shim writes the file into the bundle.
+/// On an engine whose shim writes the exit code into the bundle.
 #[test]
 fn the_exit_code_determines_the_reason() {
     let mut host = TestHost::new("");
@@ -101,7 +101,7 @@ fn a_late_exit_code_is_known_at_the_removal() {
         assert_eq!(reported_end(&ends), without_code);
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": status});
         host.write(&format!("{bundle}/exit.json"), &exit.to_string());
-        // As systemd does when it removes a scope.
+        // systemd also removes this file with the scope.
         std::fs::remove_file(host.path("cgroup/memory.events")).unwrap();
         succeeds(&host.verb(&["delete", "c1"]));
         assert_eq!(reported_end(&ends), json!([status, reason, null]));

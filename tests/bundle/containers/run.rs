@@ -8,7 +8,7 @@ use test_support::{Script, TestHost, has_received, wait_until};
 
 use crate::{life, sets, succeeds};
 
-/// The fields are in the order of their end: containers first.
+/// The fields are dropped in this order, so containers end first.
 struct Live {
     real: RealRuntime,
     host: TestHost,
@@ -109,7 +109,7 @@ fn a_foreground_run_returns_its_output_and_exit_code() {
     assert_eq!(*received.lock().unwrap(), life("c1"));
 }
 
-/// Such a container exits only milliseconds after its start.
+/// The container exits only milliseconds after its start.
 #[test]
 fn a_very_short_run_has_all_events_each_time() {
     let Some(live) = Live::new(&["sh", "-c", "exit 4"]) else { return };
@@ -177,7 +177,7 @@ fn a_forced_delete_of_a_running_container_sends_its_events() {
     succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     live.nothing_is_left();
     assert_eq!(*received.lock().unwrap(), life("c1"));
-    // Careful engines delete a removed container again; plugins receive no event.
+    // Some engines delete a removed container again; plugins receive no event of that.
     succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*received.lock().unwrap(), life("c1"));
 }

@@ -7,7 +7,7 @@ use test_support::{BUNDLE, Script, TestHost, has_received, task, wait_until};
 
 use crate::{life, sets, started, succeeds};
 
-/// Kills the process without a verb.
+/// Kills the container's process without a command of the runtime.
 fn dies(host: &TestHost, id: &str) {
     let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
@@ -78,8 +78,8 @@ fn a_pod_ends_with_its_pause_if_that_exits_last() {
         succeeds(&host.verb(&["start", folder]));
     }
     wait_until("the start is reported", || has_received(&received, "PostStartContainer app"));
-    // The order of kubelet's stop: the infrastructure process exits, the member is deleted, then
-    // the infrastructure container.
+    // kubelet's order of stopping a pod: the infrastructure process exits, the member is deleted,
+    // then the infrastructure container.
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "app"]));
     wait_until("the end is reported", || has_received(&received, "RemoveContainer app"));
@@ -142,7 +142,7 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
     wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     dies(&host, "c1");
     wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
-    // The result of the runtime does not matter.
+    // The runtime may start it or fail: its result does not matter.
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -221,7 +221,8 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
-/// A runtime whose files nobody knows, called without a PID file: its `state` shows whether it has created the container.
+/// A runtime whose state files nri-runc does not know is called without a PID file. Only its
+/// `state` command shows whether it created the container.
 #[test]
 fn a_create_by_an_unknown_runtime_is_confirmed_by_its_state() {
     let mut host = TestHost::new("");

@@ -18,7 +18,7 @@ use crate::{refused, sets, started, succeeds};
 
 const NOBODY: u32 = 65_534;
 
-/// A connection that does not register stays open during the test.
+/// The time-out of a connection that does not register: longer than any test.
 const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
 /// Runs `work` as another user: the kernel keeps credentials for each thread.

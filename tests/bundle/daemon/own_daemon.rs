@@ -35,7 +35,7 @@ impl UserHost {
         Self::of_program(started(node), test_support::program::nri_runc())
     }
 
-    /// The same with a daemon of this program.
+    /// Like [`Self::new`], with `program` as the user's daemon.
     fn of_program(node: TestHost, program: &Path) -> Option<Self> {
         for folder in ["user/run", "user/config/nri-runc", "root"] {
             std::fs::create_dir_all(node.path(folder)).unwrap();
@@ -52,7 +52,7 @@ impl UserHost {
         let run = |more: &[&str]| {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).arg(program).args(more);
-            // As systemd starts it; no process listens on this path.
+            // systemd sets this variable too; no process listens on the path.
             command.env("NOTIFY_SOCKET", node.path("user/run/notify"));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.env_remove("NRI_RUNC_CONFIG").spawn().unwrap()
@@ -206,7 +206,7 @@ fn each_field_that_needs_root_is_refused_by_its_name() {
 fn no_environment_variable_leads_root_to_a_users_daemon() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
-    // Even a folder that is as private as the user's.
+    // root ignores the variable, whether the user or root owns the folder.
     for owner in [USER, 0] {
         give(&host.node.path("user/run"), owner);
         succeeds(&host.create(0, &[], "c1"));
@@ -301,7 +301,7 @@ fn a_users_daemon_shows_a_changed_runtime_until_it_reloads() {
         host.shows_changed("runtime");
         succeeds(&host.admin(&["reload"]));
         host.shows_changed("");
-        // From now on the kernel names the file of the running program otherwise.
+        // From now on the kernel shows the running program's file as deleted.
         upgrade();
     }
     // The user's own runtime comes first; wrappers read it from the daemon, not from the file.

@@ -34,8 +34,8 @@ fn activated(host: &TestHost, listener: &UnixListener) -> Child {
 fn give_as_three(number: i32) -> std::io::Result<()> {
     // SAFETY: a plain system call on numbers.
     nix::errno::Errno::result(unsafe { nix::libc::dup2(number, 3) })?;
-    // It may have been 3 already: then dup2 leaves it to be closed at exec.
-    // SAFETY: as above.
+    // If the descriptor was 3 already, dup2 does not clear its close-on-exec flag. SAFETY: as
+    // above.
     let result = unsafe { nix::libc::fcntl(3, nix::libc::F_SETFD, 0) };
     nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
 }

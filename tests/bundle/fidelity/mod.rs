@@ -104,7 +104,7 @@ impl Play {
         Self::of(folder, Capture { variables, exits, removes: Vec::new(), calls: calls.into() })
     }
 
-    /// A host with the engine's files of this folder, and a running daemon.
+    /// Creates a host with the engine's files from `folder` and a running daemon.
     fn of(folder: PathBuf, capture: Capture) -> Self {
         let mut host = TestHost::new("");
         host.put_program("fake/runc", RUNTIME);

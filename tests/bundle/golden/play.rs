@@ -28,7 +28,7 @@ impl CaseResult {
     }
 }
 
-/// Plays it.
+/// Plays a case.
 pub(super) fn play(case: &Case) -> CaseResult {
     let mut host = TestHost::new("");
     let root = host.path("").display().to_string();
@@ -103,7 +103,7 @@ fn call(host: &TestHost, case: &Case, verb: &str) -> String {
     printed
 }
 
-/// Checks the conditions that hold whatever the plugins did.
+/// Checks the conditions that must hold after any response of the plugins.
 fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) {
     let after = std::fs::read(host.path(document)).unwrap();
     assert!(after == case.config, "the bundle is not as it was, after its container is gone");

@@ -22,7 +22,7 @@ impl ReceivedMessages {
         })
     }
 
-    /// Plugin by plugin, each in order of arrival.
+    /// Returns the messages as text, plugin by plugin, each in order of arrival.
     pub(super) fn lines(&self) -> String {
         let mut requests = self.0.lock().unwrap().clone();
         requests.sort_by(|a, b| a.0.cmp(&b.0));
@@ -90,8 +90,8 @@ fn mask(value: &mut Value) {
     }
 }
 
-/// Masks the exit code of a killed process, as in all of these cases. Since Linux 6.15 the kernel
-/// keeps it, but only once the process is reaped, and PID 1 of some machines is slow.
+/// Masks the exit code, because every case kills its process. Since Linux 6.15 the kernel keeps it,
+/// but only once the process is reaped, and PID 1 of some machines is slow.
 fn hide_exit_code(container: &mut Map<String, Value>) {
     let is_known = container.get("exitCode").is_some_and(|code| code == 137)
         && container.get("statusReason").is_some_and(|reason| reason == "Error");

@@ -104,7 +104,7 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
             came.printed
         );
     }
-    // The message of a caller that was refused before its time was over.
+    // The messages of callers that were refused before their time-out.
     let printed: Vec<&str> = others.iter().map(|came| came.printed.as_str()).collect();
     let at_once = printed.iter().filter(|printed| printed.contains("queued requests at"));
     assert!(at_once.count() >= 10, "{printed:#?}");
@@ -132,7 +132,7 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     let mut sent_off = 0;
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
-        // On a busy machine some callers do not get that far in time.
+        // On a busy machine some callers are refused before the plugin is asked.
         if skipped.contains("queued requests at") {
             sent_off += 1;
             // The plugin receives no events of a container that it was not asked about.

@@ -21,7 +21,8 @@ use crate::rules::host::{Asker, pod_container};
 /// Registrations are slow on a busy machine.
 const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
-/// The maximum number of lines for one reason since then, however slow the machine is: ten a minute.
+/// The maximum number of log lines for one reason since `since`: ten a minute, however slow the
+/// machine is.
 pub(crate) fn ten_a_minute(since: Instant) -> usize {
     10 * minutes_begun(since)
 }
@@ -34,8 +35,8 @@ fn minutes_begun(since: Instant) -> usize {
 fn a_plugin_registers_during_a_flood_of_connections() {
     let (host, since) = (started(PATIENT), Instant::now());
     let is_over = Arc::new(AtomicBool::new(false));
-    // Some keep all slots taken, others come and go. They must not keep the kernel's queue full, where
-    // processes cannot be told apart.
+    // Some connections occupy all slots, others open and close. They must not fill the kernel's
+    // queue, in which the daemon cannot distinguish processes.
     let dial = |socket: &std::path::Path| UnixStream::connect(socket);
     let socket = host.path("nri.sock");
     let _silent: Vec<_> = (0..80).map(|_| dial(&socket)).collect();
@@ -139,7 +140,7 @@ fn after_128_plugins_only_a_configured_one_is_accepted() {
         let rows = plugins.as_array().into_iter().flatten();
         rows.filter(|row| row["state"] == "synchronized").count()
     };
-    // Not so many at once that they take each other's slots.
+    // Registers in groups of 16, so that the plugins do not take each other's slots.
     for connected in (16..=MOST).step_by(16) {
         for number in connected - 16..connected {
             connect(host.path("nri.sock"), "10", &format!("many{number}"), Script::default());

@@ -306,14 +306,15 @@ fn with_too_many_notes() -> TestHost {
     let root = host.path("root").display().to_string();
     let more = format!("autostart = false\nruntime_roots = [\"{root}\"]");
     host.configure(&host.path("fake/runc"), &more);
-    // From here on the run directory is known: a new one would cause a search.
+    // The daemon marks the run directory as used. With an unmarked one, the next daemon would
+    // search for containers.
     host.start_daemon();
     host.kill_daemon();
     std::fs::create_dir_all(host.path("lives/rootfs")).unwrap();
     host.write("lives/config.json", BUNDLE);
     succeeds(&host.create_from("lives", "lives"));
     succeeds(&host.verb(&["start", "lives"]));
-    // Notes of a container that crashed repeatedly: all are equally new.
+    // The notes are of one container that crashed repeatedly, and all have the same time.
     let folder = std::fs::read_dir(host.path("run/bypassed")).unwrap().flatten();
     let mut names: Vec<_> = folder.map(|entry| entry.path()).collect();
     names.sort();

@@ -156,12 +156,12 @@ fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
         assert!(printed.contains("did not answer RunPodSandbox in time"), "{printed}");
     }
     succeeds(&member(&host, "p1", "c2"));
-    // The next daemon knows it too.
+    // The next daemon also knows that the plugin missed the pod.
     host.kill_daemon();
     host.start_daemon();
     let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     fails(&member(&host, "p1", "c1"), &words);
-    // A new pod is independent of that.
+    // The plugin is asked about a new pod, so its containers are not refused.
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p2", "shop", &more));
     succeeds(&host.create_from(&bundle(&host, ("c1", "p2"), "shop", &json!({})), "c1"));
@@ -238,7 +238,7 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
     succeeds(&host.verb(&["delete", "--force", "p2"]));
     assert!(start.try_wait().unwrap().is_none() && create.try_wait().unwrap().is_none());
     let received = host.plugin("10", "guard", Script::default());
-    // Otherwise their callers would give up before the wait ends.
+    // Their callers must still be waiting when the plugin connects.
     assert!(start.wait().unwrap().success() && create.wait().unwrap().success());
     let received = received.lock().unwrap().clone();
     for line in ["RunPodSandbox p1", "RunPodSandbox c1", "CreateContainer c1"] {

@@ -103,7 +103,7 @@ fn a_plugin_socket_closed_silently_is_found_free_later() {
     host.start_daemon();
     assert_eq!(state(&host)["state"], "taken");
     while engine.accept().is_ok() {}
-    // Twice the interval of the checks: an engine logs every connection.
+    // Waits for two checks. They must not connect, because an engine logs every connection.
     std::thread::sleep(std::time::Duration::from_secs(12));
     assert!(engine.accept().is_err(), "the engine was connected to again");
     drop(engine);

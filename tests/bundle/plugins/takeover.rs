@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use super::policies::connect;
 use crate::succeeds;
 
-/// The behaviour of a candidate in the method that its test names.
+/// What a candidate does in the method that its test selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Does {
     /// Waits until the test releases it.
@@ -283,7 +283,8 @@ fn time_out(does: Does) -> &'static str {
     }
 }
 
-/// Likewise for a plugin whose Synchronize the test holds: only its other requests end early.
+/// The time-out of requests for a plugin whose Synchronize the test holds: only its other requests
+/// end early.
 fn time_out_with_held_synchronize(does: Does) -> String {
     let time_out = time_out(does);
     match time_out {
@@ -325,7 +326,9 @@ fn nothing_has_changed(host: &TestHost, old: &Candidate, what: &str) {
     assert_eq!(owners["Env[FROM]"], "10-foo", "{owners}");
 }
 
-/// A newcomer that hears of the creation of `c2` once it is let go on, with what it wants.
+/// Connects a newcomer, creates `c2` while its Synchronize is held, and then releases it: the
+/// newcomer receives the creation as a missed event. `wants` are the updates in its response to
+/// Synchronize.
 fn late(
     host: &TestHost,
     old: &Candidate,
@@ -401,7 +404,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
         let waits = scope.spawn(|| creates(&host, "c1", ""));
         wait_until("it waits", || host.logged(&["requests wait up to", "10-foo"]) == 1);
         new.leave();
-        // Otherwise its caller would give up before the wait ends, and the container would not be created.
+        // The create succeeds only if its caller is still waiting at this point.
         waits.join().unwrap();
     });
     host.logs(&["requests continue after"], 1);

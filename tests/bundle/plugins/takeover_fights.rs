@@ -78,7 +78,7 @@ fn two_reconnecting_processes_end_with_one_and_no_gap() {
     let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
     let row = "nri_runc_plugin_takeovers_total{plugin=\"10-foo\",result=\"completed\"} ";
     let completed = page.lines().find_map(|line| line.strip_prefix(row)?.parse::<u64>().ok());
-    // On a slow machine a second minute begins, with three more takeovers.
+    // Each further minute of a slow machine permits three more takeovers.
     let most = 3 * (begun.elapsed().as_secs() / 60 + 1);
     assert!(completed.is_some_and(|count| (3..=most).contains(&count)), "{page}");
     let stays = holder(&host);

@@ -69,7 +69,7 @@ fn write(host: &TestHost, name: &str, text: &str) {
     std::fs::write(host.path(name), text).unwrap();
 }
 
-/// Writes a document where CRI-O would; returns its folder.
+/// Writes a pod's document into the folder that CRI-O would use; returns the folder.
 fn put(host: &TestHost, id: &str, text: &str) -> String {
     let folder = format!("{HOME}/{id}/userdata");
     std::fs::create_dir_all(host.path(&folder)).unwrap();
@@ -129,7 +129,7 @@ fn a_pod_without_containers_is_announced_stopped_and_removed() {
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(observer.count(event), 1, "{event}");
     }
-    // The same again, with one pod that disappears without having been stopped.
+    // A second pod disappears without having been stopped.
     put(&host, "5a0e", &document(&pod("5a0e", "shop")));
     observer.wait_for_event("RunPodSandbox shop");
     remove(&host, "5a0e");
@@ -445,7 +445,8 @@ fn a_pod_of_another_handler_is_not_announced() {
     host.write(record, &registered(true));
     with("5a04", "default-now", "");
     observer.wait_for_event("RunPodSandbox default-now");
-    // Unregistered: the engine calls the wrapper for none, so nothing shows the missed pod.
+    // Without a registration the engine never calls the wrapper, so no call can announce the pod
+    // that the daemon missed.
     std::fs::remove_file(host.path(record)).unwrap();
     with("5a05", "after", "nri-runc");
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -14,7 +14,7 @@ use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::succeeds;
 
-/// As many as a node has.
+/// The maximum number of pods on a node by kubelet's default.
 const PODS: usize = 110;
 
 /// A test host that resolves paths below its `host`, with this machine's processes.

@@ -83,7 +83,7 @@ fn a_pod_has_its_containers_process_until_it_exits() {
     assert_eq!((&created["pid"], &created["ips"]), (&json!(pid), &json!(null)), "{created}");
     succeeds(&host.verb(&["start", "c1"]));
     assert_eq!(pod_at(&received, "StartContainer")["pid"], pid);
-    // The next daemon knows it, and tells plugins that connect later.
+    // The next daemon knows the namespace too, and sends it to plugins that connect later.
     host.kill_daemon();
     host.start_daemon();
     let (script, later) = listening(Script::default());
@@ -125,7 +125,7 @@ fn a_shared_pod_keeps_the_process_of_its_running_member() {
     assert_eq!(last, json!(null));
 }
 
-/// A host with a real runtime; the fields are in the order of their end: containers first.
+/// A host with a real runtime; the fields are dropped in this order, so containers end first.
 struct Place {
     real: RealRuntime,
     host: TestHost,

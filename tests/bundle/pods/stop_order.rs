@@ -170,7 +170,7 @@ fn a_plugin_slow_at_the_pods_stop_delays_a_kill_by_a_second() {
     let (begun, pid) = (Instant::now(), pid_of(&host, "pause"));
     succeeds(&host.verb(&["kill", "pause", "9"]));
     let took = begun.elapsed();
-    // Otherwise the plugin would be awaited until its time limit.
+    // A kill that waits longer would wait for the plugin's time-out.
     assert!(took >= Duration::from_millis(800) && took < Duration::from_secs(50), "{took:?}");
     wait_until("it has ended", || !is_alive(pid));
     assert_eq!(ends(&received), ["StopPodSandbox web"]);

@@ -173,7 +173,7 @@ fn a_plugin_that_does_not_answer_keeps_no_promise() {
     let bundle = gpu(&host);
     let wanted = "it needs the plugin gpu, and 10-gpu did not answer CreateContainer in time";
     fails(&host.create_from(&bundle, "c1"), &["the promise \"gpu driver\" refuses", wanted]);
-    // For other failures the request continues without it, as its section says.
+    // A container without the device continues without the plugin, as `on_failure` configures.
     succeeds(&host.create("c2"));
 }
 

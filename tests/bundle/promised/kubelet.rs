@@ -20,7 +20,7 @@ fn field(number: u8, value: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, length], value].concat()
 }
 
-/// A pod of kubelet's list, whose container `app` has these.
+/// A pod as kubelet lists it, whose container `app` has this claim and this resource.
 fn pod(name: &str, claim: &str, resource: &str) -> Vec<u8> {
     let mut app = field(1, b"app");
     if !claim.is_empty() {

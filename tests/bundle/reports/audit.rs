@@ -374,7 +374,7 @@ impl Follower {
         Self::of(|output| host.spawn_kept(&words, Some(output), "follow.err"))
     }
 
-    /// Likewise, on the journal that a program in this folder prints.
+    /// Starts `audit --follow` on the journal that a program in this folder prints.
     fn on_journal(host: &TestHost, folder: &str) -> Self {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = std::process::Command::new(test_support::program::nri_runc());
@@ -396,7 +396,8 @@ impl Follower {
         Self { process, lines }
     }
 
-    /// Closes its standard output, with the next line.
+    /// Drops the receiver: at the next line the reading thread ends and closes the command's
+    /// output.
     fn is_left(&mut self) {
         self.lines = std::sync::mpsc::channel().1;
     }

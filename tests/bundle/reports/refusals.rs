@@ -28,7 +28,7 @@ fn cri_task(host: &TestHost, id: &str, kind: &str, name: &str) {
     host.write(&format!("{}/config.json", task(id)), &host.read("bundle/config.json"));
 }
 
-/// Likewise, in the usual place.
+/// Writes the usual bundle as containerd's CRI plugin does.
 fn cri(host: &TestHost, kind: &str, name: &str) {
     let annotations = json!({
         "io.kubernetes.cri.container-type": kind,
@@ -137,7 +137,7 @@ fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
     assert_eq!(pod["skipped"], missed, "{pod}");
     assert_eq!(pod["containers"][0]["id"], "c1", "{pod}");
     assert_eq!(host.admin(&["explain", "c1"])["skipped"], missed);
-    // Also after both are removed.
+    // `explain` still shows it after both are removed.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "box"]));
     wait_until("the pod is gone", || host.admin(&["pods"]) == json!([]));

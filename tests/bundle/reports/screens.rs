@@ -169,7 +169,7 @@ fn help_fits_a_terminal_of_eighty_columns() {
     }
 }
 
-/// A program that an engine calls stays the runtime's: nri-runc does not change its help.
+/// `nri-runc --help` prints the runtime's help unchanged, as an engine expects.
 #[test]
 fn help_of_the_runtime_is_the_runtimes_own() {
     let host = TestHost::new("");

@@ -84,7 +84,7 @@ fn a_denied_field_refuses_the_create_and_names_the_rule() {
     wait_until("the pod's end is reported", || {
         has_received(&received, "RemovePodSandbox pod-of-c1")
     });
-    // In another namespace it may.
+    // In another namespace the plugin may set the field.
     let bundle = pod_container(&host, "dev", "c2");
     succeeds(&host.create_from(&bundle, "c2"));
     assert!(seen(&host).contains("HELLO=there"));
@@ -250,7 +250,7 @@ fn a_plugin_sets_the_annotations_of_runtimes_that_it_may_set() {
     let _plugin = host.plugin("20", "allowed", annotates("run.oci.handler"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("run.oci.handler"));
-    // By another plugin, and by the same one beyond its pattern.
+    // Another plugin may set no annotation, and this one none outside of its pattern.
     for (index, name, key) in
         [("10", "other", "run.oci.handler"), ("30", "allowed", "org.systemd.property.Delegate")]
     {

@@ -146,7 +146,7 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
         let plugin = Started::plugin(&host, name);
         let made = Made::with(cgroup, plugin.0.id());
         assert!(made.is_some(), "{cgroup}");
-        // It may have connected once before the process was in the cgroup.
+        // The plugin may have connected once before its process was in the cgroup.
         let before = refusals();
         wait_until("it has come again", || refusals() >= before.map(|count| count + 2));
         drop(plugin);

@@ -166,7 +166,8 @@ fn a_failed_update_does_not_count_as_applied() {
     assert!(!update(&host, &json!({"pids": {"limit": 5}})).status.success());
     std::fs::remove_file(host.path("fake/fail-update")).unwrap();
     succeeds(&update(&host, &json!({"pids": {"limit": 5}})));
-    // Also of the failed one (D39), at the latest before the second.
+    // Plugins also receive the event of the failed update (D39), at the latest before that of the
+    // second.
     wait_until("both are reported", || count(&received, "PostUpdateContainer") == 2);
     assert_eq!(count(&received, "UpdateContainer"), 2, "the first was not taken for done");
     let conflict = host.plugin("20", "too", answers("c1", &json!({"cpu": {"shares": 78}})));

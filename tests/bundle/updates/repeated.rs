@@ -92,7 +92,7 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     host.logs(&["c1", "repeats linux.resources.cpu.shares = 1024", "77", "10-pin"], 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["repeated"].as_array().map(Vec::len), Some(1), "{explained}");
-    // The engine's final change is its own, and nothing of it counts as repeated.
+    // An engine's update with a new value counts as its change, not as repeated.
     succeeds(&update(&host, &json!({"cpu": {"shares": 512}})));
     wait_until("it is settled", || count(&received, "PostUpdateContainer c1") == 5);
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 512);
@@ -162,7 +162,7 @@ fn a_new_quota_keeps_the_period_that_a_plugin_owns() {
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({"CPUPeriod": "10-slow"}), "{explained}");
     assert_eq!(explained["repeated"][0]["field"], "linux.resources.cpu.period", "{explained}");
-    // A period that it changes is its own again.
+    // A period that the engine changes belongs to the engine again.
     succeeds(&update(&host, &json!({"cpu": {"quota": 40_000, "period": 80_000}})));
     assert_eq!(runtime_got(&host)["cpu"]["period"], 80_000);
 }

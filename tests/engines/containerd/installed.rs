@@ -41,7 +41,7 @@ struct Registered {
 }
 
 impl Registered {
-    /// Starts it with a file of its owner.
+    /// Starts containerd with a configuration that its owner wrote.
     fn new(parts: &Parts<'_>, setup: ContainerdSetup) -> Self {
         let engine = Engine::of(parts);
         let root = engine.path("host");
@@ -158,7 +158,7 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     let limit = (32_u64 << 20).to_string();
     let is = |shares: &str, quota: &str| (shares.to_owned(), quota.to_owned(), limit.clone());
 
-    // It repeats the values of the creation, and changes a value without an owner.
+    // The engine repeats the values of the creation, and changes a value without an owner.
     let request =
         LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..resources(1024, 30_000) };
     pods::update(cri, id, request).await.unwrap();
@@ -174,7 +174,7 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     assert!(fields.iter().all(is_noted), "{repeated}");
     assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
 
-    // It changes a value of the plugin.
+    // The engine changes a value that the plugin owns.
     pods::update(cri, id, resources(300, 0)).await.unwrap();
     engine.wait_until("the shares are there", || file("cpu", "cpu.shares") == "300");
     assert_eq!(now(), is("300", "30000"));
@@ -200,7 +200,8 @@ fn forgets_containers(engine: &Engine) -> bool {
     String::from_utf8_lossy(&versions).contains(" v2.2.")
 }
 
-/// The shim of a pod is killed. containerd cleans up by the runtime; if it does not, the pod ends as usual.
+/// Kills the shim of a pod. containerd cleans up by the runtime; if it does not, the pod ends as
+/// usual.
 async fn a_killed_shim_is_reported_once(
     engine: &Engine,
     cri: &mut Cri,
@@ -270,7 +271,7 @@ async fn is_registered_and_unregistered(parts: &Parts<'_>, setup: ContainerdSetu
     let pid = pid_of(&mut cri, &app).await;
     look_inside(engine, &app, pid);
     assert_eq!(engine.admin(&["pods"])[0]["engine"], "containerd-cri");
-    // The driver of the copied entry.
+    // The cgroup driver is that of the entry that `install` copied.
     let has_scope =
         std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap().contains(".scope");
     assert_eq!(has_scope, registered.before.contains("SystemdCgroup = true"));

@@ -14,7 +14,7 @@ use test_support::{Started, cgroup, has_received};
 
 use super::host::Engine;
 
-/// The port on which it lists its pods.
+/// The port on which kubelet lists its pods.
 const PORT: u16 = 10255;
 
 /// A kubelet with an engine.
@@ -55,7 +55,7 @@ impl Node {
             "cpuManagerReconcilePeriod": "1s",
             "reservedSystemCPUs": "0",
             "fileCheckFrequency": "1s",
-            // Its calls are slow in a guest.
+            // CRI calls are slow in a guest.
             "runtimeRequestTimeout": "10m",
         });
         std::fs::create_dir_all(engine.path("pods")).unwrap();
@@ -64,7 +64,7 @@ impl Node {
         Self { engine, kubelet, program: program.to_owned() }
     }
 
-    /// Ends it by SIGTERM, and starts it again. The containers keep running.
+    /// Ends kubelet by SIGTERM, and starts it again. The containers keep running.
     fn restart(&mut self) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.kubelet.0.id()).unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
@@ -182,7 +182,7 @@ fn one(pods: &Value, name: &str) -> Option<Pod> {
     })
 }
 
-/// Needs the plugin's value.
+/// A probe that succeeds only with the plugin's value.
 const NEEDS: (&str, &str) = ("readinessProbe", "test \"$HELLO\" = there");
 
 fn memory(limit: &str) -> Value {

@@ -35,7 +35,7 @@ fn changing() -> Script {
     just_so_many_files(adjustment.remove_env("GONE").oom_score_adj(950)).into()
 }
 
-/// Likewise through `ctr tasks exec` with a separate terminal.
+/// Runs the script by `ctr tasks exec` on a separate terminal.
 fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
     let ctr = format!(
         "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
@@ -71,7 +71,7 @@ async fn later_processes_on_containerd_have_the_plugins_values() {
         let channel = engine.containerd.channel().await;
         let printed = exec_sync(channel, &app, &words).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&printed.stdout), wanted, "{}", engine.log_tail());
-        // Among the output of the terminal and of ctr.
+        // The output also has text of the terminal and of ctr.
         let printed = on_a_terminal(&engine, &tools, &app);
         let has = |line: &str| printed.lines().any(|printed| printed.ends_with(line));
         assert!(wanted.lines().all(has), "{printed}\n{}", engine.log_tail());

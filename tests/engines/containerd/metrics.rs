@@ -54,7 +54,7 @@ fn free_address() -> String {
 
 fn page(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    // In HTTP 1.0, so that the page is not chunked.
+    // HTTP 1.0, so that the page is not chunked.
     let request = "GET /v1/metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = String::new();

@@ -26,7 +26,7 @@ struct Nerdctl {
 }
 
 impl Nerdctl {
-    /// With its image; `None` after printing why the test is skipped.
+    /// Starts containerd and imports the image; `None` after printing why the test is skipped.
     fn new() -> Option<Self> {
         let tools = host::tools()?;
         let program = tools.join("nerdctl");

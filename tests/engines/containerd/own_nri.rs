@@ -98,7 +98,7 @@ struct Node {
 }
 
 impl Node {
-    /// Starts it; nri-runc has this socket, else the usual one.
+    /// Starts containerd; nri-runc uses `socket`, or the usual one if that is `None`.
     fn start(containerd: &Path, tools: &Path, runc: &Path, socket: Option<&str>) -> Self {
         let text = |dir: &Path| default_configuration(containerd, runc, dir);
         let parts = Parts { tools, containerd, runc, configuration: Some(&text) };
@@ -266,7 +266,7 @@ async fn a_plugin_moves_from_containerds_socket_to_nri_runc_and_back() {
     let _none_of_ours = node.adjusted(&mut cri, "again", "").await;
 }
 
-/// As after `install --beside`; the configuration of this test has that drop-in's settings.
+/// The configuration has the settings that `install --beside` writes into its drop-in.
 #[tokio::test]
 async fn two_nris_side_by_side_both_adjust_one_container() {
     let Some((containerd, tools, runc)) = parts() else { return };

@@ -14,12 +14,12 @@ use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::{adjusting, look_inside, messages, pid_of};
 
-/// One of the two, with a containerd of this version.
+/// k3s or RKE2, with a containerd of this version.
 struct Rancher {
     program: &'static str,
     /// The template that its owner may write.
     template: &'static str,
-    /// Its own base, for the folder of all its files.
+    /// Returns the distribution's own configuration, for the folder of all its files.
     base: fn(&Path, &Path) -> String,
     /// Further arguments of `install`.
     words: &'static [&'static str],
@@ -56,7 +56,7 @@ struct Registered<'r> {
 }
 
 impl<'r> Registered<'r> {
-    /// Starts it with the programs in `containerd`.
+    /// Starts the distribution with the programs in `containerd`.
     fn start(rancher: &'r Rancher, tools: &Path, containerd: &Path, runc: &Path) -> Option<Self> {
         let stand_in = golang::program("rancher")?;
         let programs = tempfile::Builder::new().prefix("nri").tempdir_in("/tmp").unwrap();

@@ -51,7 +51,7 @@ impl Node {
         child.wait_with_output().unwrap()
     }
 
-    /// Runs it successfully; returns its output.
+    /// Runs the client successfully; returns its output.
     #[track_caller]
     fn ask(&self, words: &[&str], input: &str) -> (String, String) {
         let output = self.run(words, input);
@@ -109,7 +109,7 @@ fn commands_run_inside(node: &Node, app: &str) {
     assert!(!output.status.success() && error.contains("/bin/none"), "{error}");
 }
 
-/// As a log rotation does: the file is renamed, and the engine is asked to open another one.
+/// Does what a log rotation does: renames the file, and asks the engine to open another one.
 fn the_log_can_be_moved_away(node: &Node, app: &str) {
     let logs = node.engine.path("logs");
     assert!(node.log("app.log").contains("F started\n"));

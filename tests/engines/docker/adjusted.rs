@@ -57,7 +57,7 @@ fn a_docker_container_is_adjusted_and_docker_works_as_before() {
     assert_eq!(docker.inspect("web")["HostConfig"]["Memory"], 64 << 20);
     let explained = docker.host.admin(&["explain", "web"]);
     let changes = explained["changes"].as_array().unwrap();
-    // Behind a dash: the plugin that removed a value.
+    // A dash precedes the plugin that removed a value.
     let is_its =
         |change: &serde_json::Value| change["plugin"].as_str().unwrap().ends_with("10-adjust");
     assert!(changes.len() > 8 && changes.iter().all(is_its), "{explained}");

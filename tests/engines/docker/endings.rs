@@ -109,7 +109,8 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
         assert!(line.contains(word), "{word} is not in: {printed}");
     }
-    // Not Docker's code for a program that is missing in the image.
+    // 125 is Docker's code for a failed create; a program that is missing in the image has another
+    // one.
     assert_eq!(output.status.code(), Some(125), "{printed}");
     assert_eq!(docker.inspect("web")["State"]["Status"], "created");
     wait_until("the undoing is reported", || has_received(&seen, "RemovePodSandbox web"));
@@ -117,7 +118,7 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     assert_eq!(events(&seen, "web"), [&undone[..], &LIFE[7..]].concat());
     wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
 
-    // The same container may be tried again, in vain; another runtime accepts it.
+    // A second start of the same container fails again; another runtime accepts it.
     let again = docker.call(&["start", "web"]);
     assert!(text(&again).contains("90-guard"), "{}", text(&again));
     docker.output_of(&["rm", "web"]);

@@ -52,12 +52,14 @@ pub(super) struct Docker {
 }
 
 impl Docker {
-    /// With nri-runc as one of its runtimes; `None` after printing why the test is skipped.
+    /// Starts Docker with nri-runc as one of its runtimes; `None` after printing why the test is
+    /// skipped.
     pub(super) fn new() -> Option<Self> {
         Self::before_install().map(Self::set_up)
     }
 
-    /// Likewise with its images in containerd's store, the default of new installations since version 29.
+    /// Starts Docker with its images in containerd's store, the default of new installations since
+    /// version 29.
     pub(super) fn with_containerds_store() -> Option<Self> {
         let docker = Self::before_install()?;
         if docker.major_version < 28 {
@@ -73,7 +75,7 @@ impl Docker {
         Some(docker.set_up())
     }
 
-    /// As on a kernel that reports no exit codes.
+    /// Starts Docker with a daemon that uses no exit codes of the kernel.
     pub(super) fn without_kernel_exits() -> Option<Self> {
         let docker = Self::before_install()?;
         docker.begin_config("debug.kernel_exits = false");
@@ -97,7 +99,7 @@ impl Docker {
         self
     }
 
-    /// Only its settings are written; no process runs.
+    /// Prepares Docker's settings; no process runs.
     pub(super) fn before_install() -> Option<Self> {
         let tools = tools::find(&[
             "busybox",
@@ -373,7 +375,8 @@ impl Docker {
         assert_eq!(left, Vec::<&str>::new());
     }
 
-    /// From the archive in which Docker saves the image.
+    /// Returns the digest of the image's configuration, from the archive in which Docker saves the
+    /// image.
     pub(super) fn digest_of_configuration(&self) -> String {
         let tar = self.host.path("saved.tar").display().to_string();
         self.output_of(&["image", "save", "--output", &tar, IMAGE]);

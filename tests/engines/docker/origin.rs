@@ -27,7 +27,7 @@ fn plugin_in(docker: &Docker, name: &str, id: &str) {
     docker.output_of(&words);
 }
 
-/// Likewise on the host, beside the engine.
+/// Runs a plugin as a process of the host, beside the engine.
 fn plugin_on_host(docker: &Docker, id: &str) -> Started {
     let mut command = std::process::Command::new(example("event_logger"));
     command.args(["--id", id, "--socket"]).arg(docker.host.path("nri.sock"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rootless Docker: a user without privileges runs Docker in the namespaces of rootlesskit, and the daemon of
-//! nri-runc outside of them. All is on a host of its own, a mount namespace whose `/etc` and `/run` are this test's.
+//! Rootless Docker: a user without privileges runs Docker in the namespaces of rootlesskit, and the
+//! daemon of nri-runc outside of them. Everything is on a private host: a mount namespace with a
+//! separate `/etc` and `/run`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,13 +12,14 @@ use test_support::{is_synchronized, life, scripted_plugin, skip, tools, wait_unt
 
 use super::engine::{IMAGE, reason, text};
 
-/// The user, of whom `/etc/passwd` knows a name: newuidmap asks for one.
+/// A user with a name in `/etc/passwd`, which newuidmap needs.
 const USER: &str = "65534";
 
-/// Of a login session.
+/// The runtime directory of the user's login session.
 const RUNTIME_DIR: &str = "/run/user/65534";
 
-/// What the namespace holds; it lives as long as its standard input. `$1` is the test's folder.
+/// Sets up the namespace and holds it as long as its standard input is open. `$1` is the test's
+/// folder.
 const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
@@ -29,7 +31,8 @@ touch "$1/held"
 exec cat
 "#;
 
-/// What `dockerd-rootless.sh` of Docker does, with the host's network: nothing here makes another.
+/// Does what Docker's `dockerd-rootless.sh` does, with the host's network, because no program here
+/// creates another one.
 const DOCKERD: &str = r#"exec rootlesskit --state-dir="$XDG_RUNTIME_DIR/dockerd-rootless" --net=host \
     --copy-up=/etc --copy-up=/run --propagation=rslave \
     sh -c 'rm -f /run/docker /run/containerd /run/xtables.lock; exec dockerd --rootless'
@@ -53,7 +56,8 @@ struct RootlessDocker {
 }
 
 impl RootlessDocker {
-    /// With the user's daemon and Docker running. `None` after saying why the test is skipped.
+    /// Starts the user's daemon and the user's Docker. `None` after printing why the test is
+    /// skipped.
     fn new() -> Option<Self> {
         let programs =
             ["busybox", "containerd", "docker", "dockerd", "newgidmap", "newuidmap", "runc"];
@@ -95,7 +99,7 @@ impl RootlessDocker {
     /// Adds the runtime to the user's settings, and reloads them as Docker's unit does.
     fn register(&self) {
         let line = LINE.replace("PROGRAM", self.program);
-        // The file itself stays: the user owns it.
+        // Overwrites the file in place, because the user owns it.
         std::fs::write(self.path(DAEMON_JSON), SETTINGS.replace("LINE", &line)).unwrap();
         let rootlesskit = i32::try_from(self.dockerd.as_ref().unwrap().id()).unwrap();
         super::engine::signal(rootlesskit, nix::sys::signal::Signal::SIGHUP);
@@ -131,7 +135,7 @@ impl RootlessDocker {
         self.temp.path().join(name)
     }
 
-    /// A program as the user, on that host.
+    /// A command that runs a program as the user, on that host.
     fn as_user(&self, words: &[&str]) -> Command {
         let mut command = self.inside();
         command.args(["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "env", "-i"]);
@@ -153,7 +157,7 @@ impl RootlessDocker {
         self.as_user(words).output().unwrap()
     }
 
-    /// A program of the user beside the test.
+    /// Starts a program as the user, beside the test.
     fn spawn(&self, words: &[&str], log: &str) -> Child {
         let log = std::fs::File::create(self.path(log)).unwrap();
         let mut command = self.as_user(words);
@@ -164,7 +168,7 @@ impl RootlessDocker {
         self.call(&[&["docker"], words].concat())
     }
 
-    /// What Docker prints; it must succeed.
+    /// Runs docker successfully; returns its output.
     #[track_caller]
     fn output_of(&self, words: &[&str]) -> String {
         let output = self.docker(words);

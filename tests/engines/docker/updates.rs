@@ -60,7 +60,7 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     let id = limited(&docker);
     assert_limits(&docker, &id, 300, -1, 64, 77);
 
-    // A field without an owner.
+    // Docker changes a field without an owner.
     docker.output_of(&["update", "--memory=48m", "web"]);
     assert_limits(&docker, &id, 300, -1, 48, 77);
     assert_eq!(asked(&seen), json!({"memory": {"limit": value(48 * MIB)}}));
@@ -80,7 +80,7 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
         (&value(50_000), &json!("50"))
     );
 
-    // A value that the plugin owns, and that Docker changes deliberately.
+    // Docker deliberately changes a value that the plugin owns.
     docker.output_of(&["update", "--cpu-shares=700", "web"]);
     assert_limits(&docker, &id, 700, 50_000, 48, 77);
     assert_eq!(asked(&seen), json!({"cpu": {"shares": value(700)}}));
@@ -144,8 +144,8 @@ fn a_plugins_response_overrides_an_update_of_docker() {
     let changes = explained["changes"].as_array().unwrap();
     let of_it: Vec<&Value> = changes.iter().filter(|c| c["plugin"] == "20-answers").collect();
     assert_eq!((of_it.len(), &of_it[0]["after"]), (1, &json!(333)), "{explained}");
-    // It was set after the creation, and Docker has requested nothing new, so the restarted
-    // container begins with it.
+    // The plugin set the value after the creation, and Docker has requested no other value, so the
+    // restarted container begins with the plugin's.
     docker.output_of(&["restart", "--time=0", "web"]);
     wait_until("it is set again", || docker.limits(&id).shares.is_some_and(|s| s < 500));
     assert_limits(&docker, &id, 333, -1, 48, 50);
@@ -174,7 +174,7 @@ fn a_docker_update_refused_by_a_plugin_changes_nothing() {
     assert!(!has_received(&received, "PostUpdateContainer web"));
     let refused = docker.host.admin(&["explain", "web"])["refused"].to_string();
     assert!(refused.contains("no more memory today"), "{refused}");
-    // It keeps running, and ends as usual.
+    // The container keeps running, and ends as usual.
     assert_eq!(docker.output_of(&["exec", "web", "/bin/sh", "-c", "echo yes"]), "yes");
     docker.output_of(&["rm", "--force", "web"]);
     wait_until("its end is reported", || has_received(&received, "RemovePodSandbox web"));

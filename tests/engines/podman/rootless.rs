@@ -42,7 +42,7 @@ ExecStart=/bin/sh -c 'cd /sys/fs/cgroup/PATH && mkdir tools && echo $$$$ >tools/
 "#;
 
 impl DelegatedCgroup {
-    /// `None` after saying why the test is skipped.
+    /// Starts the unit; `None` after printing why the test is skipped.
     fn new(name: &str, controllers: &str) -> Option<Self> {
         if !cgroup::has_systemd() {
             skip::machine_lacks("no systemd with cgroup v2 (make vm-engines has it)");
@@ -89,7 +89,7 @@ impl RootlessHost {
         Self::on(PodmanHost::new("")?, None)
     }
 
-    /// The same with a cgroup that has these controllers.
+    /// Prepares the host, with a cgroup for the user that has these controllers.
     fn with_cgroup(controllers: &str) -> Option<Self> {
         let host = PodmanHost::new("")?;
         let folder: PathBuf = host.path("");

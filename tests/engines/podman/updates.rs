@@ -68,7 +68,7 @@ fn a_value_that_the_engine_changes_becomes_the_engines() {
 
 #[test]
 fn the_runtime_gets_the_plugins_response() {
-    // It knows the ID of only one container.
+    // The plugin answers for the ID of only one container.
     let answers = |id: &str| Update::of(id).resources(resources(48, 0, 55)).into();
     let Some(host) = installed("") else { return };
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);

@@ -118,7 +118,7 @@ interop_tests:
 	cargo test --locked --test bundle go_stub::
 	RUNTIMES=all cargo test --locked --test engines interop:: -- --nocapture
 	cargo test --locked --test engines containerd::live -- --nocapture --test-threads=1
-	cargo test --locked --test engines containerd::told::
+	cargo test --locked --test engines containerd::compared::
 	CRITEST=$(CURDIR)/target/tools/newer/critest-1.37.0/critest cargo test --locked --test engines containerd::critest
 	cargo test --locked --test engines -- containerd::own_nri:: containerd::effect:: containerd::verbs:: containerd::metrics::
 	cargo test --locked --test pure go_types -- --nocapture

@@ -371,7 +371,7 @@ const MAY_FORGET: &[&str] = &[
 /// "Absent" and "unknown" are different answers (`src/presence.rs`): `if_there` distinguishes them, `or_absent`
 /// states that the difference does not matter.
 #[test]
-fn unknown_does_not_count_as_absent() {
+fn no_failed_look_up_counts_as_an_absent_value() {
     let [finds, forgets, looks] =
         [MAY_FIND_NOTHING, FORGETS_WHY, LOOKS_AWAY].map(|text| regex::Regex::new(text).unwrap());
     let comment = regex::Regex::new("//[^\n]*").unwrap();
@@ -558,7 +558,7 @@ fn every_dependency_is_used_and_has_its_reason() {
 
 /// The feature set of shipped programs: packages and `make install` build these two.
 #[test]
-fn no_shipped_program_has_the_faults_of_tests() {
+fn no_shipped_program_has_the_fault_points_of_tests() {
     let tree = |edges: &str| {
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["tree", "--locked", "--offline", "--edges", edges, "--prefix", "none"]);

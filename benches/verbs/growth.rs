@@ -98,7 +98,7 @@ pub(crate) fn measure(
         curves.extend(ceiling::curves(binary, tools));
         ceiling::requests(binary, tools);
     }
-    tell(&curves);
+    print_results(&curves);
 }
 
 /// A folder of sockets, and the request of both adaptations.
@@ -275,7 +275,7 @@ fn slope(points: &[Point], of: impl Fn(&Point) -> f64) -> f64 {
 }
 
 /// Prints each curve with its limit, and writes the points.
-fn tell(curves: &[Curve]) {
+fn print_results(curves: &[Curve]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/bench/growth.csv");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let mut file = std::fs::File::create(&path).unwrap();

@@ -449,5 +449,5 @@ fn measure() {
         }
     }
     ratios.extend(rules_alone(&ratios));
-    report::tell(&ratios, &base().display().to_string());
+    report::print_results(&ratios, &base().display().to_string());
 }

@@ -123,7 +123,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Prints the table and writes the report.
-pub(crate) fn tell(ratios: &[Ratio], place: &str) {
+pub(crate) fn print_results(ratios: &[Ratio], place: &str) {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let kernel = kernel.trim();
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);

@@ -10,7 +10,7 @@ use protobuf::MessageFull;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// One folder.
+/// The content of one folder.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) name: String,
@@ -70,7 +70,7 @@ pub(super) fn show_container(container: &api::Container) -> Value {
     shown
 }
 
-/// Shows the result of an update likewise.
+/// Shows the resources that an update results in, as `replay` does.
 pub(super) fn show_resources(resources: &api::LinuxResources) -> Value {
     let mut shown = show(resources);
     drop_empty(&mut shown, &["memory"]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cases over real sockets: one `replay` of the built binary, and a plugin for every name in
-//! the cases, each responding as the current case says. A plugin that a case does not have responds
-//! with nothing; an additional last plugin records the messages.
+//! the cases, each responding as the current case requires. A plugin that the case does not name
+//! responds with an empty message; an additional last plugin records the messages.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -71,7 +71,7 @@ fn every_field_has_a_case_for_success_conflict_and_removal() {
     let mut missing = Vec::new();
     for field in NriField::ALL {
         let mut kinds = vec!["set", "odd"];
-        // Hooks are added.
+        // Hooks of several plugins are added up, so they never conflict.
         kinds.extend((field != NriField::OciHooks).then_some("conflict"));
         kinds.extend(REMOVABLE.contains(&field).then_some("removal"));
         kinds.retain(|kind| !there.contains(&(field.name(), kind)));

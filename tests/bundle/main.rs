@@ -23,7 +23,9 @@ mod updates;
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
 use test_support::adjustments::{pins, sets};
-use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
+use test_support::{
+    BUNDLE, SILENT, Script, TestHost, has_received, life, started, succeeds, wait_until,
+};
 
 /// Checks a refusal: one line on stderr, one entry in the log, exit code 1, and no phrase that
 /// engines interpret.
@@ -53,7 +55,7 @@ fn refused(host: &TestHost, output: &std::process::Output, wanted: &[&str]) {
 #[test]
 fn an_adjustment_reaches_the_runtime_and_changes_nothing_else() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
     assert_eq!(host.read("fake/seen.json"), wanted);
@@ -95,9 +97,9 @@ fn explain_finds_containers_by_the_name_of_a_removed_pod() {
 }
 
 #[test]
-fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
+fn a_bundle_is_restored_after_its_container_is_removed() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     for _round in 0..2 {
         succeeds(&host.create("c1"));
         assert_eq!(host.read("fake/seen.json").matches("HELLO").count(), 1);
@@ -115,13 +117,17 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
         if ends_first {
             succeeds(&host.verb(&["start", id]));
             succeeds(&host.verb(&["kill", id, "9"]));
-            wait_until("its end is received", || heard(&received, &format!("StopContainer {id}")));
+            wait_until("its end is received", || {
+                has_received(&received, &format!("StopContainer {id}"))
+            });
         }
         succeeds(&host.verb(&["delete", "--force", id]));
-        // From here on the engine removes the folder.
+        // After the delete the engine removes the folder, so nri-runc must not change it.
         let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
         let (before, document) = (changed(), host.read("bundle/config.json"));
-        wait_until("its pod is over", || heard(&received, &format!("RemovePodSandbox {id}")));
+        wait_until("its pod is over", || {
+            has_received(&received, &format!("RemovePodSandbox {id}"))
+        });
         wait_until("it is forgotten", || host.admin(&["pods"]) == Value::Array(vec![]));
         assert_eq!((document.as_str(), changed()), (BUNDLE, before), "{id}");
     }
@@ -131,7 +137,7 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
 fn no_container_name_bypasses_the_plugins() {
     let host = started("");
     let refusing = Script { refuses: Some("no"), ..Script::default() };
-    let _told = host.plugin("90", "guard", refusing);
+    let _plugin = host.plugin("90", "guard", refusing);
     for id in ["help", "h", "nri", "create", "version"] {
         let output = host.create(id);
         assert_eq!(output.status.code(), Some(1), "{id}");
@@ -142,7 +148,7 @@ fn no_container_name_bypasses_the_plugins() {
 #[test]
 fn a_silent_plugin_is_skipped_by_default() {
     let host = started(SILENT);
-    let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
+    let _plugin = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let skipped = &host.admin(&["explain", "c1"])["skipped"][0];
     assert!(skipped["reason"].as_str().unwrap().contains("did not answer"), "{skipped}");
@@ -187,7 +193,7 @@ fn a_new_plugin_is_synchronized_and_then_receives_events() {
 #[test]
 fn an_engines_update_keeps_a_plugins_values() {
     let host = started("");
-    let _told = host.plugin("10", "pin", pins("0"));
+    let _plugin = host.plugin("10", "pin", pins("0"));
     succeeds(&host.create("c1"));
     let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", "c1"];
@@ -265,7 +271,7 @@ fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
 }
 
 #[test]
-fn the_verdict_of_a_wrapper_that_dies_is_undone() {
+fn a_create_is_rolled_back_if_its_wrapper_is_killed() {
     let host = started("");
     let received = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {
@@ -284,7 +290,7 @@ fn the_verdict_of_a_wrapper_that_dies_is_undone() {
 #[test]
 fn a_daemon_that_was_killed_finds_its_containers_again() {
     let mut host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     wait_until("the create is settled", || {
         host.admin(&["pods"])[0]["containers"][0]["state"] == "created"

@@ -18,9 +18,9 @@ fn runc_reports_its_name_version_and_features() {
     let Some(runc) = runc() else { return };
     assert_eq!(runc.name, "runc");
     assert!(runc.version.is_some_and(|version| version > (1, 0, 0)), "{runc}");
-    let said = runc.said.unwrap();
-    assert!(said.mount_options.unwrap().iter().any(|option| option == "rbind"));
-    let linux = said.linux.unwrap();
+    let printed = runc.said.unwrap();
+    assert!(printed.mount_options.unwrap().iter().any(|option| option == "rbind"));
+    let linux = printed.linux.unwrap();
     assert!(linux.namespaces.unwrap().iter().any(|kind| kind == "pid"));
     assert_eq!(linux.seccomp.unwrap().enabled, Some(true));
 }
@@ -72,7 +72,7 @@ fn cruns_recorded_features_are_those_of_the_real_one() {
         let path = format!("fixtures/runtime/crun/{version}.features.json");
         let recorded =
             std::fs::read_to_string(test_support::program::project().join(path)).unwrap();
-        let said = format!("crun version {version}");
-        assert_eq!(ask(&crun).unwrap(), Features::from_answers(&said, &recorded));
+        let printed = format!("crun version {version}");
+        assert_eq!(ask(&crun).unwrap(), Features::from_answers(&printed, &recorded));
     }
 }

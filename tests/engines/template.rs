@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin from outside of this repository, on the template and the crate `nri-plugin`, with two engines: on the
-//! engine's own NRI, and on nri-runc. It adjusts real containers, and reconnects under its identity after each of
-//! three restarts. The bundle without an engine is here, the engines are in their folders.
+//! A plugin from outside of this repository, on the template and the crate `nri-plugin`, with two
+//! engines: on the engine's own NRI, and on nri-runc. It adjusts real containers, and reconnects
+//! under its identity after each of three restarts. The test without an engine is in this file,
+//! those with engines are in the engines' folders.
 
 use std::process::Command;
 

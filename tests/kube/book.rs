@@ -91,8 +91,8 @@ fn follow(page: &str, sections: &[&str]) -> usize {
     follow.current_dir(test_support::program::project());
     follow.arg("scripts/docs_blocks.py").arg(page).args(sections);
     let output = follow.output().expect("python3 follows the page");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{page} does not hold: {said}{error}");
-    said.lines().filter(|line| line.starts_with("$ ")).count()
+    assert!(output.status.success(), "{page} does not hold: {printed}{error}");
+    printed.lines().filter(|line| line.starts_with("$ ")).count()
 }

@@ -132,9 +132,9 @@ pub(super) fn the_chart_installs_on_a_clean_node(cluster: &Cluster) -> String {
 
 pub(super) fn helm_test_runs_a_pod_of_the_runtimeclass(_: &Cluster) -> String {
     let _installed = installed();
-    let said = helm::does(&["test", RELEASE, "--namespace", NAMESPACE, "--timeout=120s"]);
-    let phase = said.lines().find_map(|line| line.strip_prefix("Phase:")).map(str::trim);
-    assert_eq!(phase, Some("Succeeded"), "{said}");
+    let printed = helm::does(&["test", RELEASE, "--namespace", NAMESPACE, "--timeout=120s"]);
+    let phase = printed.lines().find_map(|line| line.strip_prefix("Phase:")).map(str::trim);
+    assert_eq!(phase, Some("Succeeded"), "{printed}");
     "its pod ran through the handler and succeeded".to_owned()
 }
 

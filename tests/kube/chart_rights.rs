@@ -122,14 +122,14 @@ pub(super) fn its_pod_may_do_what_it_needs_alone(_: &Cluster) -> String {
     take_token();
     for (wrong, why) in REFUSED {
         // A policy is in force a moment after its creation.
-        let said = wait_for("the policy refuses it", || patch(NAME, wrong).err());
-        assert!(said.contains(why), "{wrong}: {said}");
+        let printed = wait_for("the policy refuses it", || patch(NAME, wrong).err());
+        assert!(printed.contains(why), "{wrong}: {printed}");
     }
     let label = r#"{"metadata":{"labels":{"nri-runc.dev/ready":"true"}}}"#;
     patch(NAME, label).unwrap();
     apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}));
-    let said = patch("other", label).expect_err("another node was labelled");
-    assert!(said.contains("the node that its pod runs on, and no other"), "{said}");
+    let printed = patch("other", label).expect_err("another node was labelled");
+    assert!(printed.contains("the node that its pod runs on, and no other"), "{printed}");
     does(&["delete", "node", "other"]);
     std::fs::remove_dir_all(ACCOUNT).unwrap();
     "no capability, no new privileges, seccomp; its token reads one DaemonSet and sets one label, of its own \

@@ -99,8 +99,8 @@ fn refused(space: &Namespace, pod: &str, why: &str) {
     let what = format!("the event with: {line}");
     wait_for(&what, || {
         // kubelet quotes the engine's error in its own.
-        let said = space.warnings().replace('\\', "");
-        said.contains(&line).then_some(())
+        let printed = space.warnings().replace('\\', "");
+        printed.contains(&line).then_some(())
     });
     let is_running =
         |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["running"].is_object();

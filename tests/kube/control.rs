@@ -23,7 +23,7 @@ pub(super) fn start(machine: &Machine) -> Vec<Process> {
     let server = api_server(machine);
     wait_for("the API server is ready", || {
         let asked = super::kubectl::run(&["get", "--raw", "/readyz"]);
-        asked.is_ok_and(|said| said == "ok").then_some(())
+        asked.is_ok_and(|printed| printed == "ok").then_some(())
     });
     let config = format!("--kubeconfig={KUBECONFIG}");
     let words = [config.as_str(), "--leader-elect=false"];

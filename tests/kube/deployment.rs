@@ -2,9 +2,9 @@
 //! The handler of `install` becomes one of the node, and a Deployment uses it.
 
 use super::Cluster;
-use super::heard::{Heard, lives_in_order};
 use super::inside::{daemon, known_pods, wait_until_forgotten};
 use super::kubectl::Namespace;
+use super::logged_events::{LoggedEvents, lives_in_order};
 use super::manifests::{SHOWS_CARD, card, container, deployment, pod, spec};
 use super::node::Node;
 
@@ -43,7 +43,7 @@ pub(super) fn three_replicas_have_what_plugins_give(_: &Cluster) -> String {
     space.empties();
     wait_until_forgotten("deployment");
     assert_eq!(lives_in_order("deployment"), (4, 4));
-    let containers = Heard::of("deployment").containers();
+    let containers = LoggedEvents::of("deployment").containers();
     let is_created = |events: &&Vec<String>| events.contains(&"CreateContainer".to_owned());
     assert_eq!(containers.values().filter(is_created).count(), 3, "{containers:?}");
     format!(

@@ -39,11 +39,11 @@ pub(super) fn run(words: &[&str]) -> Result<String, String> {
     let mut helm = command(&program().display().to_string());
     helm.arg("--kubeconfig").arg(KUBECONFIG).args(words).stdin(Stdio::null());
     let output = helm.output().map_err(|error| format!("helm: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
-        return Ok(said);
+        return Ok(printed);
     }
-    Err(format!("{said}{}", String::from_utf8_lossy(&output.stderr)))
+    Err(format!("{printed}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 #[track_caller]
@@ -54,7 +54,7 @@ pub(super) fn does(words: &[&str]) -> String {
 /// `install` or `upgrade` with the values of this node; `comment` changes the configuration.
 pub(super) fn release(verb: &str, tag: &str, comment: &str) -> Result<String, String> {
     write(CONFIG_FILE, &format!("# {comment}\n{CONFIGURATION}"), 0o644);
-    let said = run(&[
+    let printed = run(&[
         verb,
         RELEASE,
         &chart(),
@@ -71,5 +71,5 @@ pub(super) fn release(verb: &str, tag: &str, comment: &str) -> Result<String, St
     // `--wait` counts the pods that may be unavailable as ready: on one node, that is all.
     let daemonset = format!("daemonset/{RELEASE}");
     let words = ["--namespace", NAMESPACE, "rollout", "status", &daemonset, "--timeout=180s"];
-    kubectl::run(&words).map(|_rolled_out| said)
+    kubectl::run(&words).map(|_rolled_out| printed)
 }

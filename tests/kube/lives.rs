@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
 
 use super::Cluster;
-use super::heard::{Heard, whole_lives};
 use super::inside::{admin, known_pods, running, wait_until_forgotten};
 use super::kubectl::Namespace;
+use super::logged_events::{LoggedEvents, whole_lives};
 use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, pod, spec};
 use super::plugins::Plugin;
@@ -59,8 +59,8 @@ pub(super) fn init_and_sidecar_containers_come_in_order(_: &Cluster) -> String {
     }
     space.empties();
     whole_lives("order");
-    let order = Heard::of("order").order();
-    let place = |event: &str| order.iter().position(|heard| heard == event).unwrap();
+    let order = LoggedEvents::of("order").order();
+    let place = |event: &str| order.iter().position(|received| received == event).unwrap();
     for (first, then) in [
         ("StopContainer init", "CreateContainer sidecar"),
         ("PostStartContainer sidecar", "CreateContainer app"),

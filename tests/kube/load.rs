@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 use super::control::KUBECONFIG;
-use super::heard::whole_lives;
 use super::inside::{daemon, wait_until_forgotten};
 use super::kubectl::{Namespace, apply};
+use super::logged_events::whole_lives;
 use super::machine::{command, wait_for, wait_up_to};
 use super::manifests::{card, container, pod, spec};
 use super::plugins::Plugin;
@@ -316,7 +316,7 @@ fn seconds(sorted: &[Duration], percent: usize) -> f64 {
     sorted[(sorted.len() - 1) * percent / 100].as_secs_f64()
 }
 
-fn told(took: &[Duration]) -> String {
+fn summary(took: &[Duration]) -> String {
     format!("start p50 {:.1} s, p99 {:.1} s", seconds(took, 50), seconds(took, 99))
 }
 
@@ -348,8 +348,8 @@ pub(super) fn a_node_under_load_loses_nothing(cluster: &Cluster) -> String {
     format!(
         "{pods} pods, ten plugins: {}; no event lost, doubled or out of order, {grown} KiB more, {woken} wake-ups in \
          twenty idle seconds; containerd's own NRI, {} pods: {}",
-        told(&ours),
+        summary(&ours),
         theirs.len(),
-        told(&theirs),
+        summary(&theirs),
     )
 }

@@ -97,8 +97,8 @@ impl Machine {
 /// Its standard output.
 #[track_caller]
 fn succeeded(program: &str, words: &[&str], output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {}: {said}", words.join(" "));
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {printed}", words.join(" "));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

@@ -13,12 +13,12 @@ mod control;
 mod deployment;
 mod driver;
 mod examples;
-mod heard;
 mod helm;
 mod inside;
 mod kubectl;
 mod lives;
 mod load;
+mod logged_events;
 mod machine;
 mod manifests;
 mod node;
@@ -137,7 +137,7 @@ fn is_wanted(word: &str) -> bool {
 
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is what it is for")]
-fn users_of_kubernetes_can_work_while_plugins_adjust() {
+fn kubernetes_workloads_run_while_plugins_adjust_containers() {
     let Some(machine) = Machine::own() else { return };
     let cluster = Cluster::start(machine);
     let mut table = Table::default();

@@ -30,8 +30,9 @@ pub(super) fn probes_see_what_plugins_gave(_: &Cluster) -> String {
     probed["readinessProbe"] = asks("test \"$CARD\" = one && test \"$GREETING\" = hello");
     space.apply(pod("needs", &card(), &spec(&[probed])));
     space.waits("needs", "condition=Ready", 30);
-    let said = space.does(&["exec", "needs", "--", "/bin/sh", "-c", "echo $GREETING $(ulimit -n)"]);
-    assert_eq!(said.trim(), "hello 123", "kubectl exec sees something else");
+    let printed =
+        space.does(&["exec", "needs", "--", "/bin/sh", "-c", "echo $GREETING $(ulimit -n)"]);
+    assert_eq!(printed.trim(), "hello 123", "kubectl exec sees something else");
     "an exec probe that needs a CDI device's and a plugin's variable is ready; kubectl exec has \
      both and `ulimit -n` 123"
         .to_owned()
@@ -49,7 +50,7 @@ pub(super) fn probes_that_fail_restart_the_container(_: &Cluster) -> String {
         status["restartCount"].as_u64().filter(|count| *count > 0)
     });
     space.empties();
-    let (_, containers) = super::heard::whole_lives("failing-probes");
+    let (_, containers) = super::logged_events::whole_lives("failing-probes");
     assert!(containers > usize::try_from(restarts).unwrap());
     format!(
         "a liveness probe that fails ended it {restarts} time(s); {containers} containers received once"

@@ -72,7 +72,7 @@ fn rendered(set: &str) -> Result<String, String> {
 #[track_caller]
 fn accepted(what: &str, manifests: &str) -> usize {
     match kubectl::run_with(&["apply", "--dry-run=server", "-f", "-"], manifests) {
-        Ok(said) => said.lines().count(),
+        Ok(printed) => printed.lines().count(),
         Err(why) => panic!("{what}: {why}"),
     }
 }
@@ -102,8 +102,8 @@ pub(super) fn every_manifest_is_valid(_: &Cluster) -> String {
         assert!(manifests.contains(&received), "{set}: {received} is not in\n{manifests}");
     }
     for (set, why) in REFUSED {
-        let said = rendered(set).expect_err(set);
-        assert!(said.contains(why), "{set}: {said}");
+        let printed = rendered(set).expect_err(set);
+        assert!(printed.contains(why), "{set}: {printed}");
     }
     let mut examples = 0;
     for entry in std::fs::read_dir(contrib("examples")).unwrap().flatten() {
@@ -204,7 +204,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 #[test]
-fn a_value_that_differs_is_found_wherever_it_is() {
+fn a_different_value_is_found_at_any_place_of_a_manifest() {
     let one = json!({"a": [{"name": "x", "v": 1}, {"name": "y"}], "b": {"c": "d"}});
     let turned = json!({"a": [{"name": "y"}, {"name": "x", "v": 1}], "b": {"c": "d"}});
     assert_eq!(first_difference(&one, &turned, ""), None);

@@ -175,8 +175,8 @@ fn shows_the_refusal(space: &Namespace) {
     web(space, "second");
     wait_for("the scheduler keeps a pod off", || {
         let pod = space.pod("second");
-        let said = pod["status"]["conditions"].to_string();
-        (said.contains("untolerated taint") && pod["spec"]["nodeName"].is_null()).then_some(())
+        let printed = pod["status"]["conditions"].to_string();
+        (printed.contains("untolerated taint") && pod["spec"]["nodeName"].is_null()).then_some(())
     });
 }
 
@@ -202,8 +202,8 @@ pub(super) fn a_missing_plugin_keeps_pods_off_until_its_own_daemonset_is_there(
     shows_the_refusal(&space);
     for (method, path, body, why) in REFUSED {
         // A policy is in force a moment after its creation.
-        let said = wait_for("the policy refuses it", || api(method, path, body).err());
-        assert!(said.contains(why), "{path} {body}: {said}");
+        let printed = wait_for("the policy refuses it", || api(method, path, body).err());
+        assert!(printed.contains(why), "{path} {body}: {printed}");
     }
     space.apply(plugin());
     waits(false);

@@ -9,9 +9,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::Cluster;
-use super::heard::{lives_in_order, whole_lives};
 use super::inside::{admin, daemon, wait_until_forgotten};
 use super::kubectl::{Namespace, does};
+use super::logged_events::{lives_in_order, whole_lives};
 use super::machine::wait_for;
 use super::manifests::{SHOWS_CARD, card, container, deployment, spec};
 use super::node::NAME;
@@ -47,7 +47,7 @@ fn half_replaced(space: &Namespace) {
 /// Checks that every pod of the rollout has the required plugin's values; then they are deleted,
 /// and no record stays.
 #[track_caller]
-fn nobody_was_missed(space: &Namespace) {
+fn every_pod_was_adjusted(space: &Namespace) {
     let replicas = space.pods();
     assert_eq!(replicas.len(), 3);
     for name in names(&replicas) {
@@ -65,7 +65,7 @@ pub(super) fn a_daemon_that_is_killed_is_replaced_by_the_next_container(_: &Clus
     finishes(&space);
     let next = daemon().expect("no container has started another daemon");
     assert_ne!(first, next);
-    nobody_was_missed(&space);
+    every_pod_was_adjusted(&space);
     let (pods, _) = lives_in_order(space.name());
     format!(
         "daemon {first} was killed in a rollout, {next} took over; {pods} pods, all adjusted, no event twice"
@@ -76,11 +76,11 @@ pub(super) fn a_daemon_is_restarted_in_the_middle_of_a_rollout(cluster: &Cluster
     let space = rolled_out("restarted");
     let first = daemon().unwrap();
     half_replaced(&space);
-    let said = cluster.machine.run("nri-runc", &["nri", "restart"]);
+    let printed = cluster.machine.run("nri-runc", &["nri", "restart"]);
     finishes(&space);
     let next = daemon().expect("no daemon is there");
-    assert_ne!(first, next, "{said}");
-    nobody_was_missed(&space);
+    assert_ne!(first, next, "{printed}");
+    every_pod_was_adjusted(&space);
     let (pods, _) = lives_in_order(space.name());
     format!(
         "`nri-runc nri restart` in a rollout: {first}, then {next}; {pods} pods, all adjusted, no event twice"
@@ -108,7 +108,7 @@ pub(super) fn a_node_is_drained_and_used_again(_: &Cluster) -> String {
     assert_eq!((waiting.len(), phases), (3, BTreeSet::from(["Pending"])));
     does(&["uncordon", NAME]);
     finishes(&space);
-    nobody_was_missed(&space);
+    every_pod_was_adjusted(&space);
     let (pods, _) = whole_lives("drained");
     assert_eq!(pods, 6);
     "all pods gone, no record left, three wait; after uncordon they run, adjusted".to_owned()

@@ -237,10 +237,13 @@ fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
         for more in [&[][..], &["--dry-run"]] {
             let words = ["--binary", &path.display().to_string(), "--no-units"];
             let output = place.run(&[&words[..], more].concat());
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(1), "{name}: {said}");
-            assert!(said.contains("does not answer as nri-runc on this machine"), "{name}: {said}");
-            assert!(said.contains("nothing was changed") && said.lines().count() == 1, "{said}");
+            let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{name}: {shown}");
+            assert!(
+                shown.contains("does not answer as nri-runc on this machine"),
+                "{name}: {shown}"
+            );
+            assert!(shown.contains("nothing was changed") && shown.lines().count() == 1, "{shown}");
         }
         assert_eq!(place.tree(), before, "{name}");
     }
@@ -257,8 +260,11 @@ fn a_foreign_program_is_installed_unchecked_into_a_folder() {
     let mut without_folder = std::process::Command::new("sh");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
     let output = without_folder.arg(script).args(["--unchecked", "--dry-run"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("--unchecked requires --destdir"), "{said}");
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && shown.contains("--unchecked requires --destdir"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -279,8 +285,8 @@ fn the_previous_program_stays_and_a_rollback_swaps_both() {
     for [is, other] in [["1.0", "2.0"], ["2.0", "1.0"], ["1.0", "2.0"]] {
         let output = place.run(&["--rollback"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(said.contains(&format!("rolled back to nri-runc nri {is}")), "{said}");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(shown.contains(&format!("rolled back to nri-runc nri {is}")), "{shown}");
         assert_eq!(place.versions(), [version(is), version(other)]);
     }
     assert!(place.run(&["--uninstall"]).status.success());
@@ -293,8 +299,8 @@ fn a_rollback_to_nothing_or_to_a_broken_file_changes_nothing() {
     let refused = |why: &str| {
         let before = place.tree();
         let output = place.run(&["--rollback"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(why), "{said}");
+        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && shown.contains(why), "{shown}");
         assert_eq!(place.tree(), before);
     };
     refused("nri-runc is not installed");
@@ -324,9 +330,9 @@ fn a_checkout_installs_built_files_and_names_missing_ones() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let said = install();
-    assert!(said.contains("left out    the sample plugin (make release WITH_SAMPLE=1"), "{said}");
-    assert!(said.contains("man pages and completions (make manual)"), "{said}");
+    let shown = install();
+    assert!(shown.contains("left out    the sample plugin (make release WITH_SAMPLE=1"), "{shown}");
+    assert!(shown.contains("man pages and completions (make manual)"), "{shown}");
     for file in [
         "man/nri-runc.8",
         "completions/nri-runc.bash",
@@ -338,8 +344,8 @@ fn a_checkout_installs_built_files_and_names_missing_ones() {
         nri_runc::testing::files::replace(&path, b"text").unwrap();
     }
     place.stub("resource-defaults", "");
-    let said = install();
-    assert!(!said.contains("left out"), "{said}");
+    let shown = install();
+    assert!(!shown.contains("left out"), "{shown}");
     for file in ["share/man/man8/nri-runc.8", "lib/nri-runc/plugins/resource-defaults"] {
         assert!(place.root().join("usr/local").join(file).exists(), "{file}");
     }
@@ -367,9 +373,9 @@ fn a_program_too_large_for_the_disk_leaves_no_partial_file() {
     command.args(["-c", "trap '' XFSZ; ulimit -f 100; exec sh \"$@\"", "sh"]).arg(script);
     command.arg("--destdir").arg(place.root()).args(["--binary", &large, "--no-units"]);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("cannot write") && said.contains("File too large"), "{said}");
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), shown.lines().count()), (Some(1), 1), "{shown}");
+    assert!(shown.contains("cannot write") && shown.contains("File too large"), "{shown}");
     let half = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "new");
     assert_eq!(place.tree().keys().filter(|path| half(path)).count(), 0);
     assert_eq!(place.tree().get(&place.program()), before.get(&place.program()));
@@ -410,14 +416,14 @@ fn an_engine_with_its_own_nri_needs_a_decision() {
     let words = ["--binary", program, "--no-units", "--engine", "crio"];
     let file = place.root().join("etc/crio/crio.conf.d/50-nri-runc.conf");
     let output = place.run(&words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("not registered with crio"), "{said}");
-    assert!(said.contains("--take-over-nri") && said.contains("--beside"), "{said}");
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && shown.contains("not registered with crio"), "{shown}");
+    assert!(shown.contains("--take-over-nri") && shown.contains("--beside"), "{shown}");
     assert!(!file.exists());
     for (option, is_off) in [("--take-over-nri", true), ("--beside=/run/x.sock", false)] {
         let dry = place.run(&[&words[..], &[option, "--dry-run"]].concat());
-        let said = String::from_utf8_lossy(&dry.stdout).into_owned();
-        assert!(said.contains(&format!("nri install crio  {option}\n")), "{said}");
+        let shown = String::from_utf8_lossy(&dry.stdout).into_owned();
+        assert!(shown.contains(&format!("nri install crio  {option}\n")), "{shown}");
         let output = place.run(&[&words[..], &[option]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let written = std::fs::read_to_string(&file).unwrap();
@@ -455,9 +461,9 @@ fn an_engine_that_refuses_keeps_the_others_registered_too() {
     place.write("etc/docker/daemon.json", "{ \"debug\": ");
     let before = place.tree();
     let output = place.run(&["--uninstall"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("docker is still registered; nothing was changed"), "{said}");
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{shown}");
+    assert!(shown.contains("docker is still registered; nothing was changed"), "{shown}");
     assert_eq!(place.tree(), before);
 }
 
@@ -480,11 +486,11 @@ fn an_interrupted_removal_names_the_rest_and_can_continue() {
     );
     test_support::program::put(&path, script.as_bytes());
     let output = place.run(&["--uninstall"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{said}");
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{shown}");
     assert!(
-        said.contains("unregistered: docker; still registered: podman; no file was removed"),
-        "{said}"
+        shown.contains("unregistered: docker; still registered: podman; no file was removed"),
+        "{shown}"
     );
     std::fs::rename(&real, &path).unwrap();
     assert!(place.run(&["--uninstall"]).status.success());
@@ -496,8 +502,8 @@ fn an_unknown_option_changes_nothing() {
     let place = Place::new();
     let before = place.tree();
     let output = place.run(&["--force"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(said, "install.sh: unknown option --force (install.sh --help lists the options)\n");
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(shown, "install.sh: unknown option --force (install.sh --help lists the options)\n");
     assert_eq!(place.tree(), before);
 }
 
@@ -519,15 +525,15 @@ fn make_install_honours_prefix_and_destdir_and_is_undone() {
         command.arg(format!("DESTDIR={}", place.root().display())).arg("PREFIX=/opt/x");
         command.arg(format!("BINARY={}", place.temp.path().join("binary").display()));
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-        said
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{shown}{}", String::from_utf8_lossy(&output.stderr));
+        shown
     };
-    let said = make("install");
-    assert!(place.root().join("opt/x/bin/nri-runc").exists(), "{said}");
+    let shown = make("install");
+    assert!(place.root().join("opt/x/bin/nri-runc").exists(), "{shown}");
     assert!(place.root().join("etc/nri-runc/config.toml").exists());
     assert!(!place.root().join("usr").exists() && !place.root().join("etc/systemd").exists());
-    assert!(!said.contains("to register"), "the engines of this machine are not asked: {said}");
+    assert!(!shown.contains("to register"), "the engines of this machine are not asked: {shown}");
     assert!(!make("uninstall").contains("daemon"), "nothing below a folder runs");
     assert_eq!(place.tree(), before);
 }
@@ -548,14 +554,14 @@ fn uninstalling_ends_the_daemon() {
     command.env("T", place.temp.path()).env("B", env!("CARGO_BIN_EXE_nri-runc"));
     command.env("S", Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh"));
     let output = command.env_remove("NRI_RUNC_CONFIG").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{shown}{}", String::from_utf8_lossy(&output.stderr));
     for line in [
         "would stop  the daemon",
         "stopped     the daemon",
         "it ended in order",
         "and the program is gone",
     ] {
-        assert!(said.contains(line), "{line}: {said}");
+        assert!(shown.contains(line), "{line}: {shown}");
     }
 }

@@ -22,7 +22,7 @@ fn every_recorded_command_line_is_read_as_its_runtime_does() {
     let mut wrong = String::new();
     for case in corpus::load() {
         let call = argv::read(&case.argv);
-        let got = said(&call);
+        let got = output_of(&call);
         if got != case.want {
             let (file, line, want) = (&case.file, case.line, &case.want);
             let _infallible = writeln!(wrong, "{file}:{line}\n  want {want}\n  got  {got}");
@@ -53,7 +53,7 @@ fn the_corpus_has_every_verb_and_every_group() {
 }
 
 /// A call in the corpus's words; absent facts are left out.
-fn said(call: &CommandLine) -> String {
+fn output_of(call: &CommandLine) -> String {
     let mut text = format!("verb={}", call.verb.name());
     let mut say = |key: &str, value: &OsStr| {
         let _infallible = write!(text, " {key}={}", quoted(value));
@@ -131,7 +131,7 @@ fn rewrite(path: &Path) {
         let (left, _) = corpus::halves(line);
         let words = corpus::words(left);
         let call = argv::read(&words);
-        let _infallible = writeln!(text, "{} => {}", left, said(&call));
+        let _infallible = writeln!(text, "{} => {}", left, output_of(&call));
         if call.verb == Verb::Update {
             let by_stdin = argv::for_update_by_stdin(&words, &call);
             let line: Vec<String> = by_stdin.iter().map(|word| quoted(word)).collect();
@@ -284,7 +284,7 @@ proptest! {
 }
 
 #[test]
-fn a_missing_fact_cannot_pass_for_an_empty_one() {
+fn an_empty_argument_is_not_read_as_an_absent_one() {
     let call = argv::read(&corpus::words("nri-runc create --bundle \"\" c1"));
-    assert_eq!(said(&call), "verb=create at=1 id=c1 bundle=\"\"");
+    assert_eq!(output_of(&call), "verb=create at=1 id=c1 bundle=\"\"");
 }

@@ -18,7 +18,7 @@ use ttrpc::r#async::{Client, Server, TtrpcContext};
 /// A plugin that records its events, and acts as its configuration says.
 struct Scribe {
     events: Vec<Event>,
-    heard: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 #[async_trait]
@@ -34,7 +34,7 @@ impl Handler for Scribe {
     fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
         let text = message.to_string();
         let name = if text.contains("web") { "web" } else { "" };
-        self.heard.lock().unwrap().push(format!("{method} {name}"));
+        self.requests.lock().unwrap().push(format!("{method} {name}"));
     }
 
     async fn configure(
@@ -54,7 +54,7 @@ impl Handler for Scribe {
         pods: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
-        self.heard.lock().unwrap().push(format!("{} {}", pods.len(), containers.len()));
+        self.requests.lock().unwrap().push(format!("{} {}", pods.len(), containers.len()));
         Ok(vec![api::ContainerUpdate::new()])
     }
 
@@ -100,7 +100,7 @@ impl Upcalls for Unable {
     }
 }
 
-type Heard = Arc<Mutex<Vec<String>>>;
+type EventLines = Arc<Mutex<Vec<String>>>;
 
 fn settings() -> Settings {
     Settings {
@@ -112,24 +112,27 @@ fn settings() -> Settings {
     }
 }
 
-async fn connect(events: &[Event], config: &str) -> (Result<Plugin, SessionError>, Stub, Heard) {
+async fn connect(
+    events: &[Event],
+    config: &str,
+) -> (Result<Plugin, SessionError>, Stub, EventLines) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let settings = settings();
-    let heard = Heard::default();
-    let scribe = Scribe { events: events.to_vec(), heard: Arc::clone(&heard) };
+    let requests = EventLines::default();
+    let scribe = Scribe { events: events.to_vec(), requests: Arc::clone(&requests) };
     let (shaken, stub) = tokio::join!(
         handshake(ours, None, &settings, Arc::new(Unable)),
         Stub::serve(theirs, "10-scribe", config, Arc::new(scribe)),
     );
-    (shaken, stub.unwrap(), heard)
+    (shaken, stub.unwrap(), requests)
 }
 
-async fn connected() -> (Plugin, Stub, Heard) {
-    let (plugin, stub, heard) = connect(&ALL_EVENTS, "good").await;
+async fn connected() -> (Plugin, Stub, EventLines) {
+    let (plugin, stub, requests) = connect(&ALL_EVENTS, "good").await;
     let plugin = plugin.unwrap();
     assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));
-    heard.lock().unwrap().clear();
-    (plugin, stub, heard)
+    requests.lock().unwrap().clear();
+    (plugin, stub, requests)
 }
 
 fn named(name: &str) -> api::Container {
@@ -144,21 +147,21 @@ fn asked(name: &str) -> api::CreateContainerRequest {
 async fn a_plugin_receives_only_the_events_that_it_names() {
     let (plugin, _stub, _) = connect(&[Event::CreateContainer, Event::StopContainer], "").await;
     let plugin = plugin.unwrap();
-    let heard = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
-    assert_eq!(heard.collect::<Vec<_>>(), [Event::CreateContainer, Event::StopContainer]);
+    let requests = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
+    assert_eq!(requests.collect::<Vec<_>>(), [Event::CreateContainer, Event::StopContainer]);
 }
 
 #[tokio::test]
 async fn every_event_reaches_its_own_method() {
-    let (plugin, _stub, heard) = connected().await;
+    let (plugin, _stub, requests) = connected().await;
     let notices = ALL_EVENTS.into_iter().filter(|e| *e != Event::ValidateContainerAdjustment);
     for event in notices.clone() {
         let outcome = plugin.notify(event, &api::PodSandbox::new(), Some(&named("web"))).await;
         assert!(matches!(outcome, Outcome::Answered(())), "{event:?}");
     }
     let received = notices.map(|event| event.name().to_owned()).collect::<Vec<_>>();
-    let heard: Vec<_> = heard.lock().unwrap().iter().map(|h| h.replace(" web", "")).collect();
-    assert_eq!(heard.iter().map(|h| h.trim()).collect::<Vec<_>>(), received);
+    let requests: Vec<_> = requests.lock().unwrap().iter().map(|h| h.replace(" web", "")).collect();
+    assert_eq!(requests.iter().map(|h| h.trim()).collect::<Vec<_>>(), received);
 }
 
 #[tokio::test]
@@ -177,7 +180,7 @@ async fn a_refused_configuration_has_the_plugins_message() {
 
 #[tokio::test]
 async fn a_snapshot_in_parts_arrives_in_one_piece() {
-    let (plugin, _stub, heard) = connect(&ALL_EVENTS, "good").await;
+    let (plugin, _stub, requests) = connect(&ALL_EVENTS, "good").await;
     let large = api::PodSandbox { name: "x".repeat(1 << 20), ..Default::default() };
     let pods = vec![large; 9];
     let Outcome::Answered(answer) = plugin.unwrap().synchronize(&pods, &[named("web")]).await
@@ -185,7 +188,7 @@ async fn a_snapshot_in_parts_arrives_in_one_piece() {
         panic!("no answer")
     };
     assert_eq!(answer.update.len(), 1);
-    assert_eq!(*heard.lock().unwrap(), ["Configure ", "Synchronize web", "9 1"]);
+    assert_eq!(*requests.lock().unwrap(), ["Configure ", "Synchronize web", "9 1"]);
 }
 
 #[tokio::test]
@@ -235,7 +238,7 @@ impl api::Runtime for Old {
 }
 
 /// A stub that is registered with an old runtime; the server lives as long as it is kept.
-async fn with_an_old_runtime() -> (api::PluginClient, Server, Stub, Heard) {
+async fn with_an_old_runtime() -> (api::PluginClient, Server, Stub, EventLines) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (_trunk, plugin, runtime) = nri_transport::split(ours).unwrap();
     let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
@@ -243,10 +246,10 @@ async fn with_an_old_runtime() -> (api::PluginClient, Server, Stub, Heard) {
         .register_service(api::create_runtime(Arc::new(Old)))
         .add_listener(Listener::new(once));
     server.start().await.unwrap();
-    let heard = Heard::default();
-    let scribe = Scribe { events: ALL_EVENTS.to_vec(), heard: Arc::clone(&heard) };
+    let requests = EventLines::default();
+    let scribe = Scribe { events: ALL_EVENTS.to_vec(), requests: Arc::clone(&requests) };
     let stub = Stub::serve(theirs, "10-scribe", "", Arc::new(scribe)).await.unwrap();
-    (api::PluginClient::new(Client::new(Socket::new(plugin))), server, stub, heard)
+    (api::PluginClient::new(Client::new(Socket::new(plugin))), server, stub, requests)
 }
 
 fn context() -> ttrpc::context::Context {
@@ -255,7 +258,7 @@ fn context() -> ttrpc::context::Context {
 
 #[tokio::test]
 async fn state_change_of_an_old_runtime_reaches_the_new_methods() {
-    let (client, _server, _stub, heard) = with_an_old_runtime().await;
+    let (client, _server, _stub, requests) = with_an_old_runtime().await;
     let change = |number| api::StateChangeEvent {
         event: protobuf::EnumOrUnknown::from_i32(number),
         container: Some(named("web")).into(),
@@ -275,12 +278,12 @@ async fn state_change_of_an_old_runtime_reaches_the_new_methods() {
         "RemoveContainer web",
         "PostUpdatePodSandbox ",
     ];
-    assert_eq!(*heard.lock().unwrap(), wanted);
+    assert_eq!(*requests.lock().unwrap(), wanted);
     for number in [0, 4, 8, 10, 12, 14, 15, -1] {
         let refused = client.state_change(context(), &change(number)).await;
         assert!(refused.is_err(), "a StateChange of {number} means nothing");
     }
-    assert_eq!(heard.lock().unwrap().len(), wanted.len());
+    assert_eq!(requests.lock().unwrap().len(), wanted.len());
 }
 
 #[tokio::test]
@@ -295,11 +298,11 @@ async fn a_failure_policy_is_declared_with_the_configuration() {
 
 #[tokio::test]
 async fn shutdown_ends_the_connection_even_if_the_runtime_does_not() {
-    let (client, _server, stub, heard) = with_an_old_runtime().await;
+    let (client, _server, stub, requests) = with_an_old_runtime().await;
     client.shutdown(context(), &api::Empty::new()).await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(60), stub.closed());
     assert_eq!(ended.await.unwrap(), "the runtime shut the plugin down");
-    assert_eq!(*heard.lock().unwrap(), ["Shutdown "]);
+    assert_eq!(*requests.lock().unwrap(), ["Shutdown "]);
 }
 
 #[tokio::test]
@@ -307,7 +310,7 @@ async fn a_program_waits_for_its_runtime_and_may_reconnect() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("nri.sock");
     let plugin = |reconnect| {
-        let scribe = Scribe { events: ALL_EVENTS.to_vec(), heard: Heard::default() };
+        let scribe = Scribe { events: ALL_EVENTS.to_vec(), requests: EventLines::default() };
         nri_plugin::Plugin::new("33-other", scribe).unwrap().socket(&socket).reconnect(reconnect)
     };
     let why = plugin(false).run().await.unwrap_err().to_string();
@@ -329,7 +332,7 @@ async fn a_plugin_that_refuses_its_configuration_does_not_retry() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("nri.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-    let scribe = Scribe { events: ALL_EVENTS.to_vec(), heard: Heard::default() };
+    let scribe = Scribe { events: ALL_EVENTS.to_vec(), requests: EventLines::default() };
     let runtime = async {
         let (stream, _) = listener.accept().await.unwrap();
         handshake(stream, None, &settings(), Arc::new(Unable)).await

@@ -93,7 +93,7 @@ fn both(names: [&'static str; 2], what: [&'static str; 2], rounds: &[[f64; 3]]) 
 /// One container after the other, on all sides in turns.
 async fn in_turns(sides: &mut [Side; 3], plugins: usize) -> Vec<[f64; 3]> {
     for side in sides.iter_mut() {
-        side.seat(plugins, "policy", Duration::ZERO).await;
+        side.connect_plugins(plugins, "policy", Duration::ZERO).await;
     }
     let mut rounds = Vec::new();
     for round in 0..WARM_UP + ROUNDS {
@@ -110,7 +110,7 @@ async fn in_turns(sides: &mut [Side; 3], plugins: usize) -> Vec<[f64; 3]> {
 /// All workers at once, on both sides in turns; the median of each turn.
 async fn at_once(sides: &mut [Side; 2], plugin: &str) -> Vec<(f64, f64)> {
     for side in sides.iter_mut() {
-        side.seat(1, plugin, THINKS).await;
+        side.connect_plugins(1, plugin, THINKS).await;
     }
     let mut rounds = Vec::new();
     for round in 0..TURNS {

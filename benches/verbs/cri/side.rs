@@ -96,7 +96,7 @@ impl Side {
     }
 
     /// Replaces its plugins by these, and waits until all are synchronized.
-    pub(super) async fn seat(&mut self, count: usize, name: &str, thinks: Duration) {
+    pub(super) async fn connect_plugins(&mut self, count: usize, name: &str, thinks: Duration) {
         if !self.has_plugins {
             return;
         }

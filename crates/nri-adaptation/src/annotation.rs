@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_but_a_list_of_texts_is_an_error() {
+    fn any_value_but_a_list_of_strings_is_an_error() {
         let wrong = [
             "foo",
             "true",
@@ -287,7 +287,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_lists_of_texts_are_read_as_json_does(items: Vec<String>) {
+        fn a_list_of_json_strings_is_parsed_as_json(items: Vec<String>) {
             let text = serde_json::to_string(&items).unwrap();
             prop_assert_eq!(list(&text).unwrap(), items);
         }

@@ -11,15 +11,16 @@ use protobuf::{MessageDyn, MessageFull};
 /// Maximum entries of one list or map of a reply.
 pub const MOST_IN_ONE: usize = 10_000;
 
-/// Maximum entries of all its lists and maps together.
+/// Maximum entries of all lists and maps of one reply together.
 pub const MOST_IN_ALL: usize = 50_000;
 
 /// A part of a response with too many entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooMany {
-    /// The list or map, such as `adjust.mounts`; empty for all of them together.
+    /// The list or map, such as `adjust.mounts`; empty if the entries of all lists and maps
+    /// together are too many.
     pub field: String,
-    /// The minimum number of its entries.
+    /// The number of its entries, or of all entries counted up to the excess.
     pub count: usize,
 }
 

@@ -15,10 +15,10 @@ use crate::rights::{Forbidden, Rights, RuleNote};
 /// The reason why a plugin's reply was refused. A refused reply is not applied at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// Another plugin owns it.
+    /// Another plugin owns the field.
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// It updated the container being created, which its plugin may only adjust.
+    /// The plugin updated the container being created, which it may only adjust.
     #[error(
         "plugin \"{}\" asked update of \"{}\" during creation",
         quoted(plugin),
@@ -30,7 +30,7 @@ pub enum MergeError {
         /// The container being created.
         container: String,
     },
-    /// It evicted the container being created.
+    /// The plugin evicted the container being created.
     #[error(
         "plugin \"{}\" asked eviction of \"{}\" during creation",
         quoted(plugin),
@@ -42,7 +42,7 @@ pub enum MergeError {
         /// The container being created.
         container: String,
     },
-    /// The operator's configuration forbids it.
+    /// The operator's configuration forbids the change.
     #[error(
         "plugin \"{0}\" may not set {field} of container {1} \
          (see allow and deny for this plugin in the configuration)",
@@ -50,14 +50,14 @@ pub enum MergeError {
         quoted(container)
     )]
     NotAllowed {
-        /// The plugin that tried.
+        /// The requesting plugin.
         plugin: String,
-        /// The field it tried to set.
+        /// The field that it may not set.
         field: NriField,
         /// The container.
         container: String,
     },
-    /// A rule of the operator forbids it.
+    /// A rule of the operator forbids the change.
     #[error("{0}")]
     AgainstRule(RuleNote),
     /// The reply has more entries than any plugin needs.

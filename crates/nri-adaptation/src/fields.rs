@@ -91,9 +91,9 @@ impl NriField {
 pub struct FieldSet(u64);
 
 impl FieldSet {
-    /// Nothing.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Everything.
+    /// Every field, and evictions.
     pub const ALL: Self = Self(u64::MAX);
     /// Only evictions: no field has this number.
     pub const EVICTION: Self = Self(1);

@@ -11,7 +11,8 @@ pub(crate) fn marked(name: &str) -> Option<&str> {
 }
 
 /// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the runtime
-/// will read it. An empty one stays empty: it is a mistake, not the root.
+/// will read it. An empty destination stays empty, because it is a mistake and does not mean the
+/// root directory.
 pub fn destination(path: &str) -> String {
     if path.is_empty() {
         return String::new();
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_not_a_size_is_unchanged() {
+    fn an_invalid_page_size_is_returned_unchanged() {
         for size in ["", "MB", "2XB", "two", "0MB", "0", "99999999999999999999MB", "-2MB"] {
             assert_eq!(hugepage(size), size);
         }

@@ -33,9 +33,9 @@
 //! * [`Rights`] has the fields that the operator permits a plugin to set.
 //! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins that are absent.
 //!
-//! Everything here is pure: no I/O, no clock, no async, no log. A result can be computed again from recorded answers.
-//! If NRI's adaptation merges incorrectly, this crate differs; comments with `NRI:` mark the places. Reference:
-//! `pkg/adaptation` and `pkg/api` of NRI v0.12.
+//! Everything here is pure: no I/O, no clock, no async, no log. A result can be computed again from
+//! recorded answers. Where NRI's adaptation merges incorrectly, this crate differs; comments with
+//! `NRI:` mark the places. Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
 
 mod adjust;
 mod annotation;

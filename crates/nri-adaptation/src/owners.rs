@@ -17,7 +17,8 @@ use nri_api as api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// The state before each change since [`Owners::begin`]; `None` if there was none.
+    /// The former value of each slot changed since [`Owners::begin`]; `None` outside of `begin` and
+    /// `commit`.
     journal: Option<Vec<Before>>,
 }
 
@@ -138,7 +139,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Removes its owner; from now on only `plugin` may claim it.
+    /// Removes the owner of a field; from now on only `plugin` may claim the field.
     pub fn clear(&mut self, container: &str, field: NriField, key: Option<&str>, plugin: &str) {
         let slot = (field, key.map(str::to_owned));
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));

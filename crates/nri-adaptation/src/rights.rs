@@ -16,9 +16,9 @@ use crate::quoted;
 /// The fields that one plugin may set; all of them by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// If present, only these.
+    /// If present, the only fields that the plugin may set.
     pub allow: Option<BTreeSet<NriField>>,
-    /// Forbidden fields.
+    /// The fields that the plugin may not set.
     pub deny: BTreeSet<NriField>,
     /// Decisions of rules about single containers, by container ID.
     pub ruled: BTreeMap<String, RuleDecision>,
@@ -42,12 +42,12 @@ pub struct Ruling {
 pub struct RuleDecision {
     /// The deciding rules: none, one, or for a doubtful pod all that may decide.
     pub rulings: Vec<Arc<Ruling>>,
-    /// Whether it is hidden from the plugin.
+    /// Whether the pod or container is hidden from the plugin.
     pub is_hidden: bool,
 }
 
 impl RuleDecision {
-    /// The rule that hides it from the plugin.
+    /// Returns the rule that hides the pod or container from the plugin.
     pub fn hidden_by(&self) -> Option<&Ruling> {
         self.rulings.first().filter(|_| self.is_hidden).map(Arc::as_ref)
     }

@@ -29,12 +29,13 @@ impl Scalar {
         SCALARS.iter().find(|scalar| scalar.section == section && scalar.key == key)
     }
 
-    /// Returns its value; `null` if it is absent. Zero is a value, an empty text is not.
+    /// Returns the value of the resource in `resources`, `null` if it is absent. Zero is a value,
+    /// an empty string is not.
     pub fn get(&self, resources: &api::LinuxResources) -> Value {
         (self.get)(resources)
     }
 
-    /// Sets it, or removes it for a value of another type, such as `null`.
+    /// Sets the resource, or removes it if `value` has another type, such as `null`.
     pub fn set(&self, resources: &mut api::LinuxResources, value: &Value) {
         (self.set)(resources, value);
     }
@@ -78,7 +79,7 @@ impl ScalarValue for String {
     }
 }
 
-/// Sets a member of a part, which is created with its first value.
+/// Sets a member of a message, which is created with its first value.
 fn set<P: Message, V: ScalarValue>(
     part: &mut MessageField<P>,
     member: fn(&mut P) -> &mut V,
@@ -92,7 +93,7 @@ fn set<P: Message, V: ScalarValue>(
 
 macro_rules! scalars {
     ($($part:ident: $message:ident { $($member:ident $key:literal $field:ident,)+ })+) => {
-        /// All of them, in the order in which the reference applies them.
+        /// All resources with one value, in the order in which the reference applies them.
         pub const SCALARS: [Scalar; 16] = [
             $($(Scalar {
                 field: NriField::$field,

@@ -13,7 +13,7 @@ use protobuf::MessageField;
 
 /// One request that a plugin may make. Keys and values are small numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Wish {
+enum FieldRequest {
     Annotation(u8, u8),
     Env(u8, u8),
     Mount(u8, u8),
@@ -36,7 +36,7 @@ enum Wish {
     RemoveSysctl(u8),
 }
 
-impl Wish {
+impl FieldRequest {
     /// The field over which two plugins would conflict: the request without its value.
     fn place(&self) -> (&'static str, u8) {
         match *self {
@@ -118,7 +118,7 @@ impl Wish {
         }
     }
 
-    /// The part of [`Wish::put`] that updates can request as well.
+    /// The part of [`FieldRequest::put`] that updates can request as well.
     fn put_resource(&self, resources: &mut api::LinuxResources) {
         match *self {
             Self::Hugepage(k, v) => resources.hugepage_limits.push(api::HugepageLimit {
@@ -188,43 +188,43 @@ fn namespace(type_: String, path: u8) -> api::LinuxNamespace {
     api::LinuxNamespace { type_, path: path.to_string(), ..Default::default() }
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn wanted() -> impl Strategy<Value = FieldRequest> {
     let (k, v) = (|| 0..4_u8, || 0..4_u8);
     prop_oneof![
-        (k(), v()).prop_map(|(k, v)| Wish::Annotation(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Env(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Mount(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Device(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Namespace(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Sysctl(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Rlimit(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Hugepage(k, v)),
-        (k(), v()).prop_map(|(k, v)| Wish::Unified(k, v)),
-        v().prop_map(Wish::Shares),
-        v().prop_map(Wish::Limit),
-        v().prop_map(Wish::Pids),
-        v().prop_map(Wish::Args),
-        v().prop_map(Wish::ClosId),
-        k().prop_map(Wish::RemoveAnnotation),
-        k().prop_map(Wish::RemoveEnv),
-        k().prop_map(Wish::RemoveMount),
-        k().prop_map(Wish::RemoveDevice),
-        k().prop_map(Wish::RemoveNamespace),
-        k().prop_map(Wish::RemoveSysctl),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Annotation(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Env(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Mount(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Device(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Namespace(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Sysctl(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Rlimit(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Hugepage(k, v)),
+        (k(), v()).prop_map(|(k, v)| FieldRequest::Unified(k, v)),
+        v().prop_map(FieldRequest::Shares),
+        v().prop_map(FieldRequest::Limit),
+        v().prop_map(FieldRequest::Pids),
+        v().prop_map(FieldRequest::Args),
+        v().prop_map(FieldRequest::ClosId),
+        k().prop_map(FieldRequest::RemoveAnnotation),
+        k().prop_map(FieldRequest::RemoveEnv),
+        k().prop_map(FieldRequest::RemoveMount),
+        k().prop_map(FieldRequest::RemoveDevice),
+        k().prop_map(FieldRequest::RemoveNamespace),
+        k().prop_map(FieldRequest::RemoveSysctl),
     ]
 }
 
 /// A few plugins, each with a few requests.
-fn plugins() -> impl Strategy<Value = Vec<Vec<Wish>>> {
-    prop::collection::vec(prop::collection::vec(wish(), 0..6), 0..5)
+fn plugins() -> impl Strategy<Value = Vec<Vec<FieldRequest>>> {
+    prop::collection::vec(prop::collection::vec(wanted(), 0..6), 0..5)
 }
 
 /// Like [`plugins`], but no two plugins request the same field.
-fn independent() -> impl Strategy<Value = Vec<Vec<Wish>>> {
+fn independent() -> impl Strategy<Value = Vec<Vec<FieldRequest>>> {
     plugins().prop_map(|plugins| {
         let mut taken = BTreeSet::new();
-        let free = |wishes: Vec<Wish>| {
-            wishes.into_iter().filter(|wish| taken.insert(wish.place())).collect()
+        let free = |requested: Vec<FieldRequest>| {
+            requested.into_iter().filter(|wanted| taken.insert(wanted.place())).collect()
         };
         plugins.into_iter().map(free).collect()
     })
@@ -247,10 +247,10 @@ fn container() -> impl Strategy<Value = api::Container> {
     })
 }
 
-fn response(wishes: &[Wish]) -> api::CreateContainerResponse {
+fn response(requested: &[FieldRequest]) -> api::CreateContainerResponse {
     let mut adjust = api::ContainerAdjustment::new();
-    for wish in wishes {
-        wish.put(&mut adjust);
+    for wanted in requested {
+        wanted.put(&mut adjust);
     }
     let adjust = MessageField::some(adjust);
     api::CreateContainerResponse { adjust, ..Default::default() }
@@ -261,7 +261,7 @@ fn creation(container: api::Container) -> Creation {
 }
 
 /// Merges the reply of a plugin without restrictions; a failing one changes nothing.
-fn hear(
+fn merge_reply(
     creation: &mut Creation,
     plugin: &str,
     response: api::CreateContainerResponse,
@@ -306,15 +306,15 @@ fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>)
 
 proptest! {
     #[test]
-    fn merging_nothing_changes_nothing(container in container(), wishes in plugins()) {
+    fn merging_nothing_changes_nothing(container in container(), requested in plugins()) {
         let mut with = creation(container.clone());
         let mut without = creation(container);
-        for (number, wishes) in wishes.iter().enumerate() {
-            let one = hear(&mut with, &plugin(number), response(wishes));
-            let other = hear(&mut without, &plugin(number), response(wishes));
+        for (number, requested) in requested.iter().enumerate() {
+            let one = merge_reply(&mut with, &plugin(number), response(requested));
+            let other = merge_reply(&mut without, &plugin(number), response(requested));
             prop_assert_eq!(one, other);
-            hear(&mut with, "50-idle", api::CreateContainerResponse::new()).unwrap();
-            hear(&mut with, "50-idle", response(&[])).unwrap();
+            merge_reply(&mut with, "50-idle", api::CreateContainerResponse::new()).unwrap();
+            merge_reply(&mut with, "50-idle", response(&[])).unwrap();
         }
         let (with, without) = (with.finish(), without.finish());
         prop_assert_eq!(with.adjust, without.adjust);
@@ -325,56 +325,56 @@ proptest! {
     #[test]
     fn the_order_of_independent_plugins_does_not_matter(
         container in container(),
-        wishes in independent(),
+        requested in independent(),
     ) {
         let merge = |order: &mut dyn Iterator<Item = usize>| {
             let mut creation = creation(container.clone());
             for number in order {
-                let answer = response(&wishes[number]);
-                hear(&mut creation, &plugin(number), answer).unwrap();
+                let answer = response(&requested[number]);
+                merge_reply(&mut creation, &plugin(number), answer).unwrap();
             }
             as_sets(&creation.finish())
         };
-        prop_assert_eq!(merge(&mut (0..wishes.len())), merge(&mut (0..wishes.len()).rev()));
+        prop_assert_eq!(merge(&mut (0..requested.len())), merge(&mut (0..requested.len()).rev()));
     }
 
     #[test]
     fn release_then_claim_succeeds_for_the_same_plugin(
         container in container(),
-        wishes in plugins(),
-        last in wish().prop_filter("has a marker", |wish| wish.release().is_some()),
+        requested in plugins(),
+        last in wanted().prop_filter("has a marker", |wanted| wanted.release().is_some()),
     ) {
         let mut creation = creation(container);
-        for (number, wishes) in wishes.iter().enumerate() {
-            // Some of these conflict; the rest is a valid start.
-            let _refused = hear(&mut creation, &plugin(number), response(wishes));
+        for (number, requested) in requested.iter().enumerate() {
+            // Requests that conflict are refused; the others are a valid start.
+            let _refused = merge_reply(&mut creation, &plugin(number), response(requested));
         }
         let release = last.release().unwrap();
-        hear(&mut creation, "90-last", response(&[release])).unwrap();
-        hear(&mut creation, "90-last", response(std::slice::from_ref(&last))).unwrap();
+        merge_reply(&mut creation, "90-last", response(&[release])).unwrap();
+        merge_reply(&mut creation, "90-last", response(std::slice::from_ref(&last))).unwrap();
         let both = [last.clone(), last.release().unwrap()];
-        hear(&mut creation, "91-after", response(&both)).unwrap();
+        merge_reply(&mut creation, "91-after", response(&both)).unwrap();
         prop_assert!(creation.owners().to_flat("c0").values().any(|owner| owner == "91-after"));
     }
 
     #[test]
     fn the_next_plugin_receives_exactly_the_applied_values(
         container in container(),
-        wishes in independent(),
+        requested in independent(),
     ) {
         let mut creation = creation(container);
-        for (number, wishes) in wishes.iter().enumerate() {
-            hear(&mut creation, &plugin(number), response(wishes)).unwrap();
+        for (number, requested) in requested.iter().enumerate() {
+            merge_reply(&mut creation, &plugin(number), response(requested)).unwrap();
         }
         let seen = creation.request().container.clone().unwrap();
-        for wish in wishes.iter().flatten() {
-            prop_assert!(shows(&seen, wish), "{:?} in {}", wish, seen);
+        for wanted in requested.iter().flatten() {
+            prop_assert!(shows(&seen, wanted), "{:?} in {}", wanted, seen);
         }
         prop_assert_eq!(seen, creation.finish().container);
     }
 
     #[test]
-    fn an_update_receives_the_changes_of_earlier_plugins(wishes in independent()) {
+    fn an_update_receives_the_changes_of_earlier_plugins(requested in independent()) {
         let mut updates = Updates::for_update(api::UpdateContainerRequest {
             container: MessageField::some(api::Container { id: "c0".to_owned(), ..Default::default() }),
             ..Default::default()
@@ -382,11 +382,11 @@ proptest! {
         let mut expected = api::LinuxResources::new();
         expected.memory.mut_or_insert_default();
         expected.cpu.mut_or_insert_default();
-        for (number, wishes) in wishes.iter().enumerate() {
+        for (number, requested) in requested.iter().enumerate() {
             let mut resources = api::LinuxResources::new();
-            for wish in wishes {
-                wish.put_resource(&mut resources);
-                wish.put_resource(&mut expected);
+            for wanted in requested {
+                wanted.put_resource(&mut resources);
+                wanted.put_resource(&mut expected);
             }
             let linux = api::LinuxContainerUpdate {
                 resources: MessageField::some(resources),
@@ -405,7 +405,7 @@ proptest! {
 }
 
 /// Whether a container shows that a request was granted.
-fn shows(container: &api::Container, wish: &Wish) -> bool {
+fn shows(container: &api::Container, wanted: &FieldRequest) -> bool {
     let linux = &container.linux;
     let value = |map: &HashMap<String, String>, key: u8| map.get(&name(key)).cloned();
     let env = |k: u8| container.env.iter().find(|e| e.starts_with(&format!("{}=", name(k))));
@@ -414,33 +414,33 @@ fn shows(container: &api::Container, wish: &Wish) -> bool {
     let device = |k: u8| linux.devices.iter().find(|device| device.path == name(k));
     let namespace = |k: u8| linux.namespaces.iter().find(|one| one.type_ == name(k));
     let resources = &linux.resources;
-    match *wish {
-        Wish::Annotation(k, v) => value(&container.annotations, k) == Some(v.to_string()),
-        Wish::RemoveAnnotation(k) => value(&container.annotations, k).is_none(),
-        Wish::Sysctl(k, v) => value(&linux.sysctl, k) == Some(v.to_string()),
-        Wish::RemoveSysctl(k) => value(&linux.sysctl, k).is_none(),
-        Wish::Env(k, v) => env(k) == Some(&format!("{}={v}", name(k))),
-        Wish::RemoveEnv(k) => env(k).is_none(),
-        Wish::Mount(k, v) => mounted(k).is_some_and(|mount| mount.source == v.to_string()),
-        Wish::RemoveMount(k) => mounted(k).is_none(),
-        Wish::Device(k, v) => device(k).is_some_and(|device| device.major == i64::from(v)),
-        Wish::RemoveDevice(k) => device(k).is_none(),
-        Wish::Namespace(k, v) => namespace(k).is_some_and(|one| one.path == v.to_string()),
-        Wish::RemoveNamespace(k) => namespace(k).is_none(),
-        Wish::Rlimit(k, v) => {
+    match *wanted {
+        FieldRequest::Annotation(k, v) => value(&container.annotations, k) == Some(v.to_string()),
+        FieldRequest::RemoveAnnotation(k) => value(&container.annotations, k).is_none(),
+        FieldRequest::Sysctl(k, v) => value(&linux.sysctl, k) == Some(v.to_string()),
+        FieldRequest::RemoveSysctl(k) => value(&linux.sysctl, k).is_none(),
+        FieldRequest::Env(k, v) => env(k) == Some(&format!("{}={v}", name(k))),
+        FieldRequest::RemoveEnv(k) => env(k).is_none(),
+        FieldRequest::Mount(k, v) => mounted(k).is_some_and(|mount| mount.source == v.to_string()),
+        FieldRequest::RemoveMount(k) => mounted(k).is_none(),
+        FieldRequest::Device(k, v) => device(k).is_some_and(|device| device.major == i64::from(v)),
+        FieldRequest::RemoveDevice(k) => device(k).is_none(),
+        FieldRequest::Namespace(k, v) => namespace(k).is_some_and(|one| one.path == v.to_string()),
+        FieldRequest::RemoveNamespace(k) => namespace(k).is_none(),
+        FieldRequest::Rlimit(k, v) => {
             let kind = format!("RLIMIT_{}", name(k));
             container.rlimits.iter().any(|one| one.type_ == kind && one.hard == u64::from(v))
         }
-        Wish::Hugepage(k, v) => {
+        FieldRequest::Hugepage(k, v) => {
             let size = format!("{}MB", 1 << k);
             let mut limits = resources.hugepage_limits.iter();
             limits.any(|one| one.page_size == size && one.limit == u64::from(v))
         }
-        Wish::Unified(k, v) => value(&resources.unified, k) == Some(v.to_string()),
-        Wish::Shares(v) => resources.cpu.shares.value == u64::from(v),
-        Wish::Limit(v) => resources.memory.limit.value == i64::from(v),
-        Wish::Pids(v) => resources.pids.limit == i64::from(v),
-        Wish::Args(v) => container.args == [name(v)],
-        Wish::ClosId(v) => linux.rdt.clos_id.value == name(v),
+        FieldRequest::Unified(k, v) => value(&resources.unified, k) == Some(v.to_string()),
+        FieldRequest::Shares(v) => resources.cpu.shares.value == u64::from(v),
+        FieldRequest::Limit(v) => resources.memory.limit.value == i64::from(v),
+        FieldRequest::Pids(v) => resources.pids.limit == i64::from(v),
+        FieldRequest::Args(v) => container.args == [name(v)],
+        FieldRequest::ClosId(v) => linux.rdt.clos_id.value == name(v),
     }
 }

@@ -82,7 +82,7 @@ impl Progress {
 /// Waits until the value satisfies the condition.
 pub(crate) async fn until<T>(watched: &watch::Sender<T>, is_wanted: impl FnMut(&T) -> bool) {
     let mut changes = watched.subscribe();
-    // The sender is borrowed, so it is not gone.
+    // Waiting cannot fail, because the borrowed sender outlives it.
     let _value = changes.wait_for(is_wanted).await;
 }
 

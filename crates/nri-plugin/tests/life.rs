@@ -18,7 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Sets one variable, once the test permits it; keeps a cache, and the remaining time.
+/// A handler that sets one variable once the test permits it, and records its cache and the
+/// remaining time.
 #[derive(Default)]
 struct Setter {
     value: &'static str,
@@ -207,7 +208,7 @@ async fn readiness_follows_connection_and_overdue_requests() {
     runtime.start(plugin).await.unwrap();
     handle.ready().await;
     assert_eq!(probe(address).await, "HTTP/1.1 200 OK");
-    // The request is not answered in time.
+    // The plugin does not answer this request in time.
     runtime.set_request_timeout(UNANSWERED);
     assert!(runtime.create(container("c", "p")).await.is_err());
     wait_until("the plugin is not ready", || !handle.is_ready()).await;
@@ -232,7 +233,7 @@ async fn an_ending_plugin_answers_first_and_does_not_reconnect() {
     };
     let (created, ()) = tokio::join!(runtime.create(container("c", "p")), ended_while_asked);
     assert_eq!(created.unwrap().adjust.env[0].value, "1");
-    // It has returned, so it does not reconnect.
+    // The plugin's task has returned, so the plugin does not reconnect.
     running.await.unwrap().unwrap();
     assert_eq!(plugin.ended.load(Ordering::Relaxed), 1);
     wait_until("its connection is gone", || runtime.plugins().is_empty()).await;
@@ -250,7 +251,7 @@ async fn an_engine_update_gets_the_values_of_the_plugin() {
     assert!(runtime.update("d", Resources::new().into()).await.is_err());
 }
 
-/// Refuses its configuration, or panics at the first container.
+/// A handler that refuses its configuration, or panics at the first container.
 struct Broken;
 
 impl BlockingHandler for Broken {
@@ -299,7 +300,7 @@ fn greeter() -> &'static Path {
         let this = std::env::current_exe().unwrap();
         let (folder, target) = (this.ancestors().nth(2).unwrap(), this.ancestors().nth(3).unwrap());
         let profile = folder.file_name().unwrap().to_str().unwrap();
-        // cargo's name of one profile differs from its folder's.
+        // cargo calls the profile whose folder is `debug` `dev`.
         let profile = if profile == "debug" { "dev" } else { profile };
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--offline", "--example", "greeter", "--profile", profile]);
@@ -398,7 +399,8 @@ async fn a_recording_is_replayed_as_a_test_case() {
     }
 }
 
-/// Subscribes to an event of the extension, and records whether the runtime delivers it.
+/// A handler that subscribes to an event of the extension, and records whether the runtime delivers
+/// it.
 #[derive(Default)]
 struct Extended {
     delivered: OnceLock<bool>,

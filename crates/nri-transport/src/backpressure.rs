@@ -75,7 +75,7 @@ pub(crate) struct InHand {
 }
 
 impl InHand {
-    /// At most `limit` of them.
+    /// Creates the count for a connection that may have `limit` unanswered requests.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }
@@ -94,7 +94,7 @@ impl InHand {
         Poll::Ready(TTRPC_HEADER - self.header.len())
     }
 
-    /// Records bytes that were read: at most as many as permitted.
+    /// Records bytes that were read: at most as many as [`Self::poll_next`] returned.
     pub(crate) fn read(&mut self, bytes: &[u8]) {
         if self.header.len() == TTRPC_HEADER {
             self.left = self.left.saturating_sub(bytes.len());

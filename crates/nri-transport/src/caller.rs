@@ -264,8 +264,9 @@ impl PluginCaller {
         self.reading.pause.set(is_paused);
     }
 
-    /// Saves the connections for a program that replaces this one; `heard` is the number of frames received.
-    pub fn save(&self, heard: usize) -> SavedTrunk {
+    /// Saves the connections for a program that replaces this one; `received` is the number of
+    /// frames received.
+    pub fn save(&self, received: usize) -> SavedTrunk {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         SavedTrunk {
             unread: self.reading.unread.save(),
@@ -276,7 +277,7 @@ impl PluginCaller {
                 bytes: Blob(answers.bytes.clone()),
                 surplus: answers.surplus,
             },
-            heard,
+            heard: received,
         }
     }
 
@@ -324,8 +325,8 @@ impl PluginCaller {
         read.unwrap_or_else(|panicked| Err(Unanswered::Unreadable(panicked.to_string())))
     }
 
-    /// Sends it under the next number. Both in one step, because a server refuses a number that is not above all
-    /// earlier ones.
+    /// Assigns the next number to a request and sends it, under one lock, because a server refuses
+    /// a number that is not above all earlier ones.
     fn send<R: PluginRequest>(
         &self,
         request: &R,

@@ -47,7 +47,7 @@ pub(crate) fn message_number(message: &[u8]) -> u32 {
 #[derive(Debug, Clone)]
 pub struct Trunk {
     reason: watch::Sender<Option<String>>,
-    heard: Arc<AtomicUsize>,
+    received: Arc<AtomicUsize>,
     is_registered: Arc<AtomicBool>,
 }
 
@@ -56,7 +56,7 @@ impl Trunk {
     pub(crate) fn new(is_registered: bool) -> Self {
         Self {
             reason: watch::Sender::new(None),
-            heard: Arc::default(),
+            received: Arc::default(),
             is_registered: Arc::new(AtomicBool::new(is_registered)),
         }
     }
@@ -73,12 +73,12 @@ impl Trunk {
 
     /// Counts one frame of a response.
     pub(crate) fn count_answer(&self) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
+        self.received.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sets the number of response frames that the previous program received.
-    pub(crate) fn set_frames_received(&self, heard: usize) {
-        self.heard.store(heard, Ordering::Relaxed);
+    pub(crate) fn set_frames_received(&self, received: usize) {
+        self.received.store(received, Ordering::Relaxed);
     }
 
     /// Closes both connections; the first reason is kept.
@@ -94,7 +94,7 @@ impl Trunk {
 
     /// The number of response frames received, late ones included.
     pub fn frames_received(&self) -> usize {
-        self.heard.load(Ordering::Relaxed)
+        self.received.load(Ordering::Relaxed)
     }
 
     /// Whether it is closed.

@@ -28,7 +28,7 @@ pub const NRI_VERSION: &str = "v0.12.5";
 /// Requests that a plugin makes to the runtime.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
-    /// Called when it has registered and will be configured.
+    /// Called when the plugin has registered and will be configured.
     fn registered(&self, _plugin: &PluginIdentity) {}
 
     /// UpdateContainers.
@@ -43,7 +43,8 @@ pub trait Upcalls: Send + Sync {
         0
     }
 
-    /// Called when it has subscribed to these events of the extension, replacing earlier ones.
+    /// Called when the plugin has subscribed to these events of the extension, replacing earlier
+    /// subscriptions.
     fn subscribed(&self, _plugin: &PluginIdentity, _events: u32) {}
 }
 
@@ -65,10 +66,10 @@ impl Upcalls for NoUpcalls {
 /// The reason why a connection did not become a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotRegistered {
-    /// It did not register in time.
+    /// The plugin did not register in time.
     #[error("it did not register in time")]
     TimedOut,
-    /// It ended, for this reason.
+    /// The connection ended, for this reason.
     #[error("{0}")]
     Gone(String),
 }

@@ -255,8 +255,9 @@ async fn read(
     }
 }
 
-/// Ends a connection whose peer begins a frame or request that is too long: ttRPC would skip such a request, but
-/// another program of this process could not continue in the middle of it.
+/// Returns the reason for ending a connection whose peer begins a frame or request that is too
+/// long: ttRPC would skip such a request, but another program of this process could not continue in
+/// the middle of it.
 fn too_long(what: &str, length: usize) -> String {
     format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
@@ -619,7 +620,7 @@ mod tests {
         tokio::spawn(async move {
             plugin.write_all(&sent).await.unwrap();
             plugin.write_all(&message(5)).await.unwrap();
-            // It stays open until the other side has read everything.
+            // The connection stays open until the other side has read everything.
             std::future::pending::<()>().await;
         });
         // Long before, the socket's buffer is full.

@@ -76,7 +76,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether more than [`LIMIT`] bytes wait.
+    /// Whether more than [`LIMIT`] bytes are queued.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes() > LIMIT
     }

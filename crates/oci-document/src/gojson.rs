@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_matches_a_field_exactly_if_go_matches_it() {
+    fn a_name_matches_a_field_if_and_only_if_go_matches_it() {
         for name in ["disk", "DISK", "di\u{17f}k", "dis\u{212a}", "DI\u{17f}\u{212a}"] {
             assert!(is_field(name, "disk") && fold(name) == "disk", "{name}");
         }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_json_yields_none_without_a_panic() {
+    fn invalid_json_yields_none_without_a_panic() {
         for text in
             [&b""[..], b"{", b"{\"a", b"{\"a\"", b"{\"a\":", b"{\"a\":1", b"{\"a\" 1}", b"{1:2}"]
         {

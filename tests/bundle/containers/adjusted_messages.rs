@@ -13,12 +13,12 @@ use test_support::{Script, TestHost, started, succeeds, wait_until};
 use crate::updates::{settled, update};
 
 /// Received events with their containers, without the members that depend on the container's state.
-type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+type ReceivedRequests = Arc<Mutex<Vec<(String, Value)>>>;
 
-fn listens() -> (Script, Heard) {
-    let heard = Heard::default();
-    let notes = Arc::clone(&heard);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
+fn listens() -> (Script, ReceivedRequests) {
+    let received = ReceivedRequests::default();
+    let notes = Arc::clone(&received);
+    let on_request = move |event: &str, request: &dyn MessageDyn| {
         let request = json_of(request);
         let one = request.get("container").or_else(|| request["containers"].get(0));
         let Some(Value::Object(mut container)) = one.cloned() else { return };
@@ -27,14 +27,14 @@ fn listens() -> (Script, Heard) {
         }
         notes.lock().unwrap().push((event.to_owned(), Value::Object(container)));
     };
-    (Script { hears: Some(Arc::new(hears)), ..Script::default() }, heard)
+    (Script { on_request: Some(Arc::new(on_request)), ..Script::default() }, received)
 }
 
 /// Waits for an event and returns its container.
-fn of(heard: &Heard, event: &str) -> Value {
+fn of(received: &ReceivedRequests, event: &str) -> Value {
     let find = || {
-        let heard = heard.lock().unwrap();
-        heard.iter().find(|(known, _)| known == event).map(|(_, container)| container.clone())
+        let received = received.lock().unwrap();
+        received.iter().find(|(known, _)| known == event).map(|(_, container)| container.clone())
     };
     wait_until(&format!("{event} is received"), || find().is_some());
     find().unwrap()
@@ -55,21 +55,21 @@ fn resources(container: &Value) -> &Value {
 }
 
 /// A host with an adjusted container, and the events that a later plugin of the chain received.
-fn adjusted() -> (TestHost, Heard) {
+fn adjusted() -> (TestHost, ReceivedRequests) {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
-    let (script, heard) = listens();
+    let (script, received) = listens();
     let _behind = host.plugin("20", "behind", script);
     succeeds(&host.create("c1"));
     settled(&host);
-    (host, heard)
+    (host, received)
 }
 
 #[test]
-fn events_and_synchronize_match_the_runtimes_document() {
-    let (host, heard) = adjusted();
+fn plugins_receive_the_document_that_the_runtime_gets() {
+    let (host, received) = adjusted();
     let written: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
-    let created = of(&heard, "PostCreateContainer");
+    let created = of(&received, "PostCreateContainer");
     assert_eq!(created["env"], written["process"]["env"]);
     assert_eq!(created["env"], json!(["PATH=/bin", "A=2"]), "the plugin's view had another order");
     let memory = &resources(&created)["memory"];
@@ -80,7 +80,7 @@ fn events_and_synchronize_match_the_runtimes_document() {
     let _newcomer = host.plugin("30", "newcomer", script);
     assert_eq!(of(&later, "Synchronize"), created);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    let mut removed = of(&heard, "RemoveContainer");
+    let mut removed = of(&received, "RemoveContainer");
     for member in ["finishedAt", "exitCode", "statusReason", "statusMessage"] {
         removed.as_object_mut().unwrap().remove(member);
     }
@@ -89,10 +89,10 @@ fn events_and_synchronize_match_the_runtimes_document() {
 
 #[test]
 fn an_update_changes_only_its_fields_and_no_device_rule() {
-    let (host, heard) = adjusted();
-    let created = of(&heard, "PostCreateContainer");
+    let (host, received) = adjusted();
+    let created = of(&received, "PostCreateContainer");
     succeeds(&update(&host, &json!({"memory": {"limit": 50_000_000}})));
-    let updated = of(&heard, "PostUpdateContainer");
+    let updated = of(&received, "PostUpdateContainer");
     assert_eq!(resources(&updated)["memory"]["limit"]["value"], "50000000");
     assert_eq!(resources(&updated)["cpu"], resources(&created)["cpu"]);
     assert!(resources(&created)["devices"].is_array(), "{created}");
@@ -104,28 +104,28 @@ fn an_update_changes_only_its_fields_and_no_device_rule() {
 fn a_create_refused_by_a_plugin_ends_with_the_engines_values() {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
-    let (script, heard) = listens();
+    let (script, received) = listens();
     let _behind = host.plugin("20", "behind", script);
     let refuser = Script { refuses: Some("not today"), ..Script::default() };
     let _refuser = host.plugin("30", "refuser", refuser);
     assert!(!host.create("c1").status.success());
-    assert_eq!(of(&heard, "CreateContainer")["env"], json!(["PATH=/bin", "A=2"]));
-    let stopped = of(&heard, "StopContainer");
+    assert_eq!(of(&received, "CreateContainer")["env"], json!(["PATH=/bin", "A=2"]));
+    let stopped = of(&received, "StopContainer");
     assert_eq!(stopped["env"], json!(["PATH=/bin", "A=1"]));
     assert_eq!(resources(&stopped)["memory"], json!({"limit": {"value": "1000000"}}));
     assert_eq!((&stopped["finishedAt"], &stopped["exitCode"]), (&Value::Null, &Value::Null));
 }
 
 #[test]
-fn a_creation_that_the_runtime_refused_ends_as_it_was_written() {
+fn a_create_refused_by_the_runtime_ends_with_plugin_values() {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
-    let (script, heard) = listens();
+    let (script, received) = listens();
     let _behind = host.plugin("20", "behind", script);
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());
     for event in ["StopContainer", "RemoveContainer"] {
-        let container = of(&heard, event);
+        let container = of(&received, event);
         assert_eq!(container["env"], json!(["PATH=/bin", "A=2"]), "{event}");
         assert!(resources(&container)["devices"].is_array(), "{event}: {container}");
         assert_eq!(container["exitCode"], 128, "{event}");

@@ -27,9 +27,9 @@ fn files_of(host: &TestHost, folder: &str) -> usize {
 }
 
 #[test]
-fn an_edited_document_is_run_and_outlives_the_first_container() {
+fn an_edited_document_is_used_and_outlives_the_first_container() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     edit_in_place(&host, "bundle/config.json", EDITED);
     succeeds(&host.create("c2"));
@@ -45,7 +45,7 @@ fn an_edited_document_is_run_and_outlives_the_first_container() {
 #[test]
 fn an_edit_survives_the_removal_of_an_older_container() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     edit_in_place(&host, "bundle/config.json", EDITED);
     remove(&host, "c1");
@@ -56,7 +56,7 @@ fn an_edit_survives_the_removal_of_an_older_container() {
 #[test]
 fn a_copy_of_the_patched_document_is_still_the_patched_document() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     let patched = host.read("bundle/config.json");
     std::fs::remove_file(host.path("bundle/config.json")).unwrap();
@@ -96,7 +96,7 @@ fn an_unadjusted_container_never_runs_another_ones_document() {
 #[test]
 fn a_document_named_by_crun_config_is_restored_in_place() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     std::fs::create_dir(host.path("elsewhere")).unwrap();
     host.write("elsewhere/other.json", BUNDLE);
     let (bundle, file) = (host.path("bundle"), host.path("elsewhere/other.json"));
@@ -123,7 +123,7 @@ fn a_document_named_by_crun_config_is_restored_in_place() {
 fn an_edit_is_kept_after_a_restart_and_with_older_records() {
     for is_edited in [true, false] {
         let mut host = started("");
-        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
         succeeds(&host.create("c1"));
         wait_until("its creation is settled", || {
             host.admin(&["pods"])[0]["containers"][0]["state"] == "created"

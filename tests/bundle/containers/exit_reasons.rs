@@ -14,32 +14,32 @@ use crate::{life, started, succeeds};
 const STOPS: &[&str] = &["StopContainer"];
 const ENDS: &[&str] = &["StopContainer", "RemoveContainer"];
 
-/// Exit code, reason and message of each such event.
+/// Exit code, reason and message of each event about an exited container.
 type Ends = Arc<Mutex<Vec<Value>>>;
 
 fn listens(events: &'static [&'static str]) -> (Script, Ends) {
     let ends = Ends::default();
-    let heard = Arc::clone(&ends);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
+    let requests = Arc::clone(&ends);
+    let on_request = move |event: &str, request: &dyn MessageDyn| {
         if events.contains(&event) {
             let request = json_of(request);
             let member = |name: &str| request["container"][name].clone();
-            heard.lock().unwrap().push(json!([
+            requests.lock().unwrap().push(json!([
                 member("exitCode"),
                 member("statusReason"),
                 member("statusMessage")
             ]));
         }
     };
-    (Script { hears: Some(Arc::new(hears)), ..Script::default() }, ends)
+    (Script { on_request: Some(Arc::new(on_request)), ..Script::default() }, ends)
 }
 
-fn told(ends: &Ends) -> Value {
+fn reported_end(ends: &Ends) -> Value {
     wait_until("the stop is reported", || !ends.lock().unwrap().is_empty());
     ends.lock().unwrap().remove(0)
 }
 
-/// On an engine that writes exit codes: the shim writes the file into the bundle.
+/// On an engine whose shim writes the exit code into the bundle.
 #[test]
 fn the_exit_code_determines_the_reason() {
     let mut host = TestHost::new("");
@@ -60,7 +60,7 @@ fn the_exit_code_determines_the_reason() {
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": status});
         host.write(&format!("{bundle}/exit.json"), &exit.to_string());
         succeeds(&host.verb(&["kill", "c1", "9"]));
-        assert_eq!(told(&ends), wanted);
+        assert_eq!(reported_end(&ends), wanted);
         succeeds(&host.verb(&["delete", "c1"]));
     }
 }
@@ -86,7 +86,7 @@ fn a_late_exit_code_is_known_at_the_removal() {
     let _plugin = host.plugin("10", "listener", script);
     std::fs::create_dir(host.path("cgroup")).unwrap();
     let unknown = json!([null, "Unknown", "its exit code is not known"]);
-    for (count, unsaid, status, reason) in
+    for (count, without_code, status, reason) in
         [(0, unknown, 3, "Error"), (1, json!([null, "OOMKilled", null]), 137, "OOMKilled")]
     {
         host.write(&format!("{bundle}/config.json"), BUNDLE);
@@ -98,13 +98,13 @@ fn a_late_exit_code_is_known_at_the_removal() {
         let state = json!({"init_process_pid": pid, "cgroup_paths": paths});
         host.write("root/c1/state.json", &state.to_string());
         succeeds(&host.verb(&["kill", "c1", "9"]));
-        assert_eq!(told(&ends), unsaid);
+        assert_eq!(reported_end(&ends), without_code);
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": status});
         host.write(&format!("{bundle}/exit.json"), &exit.to_string());
-        // As systemd does when it removes a scope.
+        // systemd also removes this file with the scope.
         std::fs::remove_file(host.path("cgroup/memory.events")).unwrap();
         succeeds(&host.verb(&["delete", "c1"]));
-        assert_eq!(told(&ends), json!([status, reason, null]));
+        assert_eq!(reported_end(&ends), json!([status, reason, null]));
         assert!(!file.exists());
     }
 }
@@ -117,7 +117,7 @@ fn a_container_that_ran_out_of_memory_has_that_reason() {
     let _plugin = host.plugin("10", "listener", script);
     // Since Linux 6.15 the kernel itself reports that the process was killed.
     let unknown = json!([null, "Unknown", "its exit code is not known"]);
-    for (count, unsaid, reason) in
+    for (count, without_code, reason) in
         [(0, unknown, "Error"), (2, json!([null, "OOMKilled", null]), "OOMKilled")]
     {
         succeeds(&host.create("c1"));
@@ -129,8 +129,11 @@ fn a_container_that_ran_out_of_memory_has_that_reason() {
         let state = json!({"init_process_pid": pid, "cgroup_paths": paths});
         host.write("root/c1/state.json", &state.to_string());
         succeeds(&host.verb(&["kill", "c1", "9"]));
-        let said = told(&ends);
-        assert!(said == unsaid || said == json!([137, reason, null]), "{count}: {said}");
+        let printed = reported_end(&ends);
+        assert!(
+            printed == without_code || printed == json!([137, reason, null]),
+            "{count}: {printed}"
+        );
         succeeds(&host.verb(&["delete", "c1"]));
     }
 }
@@ -144,13 +147,13 @@ fn a_failed_creation_has_its_reason() {
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());
     let runtimes = "the runtime did not create it";
-    assert_eq!(told(&ends), json!([128, "CreateContainerError", runtimes]));
+    assert_eq!(reported_end(&ends), json!([128, "CreateContainerError", runtimes]));
     let refuser = Script { refuses: Some("not today"), ..Script::default() };
     let _second = host.plugin("20", "refuser", refuser);
     assert!(!host.create("c1").status.success());
-    let said = told(&ends);
-    assert_eq!((&said[0], &said[1]), (&Value::Null, &json!("CreateContainerError")));
-    assert!(said[2].as_str().is_some_and(|why| why.contains("not today")), "{said}");
+    let printed = reported_end(&ends);
+    assert_eq!((&printed[0], &printed[1]), (&Value::Null, &json!("CreateContainerError")));
+    assert!(printed[2].as_str().is_some_and(|why| why.contains("not today")), "{printed}");
 }
 
 #[test]

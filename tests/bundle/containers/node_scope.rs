@@ -54,7 +54,7 @@ fn ids(host: &TestHost) -> Vec<String> {
 }
 
 #[test]
-fn earlier_plain_containers_are_synchronized_and_end() {
+fn plain_containers_from_before_the_daemon_have_exit_events() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -90,7 +90,7 @@ fn connected_plugins_get_no_create_of_plain_containers() {
 }
 
 #[test]
-fn our_own_containers_in_that_root_are_announced_once() {
+fn containers_of_nri_runc_in_a_shared_root_are_announced_once() {
     let mut host = shared_root("node");
     host.start_daemon();
     let received = host.plugin("10", "env", Script::default());
@@ -98,12 +98,14 @@ fn our_own_containers_in_that_root_are_announced_once() {
     succeeds(&host.verb(&["start", "ours"]));
     plain_run(&host, "theirs");
     wait_until("the other one is announced", || {
-        test_support::heard(&received, "PostStartContainer theirs")
+        test_support::has_received(&received, "PostStartContainer theirs")
     });
     succeeds(&host.verb(&["kill", "ours", "9"]));
-    wait_until("its exit is reported", || test_support::heard(&received, "StopContainer ours"));
+    wait_until("its exit is reported", || {
+        test_support::has_received(&received, "StopContainer ours")
+    });
     succeeds(&host.verb(&["delete", "ours"]));
-    wait_until("it is removed", || test_support::heard(&received, "RemovePodSandbox ours"));
+    wait_until("it is removed", || test_support::has_received(&received, "RemovePodSandbox ours"));
     let received = received.lock().unwrap().clone();
     let ours: Vec<String> = received.into_iter().filter(|line| line.ends_with(" ours")).collect();
     assert_eq!(ours, life("ours"));
@@ -115,7 +117,7 @@ fn foreign_containers_are_updated_without_the_engines_values() {
     plain_run(&host, "theirs");
     host.start_daemon();
     let wants = vec![update_of("theirs", &json!({"memory": {"limit": 64 << 20}}))];
-    let _told = host.plugin("10", "memory", Script { wants, ..Script::default() });
+    let _plugin = host.plugin("10", "memory", Script { wants, ..Script::default() });
     wait_until("the runtime is called", || !host.read("fake/update.json").is_empty());
     let update: Value = serde_json::from_str(&host.read("fake/update.json")).unwrap();
     assert_eq!(update, json!({"memory": {"limit": 64 << 20, "swap": 64 << 20}}));
@@ -131,7 +133,7 @@ fn an_update_refused_by_a_plain_runtime_is_not_recorded() {
     plain_run(&host, "theirs");
     host.start_daemon();
     let wants = vec![update_of("theirs", &json!({"memory": {"limit": 64 << 20}}))];
-    let _told = host.plugin("10", "memory", Script { wants, ..Script::default() });
+    let _plugin = host.plugin("10", "memory", Script { wants, ..Script::default() });
     host.logs_at_least(&["theirs", "runtime says no"], 1);
     assert_eq!(host.admin(&["explain", "theirs"])["changes"], json!([]));
 }
@@ -161,7 +163,7 @@ fn a_reload_of_the_scope_synchronizes_plugins_again() {
     succeeds(&host.create("ours"));
     assert_eq!(ids(&host), ["ours"]);
     for (scope, wanted) in [("node", &["ours", "theirs"][..]), ("handler", &["ours"][..])] {
-        let _told = host.plugin("10", "env", Script::default());
+        let _plugin = host.plugin("10", "env", Script::default());
         configure(&host, scope);
         succeeds(&host.call(&["nri", "reload"]));
         wait_until("the records follow", || ids(&host) == wanted);
@@ -178,7 +180,7 @@ fn a_reload_of_the_scope_synchronizes_plugins_again() {
 }
 
 #[test]
-fn a_daemon_with_a_narrower_scope_drops_them_silently() {
+fn a_daemon_with_a_narrower_scope_drops_foreign_containers() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -267,7 +269,9 @@ fn a_restart_under_the_same_id_is_a_new_container() {
     let mut lives = life("theirs");
     lives.remove(1);
     plain_run(&host, "theirs");
-    wait_until("it is announced", || test_support::heard(&received, "PostStartContainer theirs"));
+    wait_until("it is announced", || {
+        test_support::has_received(&received, "PostStartContainer theirs")
+    });
     for round in 2..5 {
         // The new folder exists before the daemon processes the end of the old one.
         let daemon = Pid::from_raw(host.daemon_pid());
@@ -390,14 +394,14 @@ fn a_container_that_ends_at_once_leaves_no_record() {
         plain_run(&host, &id);
         if round < 2 {
             let announced = format!("PostCreateContainer {id}");
-            wait_until("it is announced", || test_support::heard(&received, &announced));
+            wait_until("it is announced", || test_support::has_received(&received, &announced));
         }
         plain(&host, &["kill", &id]);
         plain(&host, &["delete", &id]);
     }
     plain_run(&host, "last");
     wait_until("the last one is known", || {
-        test_support::heard(&received, "PostStartContainer last")
+        test_support::has_received(&received, "PostStartContainer last")
     });
     wait_until("only that one is left", || ids(&host) == ["last"]);
     let received = received.lock().unwrap().clone();

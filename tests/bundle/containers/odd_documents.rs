@@ -47,7 +47,7 @@ fn seen(host: &TestHost) -> Vec<u8> {
 #[test]
 fn unadjusted_odd_documents_reach_the_runtime_unchanged() {
     let host = started("");
-    let _told = host.plugin("10", "witness", Script::default());
+    let _plugin = host.plugin("10", "witness", Script::default());
     for (index, (what, bytes, _)) in odd_documents().into_iter().enumerate() {
         write(&host, &bytes);
         let output = host.create(&format!("c{index}"));
@@ -59,7 +59,7 @@ fn unadjusted_odd_documents_reach_the_runtime_unchanged() {
 #[test]
 fn an_odd_document_is_edited_as_runc_reads_it_or_refused() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     for (index, (what, bytes, is_editable)) in odd_documents().into_iter().enumerate() {
         write(&host, &bytes);
         let output = host.create(&format!("c{index}"));
@@ -79,14 +79,15 @@ fn an_odd_document_is_edited_as_runc_reads_it_or_refused() {
 #[test]
 fn a_plugin_receives_what_runc_reads_under_any_member_spelling() {
     let host = started("");
-    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
-    let notes = Arc::clone(&heard);
-    let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
+    let received: Arc<Mutex<Vec<String>>> = Arc::default();
+    let notes = Arc::clone(&received);
+    let on_request: test_support::scripted_plugin::OnRequest = Arc::new(move |event, request| {
         if event == "CreateContainer" {
             notes.lock().unwrap().push(format!("{request:?}"));
         }
     });
-    let _told = host.plugin("10", "witness", Script { hears: Some(hears), ..Script::default() });
+    let _plugin =
+        host.plugin("10", "witness", Script { on_request: Some(on_request), ..Script::default() });
     let hidden = BUNDLE.trim_end();
     let hidden = format!(
         "{},\"Process\": {{\"args\": [\"hidden\"]}}, \"ANNOTATIONS\": {{\"k\": \"hidden-too\"}}}}",
@@ -94,9 +95,9 @@ fn a_plugin_receives_what_runc_reads_under_any_member_spelling() {
     );
     write(&host, hidden.as_bytes());
     succeeds(&host.create("c1"));
-    let heard = heard.lock().unwrap().join("");
-    assert!(heard.contains("hidden") && heard.contains("hidden-too"), "{heard}");
-    assert!(!heard.contains("\"sleep\""), "{heard}");
+    let received = received.lock().unwrap().join("");
+    assert!(received.contains("hidden") && received.contains("hidden-too"), "{received}");
+    assert!(!received.contains("\"sleep\""), "{received}");
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_symbolic_link_is_followed_but_never_replaced() {
     succeeds(&host.create("c1"));
     assert_eq!(seen(&host), BUNDLE.as_bytes());
     std::fs::remove_file(host.path("fake/argv")).unwrap();
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     let output = host.create("c2");
     refused(&host, &output, &["10-env", "Env[HELLO]", "config.json is a symbolic link"]);
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -146,7 +147,7 @@ fn a_symbolic_link_is_followed_but_never_replaced() {
 #[test]
 fn a_document_runc_refuses_is_refused_with_line_and_column() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     for bytes in [&b"{\n \"a\": 1,}"[..], b"\n\xef\xbb\xbf{}", b"{\n\"a\": \"\0\"}"] {
         write(&host, bytes);
         let output = host.create("c1");

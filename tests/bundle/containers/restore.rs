@@ -48,7 +48,7 @@ fn a_restore_in_the_foreground_has_all_events() {
 fn a_refused_restore_leaves_nothing() {
     let host = started("");
     let guard = Script { refuses: Some("not signed"), ..Script::default() };
-    let _told = host.plugin("90", "guard", guard);
+    let _plugin = host.plugin("90", "guard", guard);
     refused(&host, &restore(&host, &[]), &["cannot restore c1", "90-guard", "not signed"]);
 }
 

@@ -4,11 +4,11 @@
 //! the engine's document again afterwards.
 
 use test_support::real_runtime::RealRuntime;
-use test_support::{Script, TestHost, heard, wait_until};
+use test_support::{Script, TestHost, has_received, wait_until};
 
 use crate::{life, sets, succeeds};
 
-/// The fields are in the order of their end: containers first.
+/// The fields are dropped in this order, so containers end first.
 struct Live {
     real: RealRuntime,
     host: TestHost,
@@ -68,10 +68,10 @@ fn a_detached_run_is_adjusted_and_has_all_events() {
     let pid_file = live.host.path("pid").display().to_string();
     succeeds(&live.run(&["--detach", "--pid-file", &pid_file]));
     the_program_sees(live.init(), "HELLO=there");
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..5]);
     succeeds(&live.host.verb(&["kill", "c1", "KILL"]));
-    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
+    wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..6]);
     succeeds(&live.host.verb(&["delete", "c1"]));
     live.nothing_is_left();
@@ -94,7 +94,7 @@ fn a_paused_container_is_shown_as_paused() {
 }
 
 #[test]
-fn a_run_in_the_foreground_carries_output_and_exit_code() {
+fn a_foreground_run_returns_its_output_and_exit_code() {
     let script = "cat; echo $HELLO >&2; sleep 0.2; exit 3";
     let Some(live) = Live::new(&["sh", "-c", script]) else { return };
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));
@@ -109,7 +109,7 @@ fn a_run_in_the_foreground_carries_output_and_exit_code() {
     assert_eq!(*received.lock().unwrap(), life("c1"));
 }
 
-/// Such a container exits only milliseconds after its start.
+/// The container exits only milliseconds after its start.
 #[test]
 fn a_very_short_run_has_all_events_each_time() {
     let Some(live) = Live::new(&["sh", "-c", "exit 4"]) else { return };
@@ -127,7 +127,7 @@ fn a_run_killed_from_elsewhere_has_all_events() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     succeeds(&live.host.verb(&["kill", "c1", "KILL"]));
     assert_eq!(process.wait().unwrap().code(), Some(137));
     live.nothing_is_left();
@@ -141,7 +141,7 @@ fn a_foreground_run_outlives_its_daemon_and_its_end_is_reported() {
     let Some(mut live) = Live::new(&["sh", "-c", UNTIL_TOLD]) else { return };
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     live.host.kill_daemon();
     live.host.start_daemon();
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));
@@ -158,12 +158,12 @@ fn a_container_from_create_to_delete_has_all_events() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.host.create("c1"));
-    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     succeeds(&live.host.verb(&["start", "c1"]));
     the_program_sees(live.init(), "HELLO=there");
     succeeds(&live.host.verb(&["kill", "c1", "KILL"]));
-    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
+    wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
     succeeds(&live.host.verb(&["delete", "c1"]));
     live.nothing_is_left();
     assert_eq!(*received.lock().unwrap(), life("c1"));
@@ -177,7 +177,7 @@ fn a_forced_delete_of_a_running_container_sends_its_events() {
     succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     live.nothing_is_left();
     assert_eq!(*received.lock().unwrap(), life("c1"));
-    // Careful engines delete a removed container again; plugins receive no event.
+    // Some engines delete a removed container again; plugins receive no event of that.
     succeeds(&live.host.verb(&["delete", "--force", "c1"]));
     assert_eq!(*received.lock().unwrap(), life("c1"));
 }
@@ -240,7 +240,7 @@ fn a_second_create_of_a_running_id_leaves_the_first_unchanged() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let received = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.run(&["--detach"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     for output in [live.host.create("c1"), live.run(&["--detach"]), live.run(&[])] {
         assert_eq!(output.status.code(), Some(1));
         assert!(!String::from_utf8_lossy(&output.stderr).contains("nri-runc"));

@@ -15,8 +15,8 @@ fn names_in(host: &TestHost, folder: &str) -> usize {
     std::fs::read_dir(host.path(folder)).unwrap().count()
 }
 
-fn told(heard: &Mutex<Vec<String>>, event: &str) -> usize {
-    heard.lock().unwrap().iter().filter(|received| *received == event).count()
+fn count_received(requests: &Mutex<Vec<String>>, event: &str) -> usize {
+    requests.lock().unwrap().iter().filter(|received| *received == event).count()
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn concurrent_creates_in_one_bundle_run_their_own_documents() {
     host.write("fake/slow", "");
     let create = |id| host.spawn(&["create", "--bundle", "BUNDLE", id]);
     let mut first = create("c1");
-    wait_until("the first is asked about", || told(&one, "CreateContainer c1") == 1);
+    wait_until("the first is asked about", || count_received(&one, "CreateContainer c1") == 1);
     let mut others = [create("c2"), create("c3")];
     assert!(first.wait().unwrap().success());
     others.iter_mut().for_each(|other| assert!(other.wait().unwrap().success()));
@@ -44,35 +44,35 @@ fn concurrent_creates_in_one_bundle_run_their_own_documents() {
 }
 
 #[test]
-fn the_runtime_decides_on_a_concurrent_create_of_an_id() {
+fn plugins_receive_one_of_two_concurrent_creates_of_an_id() {
     let host = started("");
     let one = host.plugin("10", "one", sets("ONE", "1"));
     host.write("fake/slow", "");
     let create = || host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
     let mut first = create();
-    wait_until("it is asked about", || told(&one, "CreateContainer c1") == 1);
+    wait_until("it is asked about", || count_received(&one, "CreateContainer c1") == 1);
     let mut second = create();
     assert!(first.wait().unwrap().success());
     second.wait().unwrap();
-    assert_eq!(told(&one, "CreateContainer c1"), 1);
+    assert_eq!(count_received(&one, "CreateContainer c1"), 1);
 }
 
 #[test]
 fn one_id_below_two_roots_is_two_containers_to_every_plugin() {
     let host = started("");
-    let heard = host.plugin("10", "witness", Script::default());
+    let requests = host.plugin("10", "witness", Script::default());
     let other = host.path("other").display().to_string();
     let bundle = host.path("bundle").display().to_string();
     let below_other = |words: &[&str]| host.call(&[&["--root", &other][..], words].concat());
     succeeds(&host.create("c1"));
     succeeds(&below_other(&["create", "--bundle", &bundle, "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    wait_until("the first is gone", || told(&heard, "RemoveContainer c1") == 1);
+    wait_until("the first is gone", || count_received(&requests, "RemoveContainer c1") == 1);
     succeeds(&below_other(&["start", "c1"]));
     succeeds(&below_other(&["delete", "--force", "c1"]));
-    wait_until("the second is gone", || told(&heard, "RemoveContainer c1") == 2);
-    assert_eq!(told(&heard, "CreateContainer c1"), 2);
-    assert_eq!(told(&heard, "StopContainer c1"), 2);
+    wait_until("the second is gone", || count_received(&requests, "RemoveContainer c1") == 2);
+    assert_eq!(count_received(&requests, "CreateContainer c1"), 2);
+    assert_eq!(count_received(&requests, "StopContainer c1"), 2);
 }
 
 fn pids(id: &str) -> api::ContainerUpdate {
@@ -113,7 +113,7 @@ fn an_update_of_an_ambiguous_id_is_refused_with_both_roots() {
 #[test]
 fn ids_that_every_runtime_refuses_reach_it_unchanged() {
     let host = started("");
-    let heard = host.plugin("10", "env", sets("HELLO", "there"));
+    let requests = host.plugin("10", "env", sets("HELLO", "there"));
     let odd = ["", ".", "..", "a/b", "./x", "a b", "a:b"];
     for id in odd {
         drop(host.verb(&[
@@ -127,7 +127,7 @@ fn ids_that_every_runtime_refuses_reach_it_unchanged() {
         drop(host.verb(&["delete", "--force", "--", id]));
     }
     assert_eq!(host.admin(&["pods"]), serde_json::json!([]), "no phantom is known");
-    assert_eq!(*heard.lock().unwrap(), Vec::<String>::new());
+    assert_eq!(*requests.lock().unwrap(), Vec::<String>::new());
     succeeds(&host.create("usual+id_1.2-3"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }
@@ -146,18 +146,21 @@ fn sets_thousands() -> Script {
 /// and for each small one the time and whether the plugin was asked.
 fn create_beside_a_huge_one(
     host: &TestHost,
-    heard: &Mutex<Vec<String>>,
+    requests: &Mutex<Vec<String>>,
 ) -> (Duration, Vec<(Duration, bool)>) {
     std::fs::create_dir_all(host.path("small")).unwrap();
     host.write("small/config.json", BUNDLE);
     let mut huge = host.spawn(&["create", "--bundle", "BUNDLE", "huge"]);
-    wait_until("it is asked about", || told(heard, "CreateContainer huge") == 1);
+    wait_until("it is asked about", || count_received(requests, "CreateContainer huge") == 1);
     let start = Instant::now();
     let mut waits = Vec::new();
     loop {
         let (id, asked) = (format!("c{}", waits.len()), Instant::now());
         succeeds(&host.create_from("small", &id));
-        waits.push((asked.elapsed(), told(heard, &format!("CreateContainer {id}")) == 1));
+        waits.push((
+            asked.elapsed(),
+            count_received(requests, &format!("CreateContainer {id}")) == 1,
+        ));
         if let Some(ended) = huge.try_wait().unwrap() {
             assert!(ended.success());
             return (start.elapsed(), waits);
@@ -169,10 +172,10 @@ fn create_beside_a_huge_one(
 /// Writing the records at the end may delay others for a while; editing the document is most of the
 /// work, and must delay no other request.
 #[test]
-fn others_are_served_while_a_huge_response_is_applied() {
+fn other_requests_are_served_while_a_huge_response_is_applied() {
     let host = started(BUSY);
-    let heard = host.plugin("10", "huge", sets_thousands());
-    let (whole, waits) = create_beside_a_huge_one(&host, &heard);
+    let requests = host.plugin("10", "huge", sets_thousands());
+    let (whole, waits) = create_beside_a_huge_one(&host, &requests);
     let at_once = waits.iter().filter(|(wait, is_asked)| *is_asked && *wait < whole / 6);
     let at_once: Duration = at_once.map(|(wait, _)| *wait).sum();
     assert!(at_once > whole / 3, "others were held up most of {whole:?}: {waits:?}");
@@ -185,7 +188,7 @@ fn others_are_served_while_a_huge_response_is_applied() {
 }
 
 #[test]
-fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
+fn removing_a_container_restores_no_document_of_its_successor() {
     let host = started("");
     // The first container is still being settled when the next one is created from an identical
     // document.
@@ -195,7 +198,7 @@ fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
         }
     };
     let _slow =
-        host.plugin("10", "slow", Script { hears: Some(Arc::new(slow)), ..sets("A1", "1") });
+        host.plugin("10", "slow", Script { on_request: Some(Arc::new(slow)), ..sets("A1", "1") });
     for number in 0..30 {
         let (first, next) = (format!("a{number}"), format!("b{number}"));
         succeeds(&host.create(&first));
@@ -210,7 +213,7 @@ fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
 
 /// crun keeps its state in the caller's `XDG_RUNTIME_DIR`, root's too; the daemon has another environment.
 #[test]
-fn the_daemon_finds_a_root_that_the_environment_chose() {
+fn the_daemon_finds_a_runtime_root_set_by_the_environment() {
     let mut host = TestHost::new("");
     let fake = host.read("fake/runc");
     host.put_program("fake/crun", &fake.replace("=/run/runc", "=${XDG_RUNTIME_DIR:-/run}/crun"));
@@ -218,7 +221,7 @@ fn the_daemon_finds_a_root_that_the_environment_chose() {
     host.configure(&host.path("fake/crun"), policy);
     host.start_daemon();
     let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
-    let heard = host.plugin("10", "space", Script { evicts: vec![evict], ..Script::default() });
+    let requests = host.plugin("10", "space", Script { evicts: vec![evict], ..Script::default() });
     let bundle = host.path("bundle").display().to_string();
     let xdg = ["env".to_owned(), format!("XDG_RUNTIME_DIR={}", host.path("xdg").display())];
     let call = |words: &[&str]| succeeds(&host.call_by(&xdg, words, r#"{"cpu": {"shares": 77}}"#));
@@ -229,7 +232,7 @@ fn the_daemon_finds_a_root_that_the_environment_chose() {
     call(&["update", "--resources", "-", "c2"]);
     let kill = format!("--root\n{}\nkill\nc1\nKILL\n", host.path("xdg/crun").display());
     wait_until("the runtime kills it below that root", || host.read("fake/argv").contains(&kill));
-    wait_until("it has ended", || told(&heard, "StopContainer c1") == 1);
+    wait_until("it has ended", || count_received(&requests, "StopContainer c1") == 1);
     for id in ["c1", "c2"] {
         call(&["delete", "--force", id]);
     }

@@ -5,11 +5,11 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, heard, task, wait_until};
+use test_support::{BUNDLE, Script, TestHost, has_received, task, wait_until};
 
 use crate::{life, sets, started, succeeds};
 
-/// Kills the process without a verb.
+/// Kills the container's process without a command of the runtime.
 fn dies(host: &TestHost, id: &str) {
     let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
@@ -41,19 +41,21 @@ fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
         succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
         wait_until("the start is settled", || {
-            let is_pause = folder == "pause" && heard(&received, "RunPodSandbox web");
-            is_pause || heard(&received, &format!("PostStartContainer {folder}"))
+            let is_pause = folder == "pause" && has_received(&received, "RunPodSandbox web");
+            is_pause || has_received(&received, &format!("PostStartContainer {folder}"))
         });
     }
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     for folder in ["app", "helper"] {
-        assert!(!heard(&received, "StopPodSandbox web"), "{:?}", received.lock().unwrap());
+        assert!(!has_received(&received, "StopPodSandbox web"), "{:?}", received.lock().unwrap());
         dies(&host, folder);
-        wait_until("the stop is reported", || heard(&received, &format!("StopContainer {folder}")));
+        wait_until("the stop is reported", || {
+            has_received(&received, &format!("StopContainer {folder}"))
+        });
         succeeds(&host.verb(&["delete", folder]));
         wait_until("the end is reported", || {
-            heard(&received, &format!("RemoveContainer {folder}"))
+            has_received(&received, &format!("RemoveContainer {folder}"))
         });
     }
     wait_until_no_pod_is_known(&host);
@@ -77,14 +79,14 @@ fn a_pod_ends_with_its_pause_if_that_exits_last() {
         succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
     }
-    wait_until("the start is reported", || heard(&received, "PostStartContainer app"));
-    // The order of kubelet's stop: the infrastructure process exits, the member is deleted, then
-    // the infrastructure container.
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer app"));
+    // kubelet's order of stopping a pod: the infrastructure process exits, the member is deleted,
+    // then the infrastructure container.
     dies(&host, "pause");
     succeeds(&host.verb(&["delete", "--force", "app"]));
-    wait_until("the end is reported", || heard(&received, "RemoveContainer app"));
-    wait_until("the pod's stop is reported", || heard(&received, "StopPodSandbox web"));
-    assert!(!heard(&received, "RemovePodSandbox web"));
+    wait_until("the end is reported", || has_received(&received, "RemoveContainer app"));
+    wait_until("the pod's stop is reported", || has_received(&received, "StopPodSandbox web"));
+    assert!(!has_received(&received, "RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     wait_until_no_pod_is_known(&host);
     let received = received.lock().unwrap();
@@ -102,7 +104,7 @@ fn a_reused_container_id_has_its_own_events() {
     for is_deleted in [true, false] {
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
-        wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+        wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
         if is_deleted {
             succeeds(&host.verb(&["delete", "--force", "c1"]));
         } else {
@@ -139,10 +141,10 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
-    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     dies(&host, "c1");
-    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
-    // The result of the runtime does not matter.
+    wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
+    // The runtime may start it or fail: its result does not matter.
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -153,12 +155,12 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
 }
 
 #[test]
-fn probes_cost_the_daemon_nothing() {
+fn exec_and_query_commands_send_the_daemon_no_request() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     let before = host.admin(&["status"])["requests"].clone();
     for _probe in 0..3 {
         for words in [&["exec", "c1", "true"][..], &["state", "c1"], &["ps", "c1"], &["list"]] {
@@ -174,7 +176,7 @@ fn probes_cost_the_daemon_nothing() {
 #[test]
 fn records_from_before_a_host_restart_are_ignored() {
     let mut host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     wait_until("the create is settled", || {
         host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
@@ -198,7 +200,7 @@ fn records_from_before_a_host_restart_are_ignored() {
     let received = host.plugin("20", "witness", Script::default());
     assert!(received.lock().unwrap().is_empty());
     succeeds(&host.create("c1"));
-    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 1);
 }
@@ -244,19 +246,19 @@ fn of_unknown_runtime() -> (TestHost, Arc<Mutex<Vec<String>>>) {
 }
 
 #[test]
-fn an_unknown_runtimes_state_shows_what_it_has_created() {
+fn a_create_by_an_unknown_runtime_is_confirmed_by_its_state() {
     let (host, received) = of_unknown_runtime();
     let bundle = host.path("bundle").display().to_string();
     succeeds(&host.verb(&["create", "--bundle", &bundle, "yes"]));
-    wait_until("its creation is reported", || heard(&received, "PostCreateContainer yes"));
+    wait_until("its creation is reported", || has_received(&received, "PostCreateContainer yes"));
     // The runtime refuses an ID that exists; the first container stays.
     assert!(!host.verb(&["create", "--bundle", &bundle, "yes"]).status.success());
-    assert!(!heard(&received, "RemoveContainer yes"));
+    assert!(!has_received(&received, "RemoveContainer yes"));
     succeeds(&host.verb(&["delete", "--force", "yes"]));
-    wait_until("its end is reported", || heard(&received, "RemoveContainer yes"));
+    wait_until("its end is reported", || has_received(&received, "RemoveContainer yes"));
     assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
-    wait_until("the creation is undone", || heard(&received, "RemoveContainer no"));
-    assert!(!heard(&received, "PostCreateContainer no"));
+    wait_until("the creation is undone", || has_received(&received, "RemoveContainer no"));
+    assert!(!has_received(&received, "PostCreateContainer no"));
 }
 
 #[test]
@@ -264,11 +266,11 @@ fn a_detached_run_of_an_unknown_runtime_is_running() {
     let (host, received) = of_unknown_runtime();
     let bundle = host.path("bundle").display().to_string();
     succeeds(&host.verb(&["run", "--detach", "--bundle", &bundle, "yes"]));
-    wait_until("its start is reported", || heard(&received, "PostStartContainer yes"));
+    wait_until("its start is reported", || has_received(&received, "PostStartContainer yes"));
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
     succeeds(&host.verb(&["delete", "--force", "yes"]));
-    wait_until("its end is reported", || heard(&received, "RemoveContainer yes"));
+    wait_until("its end is reported", || has_received(&received, "RemoveContainer yes"));
     assert!(!host.verb(&["run", "--detach", "--bundle", &bundle, "no"]).status.success());
-    wait_until("the creation is undone", || heard(&received, "RemoveContainer no"));
-    assert!(!heard(&received, "PostStartContainer no"));
+    wait_until("the creation is undone", || has_received(&received, "RemoveContainer no"));
+    assert!(!has_received(&received, "PostStartContainer no"));
 }

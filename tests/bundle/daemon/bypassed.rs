@@ -100,7 +100,7 @@ fn a_plugin_may_refuse_the_start_of_an_adopted_container() {
     host.start_daemon();
     let at = Some("StartContainer".to_owned());
     let guard = Script { refuses: Some("not yet"), at, ..Script::default() };
-    let _told = host.plugin("90", "guard", guard);
+    let _plugin = host.plugin("90", "guard", guard);
     let output = host.verb(&["start", "c1"]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && line.contains("not yet"), "{line}");
@@ -116,7 +116,7 @@ fn a_start_without_the_daemon_is_noticed_on_a_known_container() {
     host.configure(&host.path("fake/runc"), "autostart = false");
     succeeds(&host.verb(&["start", "c1"]));
     host.start_daemon();
-    let _told = host.plugin("10", "env", Script::default());
+    let _plugin = host.plugin("10", "env", Script::default());
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
 }
 
@@ -125,7 +125,7 @@ fn a_create_without_its_daemon_is_taken_over_unadjusted() {
     let fault = "autostart = false\n[debug]\nfault = \"daemon.verdict:kill\"\n";
     let mut host = TestHost::new(fault);
     host.start_daemon();
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
     host.configure(&host.path("fake/runc"), "");

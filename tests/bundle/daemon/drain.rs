@@ -10,7 +10,7 @@ use nri_runc::plugin::Event;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use test_support::{BUNDLE, TestHost, wait_until};
 
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::{started, succeeds};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
@@ -18,13 +18,15 @@ const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 /// A plugin that is being asked about `c1`, and answers when the test permits it.
 fn asked(host: &TestHost, verb: &str) -> (SharedPlugin, std::process::Child) {
     let waits = RespondingPlugin::at(Event::CreateContainer, Response::WaitAndSet("KEY"));
-    let policy = seat(host, "10-policy", waits);
+    let policy = connected(host, "10-policy", waits);
     let wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
-    wait_until("the plugin is asked", || policy.told().contains(&"CreateContainer c1".to_owned()));
+    wait_until("the plugin is asked", || {
+        policy.received().contains(&"CreateContainer c1".to_owned())
+    });
     (policy, wrapper)
 }
 
-fn tell(pid: i32, signal: Signal) {
+fn send_signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
@@ -33,7 +35,7 @@ fn a_stopping_daemon_answers_requests_in_progress() {
     let host = started(REQUIRED);
     let (policy, mut wrapper) = asked(&host, "create");
     let pid = host.daemon_pid();
-    tell(pid, Signal::SIGTERM);
+    send_signal(pid, Signal::SIGTERM);
     host.logs(&["stopping: completing"], 1);
     policy.may_answer.add_permits(1);
     assert!(wrapper.wait().unwrap().success());
@@ -46,7 +48,7 @@ fn a_request_to_a_stopping_daemon_is_served_by_the_next_one() {
     let host = started("");
     let (policy, mut wrapper) = asked(&host, "create");
     let old = host.daemon_pid();
-    tell(old, Signal::SIGTERM);
+    send_signal(old, Signal::SIGTERM);
     wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     std::fs::create_dir_all(host.path("other/rootfs")).unwrap();
     host.write("other/config.json", BUNDLE);
@@ -66,7 +68,7 @@ fn a_request_to_a_stopping_daemon_is_served_by_the_next_one() {
 fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
     let host = started(REQUIRED);
     let (policy, mut wrapper) = asked(&host, "create");
-    tell(host.daemon_pid(), Signal::SIGTERM);
+    send_signal(host.daemon_pid(), Signal::SIGTERM);
     wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     let output = host.verb(&["delete", "--force", "nothing"]);
     succeeds(&output);
@@ -82,9 +84,9 @@ fn a_second_signal_ends_the_daemon_and_refuses_the_run() {
     let host = started(REQUIRED);
     let (_policy, mut wrapper) = asked(&host, "run");
     let pid = host.daemon_pid();
-    tell(pid, Signal::SIGTERM);
+    send_signal(pid, Signal::SIGTERM);
     wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
-    tell(pid, Signal::SIGTERM);
+    send_signal(pid, Signal::SIGTERM);
     assert_eq!(wrapper.wait().unwrap().code(), Some(1));
     assert_eq!(host.read("fake/argv"), "", "the runtime was called");
     assert_eq!(host.read("bundle/config.json"), BUNDLE);

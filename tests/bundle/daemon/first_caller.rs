@@ -45,10 +45,10 @@ fn stat_field(host: &TestHost, number: usize) -> String {
 /// daemon.
 #[track_caller]
 fn refused_until_the_next(host: &TestHost, output: &Output, why: &str) {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("the daemon refuses to start") && said.contains(why), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert_eq!(printed.lines().count(), 1, "{printed}");
+    assert!(printed.contains("the daemon refuses to start") && printed.contains(why), "{printed}");
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
     succeeds(&host.create("c1"));
     assert_eq!(host.admin(&["status"])["requests"]["create"], 1);
@@ -114,8 +114,8 @@ fn the_daemon_does_not_inherit_an_io_priority() {
     succeeds(&create_after(&host, "exec ionice -c 3"));
     let pid = host.admin(&["status"])["pid"].to_string();
     let output = Command::new("ionice").args(["-p", &pid]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(!said.contains("idle") && !said.is_empty(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!printed.contains("idle") && !printed.is_empty(), "{printed}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::{refused, sets, started, succeeds};
 
 const NOBODY: u32 = 65_534;
 
-/// A connection that does not register stays open during the test.
+/// The time-out of a connection that does not register: longer than any test.
 const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
 /// Runs `work` as another user: the kernel keeps credentials for each thread.
@@ -83,7 +83,7 @@ fn unregistered_connections_make_room_for_a_plugin() {
     let lines = lines();
     let is_bounded = (10..=ten_a_minute(since)).contains(&lines);
     assert!(is_bounded, "one line for each of the first, and one a minute later: {lines}");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
     assert_eq!(silent.iter().filter(|stream| is_closed(stream)).count(), 17);
@@ -98,11 +98,11 @@ fn unregistered_and_disconnected_plugins_are_shown() {
     assert_eq!((&shown[0]["pid"], &shown[0]["name"]), (&std::process::id().into(), &"".into()));
     drop(silent);
     wait_until("no plugin is connected", || host.admin(&["plugins"]) == Value::Array(vec![]));
-    let _told = host.plugin("10", "short", Script { leaves: true, ..Script::default() });
+    let _plugin = host.plugin("10", "short", Script { leaves: true, ..Script::default() });
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");
     assert_eq!(host.admin(&["plugins"])[0]["name"], "short");
-    let _told = host.plugin("10", "short", Script::default());
+    let _plugin = host.plugin("10", "short", Script::default());
     assert_eq!(host.admin(&["plugins"]).as_array().map(Vec::len), Some(1), "it is back");
 }
 
@@ -136,13 +136,13 @@ fn garbage_on_the_plugin_socket_is_harmless() {
         let mut stream = dial(&host, "nri.sock");
         let _may_be_closed_already = stream.write_all(garbage);
     }
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }
 
 #[test]
-fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
+fn a_wrapper_continues_after_three_seconds_of_daemon_silence() {
     let host = started("[debug]\nfault = \"daemon.asked:stall\"\n");
     let begun = Instant::now();
     succeeds(&host.create("c1"));
@@ -224,7 +224,7 @@ fn limit_descriptors(pid: u32, limit: u64) -> rustix::process::Rlimit {
 }
 
 #[test]
-fn a_daemon_without_descriptors_logs_it_and_loses_none() {
+fn a_create_fails_while_the_daemon_has_no_free_descriptor() {
     let host = started("on_daemon_failure = \"fail\"");
     let pid = u32::try_from(host.admin(&["status"])["pid"].as_u64().unwrap()).unwrap();
     let count = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
@@ -234,10 +234,10 @@ fn a_daemon_without_descriptors_logs_it_and_loses_none() {
     let before = leave_descriptors(pid, 2);
     for _try in 0..3 {
         let output = host.create("c1");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
         for wanted in ["cannot create c1", "the daemon could not read the request", "EMFILE"] {
-            assert!(said.contains(wanted), "{said}");
+            assert!(printed.contains(wanted), "{printed}");
         }
         wait_until("nothing of it is open", || count() <= idle);
     }
@@ -304,7 +304,7 @@ fn another_user_may_connect_a_plugin_only_if_configured() {
 #[test]
 fn garbage_on_the_daemon_socket_is_harmless() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     // Descriptors that the daemon opens once, for its first container, are not a leak.
     succeeds(&host.create("c0"));
     succeeds(&host.verb(&["delete", "--force", "c0"]));
@@ -375,6 +375,6 @@ fn an_odd_request_is_refused_or_passed_and_the_daemon_lives() {
         assert!(is_sane, "{words:?}: {answer:?}");
     }
     assert_eq!(host.admin(&["pods"]), Value::Array(vec![]));
-    let _told = host.plugin("10", "env", Script::default());
+    let _plugin = host.plugin("10", "env", Script::default());
     succeeds(&host.create("c1"));
 }

@@ -61,7 +61,7 @@ fn large() -> String {
 fn killed(settings: &str) -> Option<(TestHost, std::process::Output)> {
     let mut host = TestHost::new(&format!("autostart = false\n{settings}"));
     host.start_daemon();
-    let _told = host.plugin("10", "policy", Script::default());
+    let _plugin = host.plugin("10", "policy", Script::default());
     let Some(limited) = Limited::new(&host, 4 << 20) else {
         skip::machine_lacks("no memory controller whose files can be written");
         return None;
@@ -84,7 +84,7 @@ fn a_daemon_killed_for_memory_refuses_if_a_plugin_is_required() {
     refused(&host, &output, &["cannot create c1", "plugin policy is required"]);
     // The next daemon, and a container that needs less memory.
     host.start_daemon();
-    let _told = host.plugin("10", "policy", Script::default());
+    let _plugin = host.plugin("10", "policy", Script::default());
     succeeds(&host.create("c2"));
 }
 

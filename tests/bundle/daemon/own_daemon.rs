@@ -13,7 +13,7 @@ use test_support::adjustments::{adjusts, sets};
 use test_support::{
     Script, Started, TestHost, connect, fails, is_synchronized, skip, started, succeeds,
 };
-use test_support::{heard, wait_until};
+use test_support::{has_received, wait_until};
 
 const USER: u32 = 65534;
 
@@ -35,7 +35,7 @@ impl UserHost {
         Self::of_program(started(node), test_support::program::nri_runc())
     }
 
-    /// The same with a daemon of this program.
+    /// Like [`Self::new`], with `program` as the user's daemon.
     fn of_program(node: TestHost, program: &Path) -> Option<Self> {
         for folder in ["user/run", "user/config/nri-runc", "root"] {
             std::fs::create_dir_all(node.path(folder)).unwrap();
@@ -52,7 +52,7 @@ impl UserHost {
         let run = |more: &[&str]| {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).arg(program).args(more);
-            // As systemd starts it; no process listens on this path.
+            // systemd sets this variable too; no process listens on the path.
             command.env("NOTIFY_SOCKET", node.path("user/run/notify"));
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.env_remove("NRI_RUNC_CONFIG").spawn().unwrap()
@@ -76,10 +76,10 @@ impl UserHost {
     #[track_caller]
     fn shows_changed(&self, keys: &str) {
         for verb in ["status", "check"] {
-            let said = String::from_utf8(self.admin(&[verb]).stdout).unwrap();
-            let line = said.lines().find_map(|line| line.split_once("changed: "));
+            let printed = String::from_utf8(self.admin(&[verb]).stdout).unwrap();
+            let line = printed.lines().find_map(|line| line.split_once("changed: "));
             let shown = line.and_then(|(_, keys)| keys.split_whitespace().next());
-            assert_eq!(shown.unwrap_or_default(), keys, "{said}");
+            assert_eq!(shown.unwrap_or_default(), keys, "{printed}");
         }
     }
 
@@ -149,14 +149,17 @@ fn has_namespaces(host: &UserHost) -> bool {
 }
 
 #[test]
-fn a_user_and_its_namespaces_reach_the_daemon_of_the_user() {
+fn a_user_in_any_of_its_namespaces_reaches_its_own_daemon() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     succeeds(&host.create(USER, &[], "c1"));
-    assert!(host.is_adjusted() && heard(&received, "CreateContainer c1"), "{received:?}");
+    assert!(host.is_adjusted() && has_received(&received, "CreateContainer c1"), "{received:?}");
     if has_namespaces(&host) {
         succeeds(&host.create(USER, NAMESPACE, "c2"));
-        assert!(host.is_adjusted() && heard(&received, "CreateContainer c2"), "{received:?}");
+        assert!(
+            host.is_adjusted() && has_received(&received, "CreateContainer c2"),
+            "{received:?}"
+        );
     }
     let status = host.node.admin(&["status"]);
     assert_eq!(status["containers"], 0, "root's daemon has none of them: {status}");
@@ -190,7 +193,7 @@ fn fields_of_root() -> [(&'static str, Value); 9] {
 fn each_field_that_needs_root_is_refused_by_its_name() {
     let Some(host) = UserHost::new("") else { return };
     let next = Arc::default();
-    let _told = host.plugin(Script { next: Some(Arc::clone(&next)), ..Script::default() });
+    let _plugin = host.plugin(Script { next: Some(Arc::clone(&next)), ..Script::default() });
     for (name, linux) in fields_of_root() {
         *next.lock().unwrap() = adjusts(&json!({ "linux": linux })).adjust;
         let wanted = ["cannot create c1", name, "needs root, and the daemon is a user's"];
@@ -200,14 +203,17 @@ fn each_field_that_needs_root_is_refused_by_its_name() {
 }
 
 #[test]
-fn root_follows_no_variable_to_the_daemon_of_a_user() {
+fn no_environment_variable_leads_root_to_a_users_daemon() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
-    // Even a folder that is as private as the user's.
+    // root ignores the variable, whether the user or root owns the folder.
     for owner in [USER, 0] {
         give(&host.node.path("user/run"), owner);
         succeeds(&host.create(0, &[], "c1"));
-        assert!(!host.is_adjusted() && !heard(&received, "CreateContainer c1"), "{received:?}");
+        assert!(
+            !host.is_adjusted() && !has_received(&received, "CreateContainer c1"),
+            "{received:?}"
+        );
         let by = words(&host.node, 0, &[]);
         let status = host.node.call_by(&by, &["nri", "status", "--json"], "");
         let status: Value = serde_json::from_slice(&status.stdout).unwrap();
@@ -226,7 +232,7 @@ fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
     let received = host.plugin(sets("OWN", "1"));
     fails(&host.create(USER, &[], "c1"), &["cannot create c1", "on_rootless refuses"]);
     assert!(!host.node.path("fake/seen.json").exists(), "the runtime was called");
-    assert!(!heard(&received, "CreateContainer c1"), "{received:?}");
+    assert!(!has_received(&received, "CreateContainer c1"), "{received:?}");
 }
 
 #[test]
@@ -250,7 +256,10 @@ fn a_user_runs_containers_unless_roots_runtime_is_unknown() {
         mode(&host.node.path("config.toml"), readable_by);
         received.lock().unwrap().clear();
         succeeds(&host.create(USER, &[], "c1"));
-        assert!(host.is_adjusted() && heard(&received, "CreateContainer c1"), "{received:?}");
+        assert!(
+            host.is_adjusted() && has_received(&received, "CreateContainer c1"),
+            "{received:?}"
+        );
         succeeds(&delete());
     }
     mode(&host.node.path("config.toml"), 0o644);
@@ -269,7 +278,7 @@ fn a_users_daemon_survives_the_removal_of_its_file() {
     let checked = String::from_utf8(host.admin(&["check"]).stdout).unwrap();
     assert!(checked.contains(&file) && checked.contains("it is missing"), "{checked}");
     succeeds(&host.create(USER, &[], "c1"));
-    assert!(host.is_adjusted() && heard(&received, "CreateContainer c1"), "{received:?}");
+    assert!(host.is_adjusted() && has_received(&received, "CreateContainer c1"), "{received:?}");
 }
 
 /// Writes root's configuration beside the program.
@@ -292,7 +301,7 @@ fn a_users_daemon_shows_a_changed_runtime_until_it_reloads() {
         host.shows_changed("runtime");
         succeeds(&host.admin(&["reload"]));
         host.shows_changed("");
-        // From now on the kernel names the file of the running program otherwise.
+        // From now on the kernel shows the running program's file as deleted.
         upgrade();
     }
     // The user's own runtime comes first; wrappers read it from the daemon, not from the file.
@@ -326,19 +335,22 @@ fn another_user_does_not_reach_the_daemon_of_a_user() {
     mode(&host.node.path("user/run"), 0o755);
     mode(&host.node.path("user/run/nri-runc"), 0o755);
     succeeds(&host.create(USER - 1, &[], "c1"));
-    assert!(!host.is_adjusted() && !heard(&received, "CreateContainer c1"), "{received:?}");
+    assert!(!host.is_adjusted() && !has_received(&received, "CreateContainer c1"), "{received:?}");
     if has_namespaces(&host) {
         // No user is mapped there, so all files seem to belong to the process's user.
         for folder in ["root", "fake", "bundle"] {
             give(&host.node.path(folder), USER);
         }
         succeeds(&host.create(USER, &["unshare", "--user"], "c2"));
-        assert!(!host.is_adjusted() && !heard(&received, "CreateContainer c2"), "{received:?}");
+        assert!(
+            !host.is_adjusted() && !has_received(&received, "CreateContainer c2"),
+            "{received:?}"
+        );
     }
 }
 
 #[test]
-fn a_folder_that_others_could_have_made_is_not_used() {
+fn a_folder_that_another_user_can_create_is_not_used() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     let run = host.node.path("user/run");
@@ -350,5 +362,8 @@ fn a_folder_that_others_could_have_made_is_not_used() {
     mode(&run, 0o755);
     succeeds(&host.create(USER, &[], "c2"));
     assert!(!host.is_adjusted());
-    assert!(!heard(&received, "CreateContainer c1") && !heard(&received, "CreateContainer c2"));
+    assert!(
+        !has_received(&received, "CreateContainer c1")
+            && !has_received(&received, "CreateContainer c2")
+    );
 }

@@ -21,7 +21,7 @@ fn times_asked(host: &TestHost) -> usize {
 fn a_runtimes_features_are_queried_once_until_it_is_replaced() {
     let host = started("");
     host.write("fake/version", "runc version 1.4.0\n");
-    let _told = host.plugin("10", "sched", schedules());
+    let _plugin = host.plugin("10", "sched", schedules());
     for id in ["c1", "c2", "c3"] {
         succeeds(&host.create(id));
         succeeds(&host.verb(&["delete", "--force", id]));
@@ -39,7 +39,7 @@ fn a_runtimes_features_are_queried_once_until_it_is_replaced() {
 #[test]
 fn usual_adjustments_and_verbs_query_no_runtime() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("A", "1"));
+    let _plugin = host.plugin("10", "env", sets("A", "1"));
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -51,7 +51,7 @@ fn a_runtime_that_does_not_answer_is_trusted_after_two_seconds() {
     let host = started("");
     host.write("fake/version", "runc version 1.1.5\n");
     host.write("fake/mute", "");
-    let _told = host.plugin("10", "sched", schedules());
+    let _plugin = host.plugin("10", "sched", schedules());
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("SCHED_BATCH"));
     host.logs(&["c1", "does not report its features"], 1);

@@ -34,8 +34,8 @@ fn activated(host: &TestHost, listener: &UnixListener) -> Child {
 fn give_as_three(number: i32) -> std::io::Result<()> {
     // SAFETY: a plain system call on numbers.
     nix::errno::Errno::result(unsafe { nix::libc::dup2(number, 3) })?;
-    // It may have been 3 already: then dup2 leaves it to be closed at exec.
-    // SAFETY: as above.
+    // If the descriptor was 3 already, dup2 does not clear its close-on-exec flag. SAFETY: as
+    // above.
     let result = unsafe { nix::libc::fcntl(3, nix::libc::F_SETFD, 0) };
     nix::errno::Errno::result(result).map(|_| ()).map_err(Into::into)
 }
@@ -75,8 +75,8 @@ fn no_plugin_is_started_or_awaited_with_an_engines_socket() {
     succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(75), "it waited for plugins of the engine");
     assert!(!host.path("plugins/20-file.was-started").exists());
-    let said = host.admin(&["status"])["plugin_socket"].to_string();
-    assert!(said.contains("listens on nri.socket_path"), "{said}");
+    let printed = host.admin(&["status"])["plugin_socket"].to_string();
+    assert!(printed.contains("listens on nri.socket_path"), "{printed}");
     let _the_daemons_look = engine.accept().unwrap();
     std::os::unix::net::UnixStream::connect(host.path("nri.sock")).unwrap();
     assert!(engine.accept().is_ok(), "the engine's socket was replaced");
@@ -124,8 +124,8 @@ fn a_daemon_trusts_no_run_directory_that_others_can_write() {
     std::fs::set_permissions(host.path("run"), mode).unwrap();
     let output = host.call(&["nri", "daemon"]);
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("is writable by others"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("is writable by others"), "{printed}");
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn a_document_name_that_is_not_utf8_bypasses_no_policy() {
     };
     host.configure(&host.path("fake/crun"), "on_daemon_failure = \"fail\"");
     let output = create();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("--config is not UTF-8"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && printed.contains("--config is not UTF-8"), "{printed}");
     assert_eq!(host.read("fake/argv"), "");
     host.configure(&host.path("fake/crun"), "");
     succeeds(&create());

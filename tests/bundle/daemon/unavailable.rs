@@ -6,7 +6,7 @@ use nri_runc::plugin::Event;
 use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, TestHost, wait_until};
 
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::{refused, started, succeeds};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
@@ -26,9 +26,12 @@ fn without_a_daemon_protected_creates_are_refused() {
         for verb in ["run", "restore"] {
             let bundle = host.path("bundle").display().to_string();
             let output = host.verb(&[verb, "--bundle", &bundle, "c1"]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(1), "{verb}: {said}");
-            assert!(said.contains(&format!("cannot {verb} c1")) && said.contains(why), "{said}");
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{verb}: {printed}");
+            assert!(
+                printed.contains(&format!("cannot {verb} c1")) && printed.contains(why),
+                "{printed}"
+            );
         }
         assert_eq!(host.read("fake/argv"), "", "the runtime was called");
         assert!(
@@ -51,7 +54,7 @@ fn without_a_daemon_unprotected_commands_continue() {
 fn a_start_of_an_adjusted_container_needs_no_daemon() {
     let mut host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     host.start_daemon();
-    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
+    let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     host.kill_daemon();
     succeeds(&host.verb(&["start", "c1"]));
@@ -59,7 +62,7 @@ fn a_start_of_an_adjusted_container_needs_no_daemon() {
 }
 
 #[test]
-fn a_silent_daemon_refuses_where_a_plugin_is_required() {
+fn a_silent_daemon_refuses_creates_if_a_plugin_is_required() {
     let host = started(&format!("{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
     let wanted = ["cannot create c1", "the daemon stopped responding", "plugin policy is required"];
     refused(&host, &host.create("c1"), &wanted);
@@ -75,14 +78,14 @@ fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
         host.configure(&host.path("fake/runc"), &more);
         let mut host = host;
         host.start_daemon();
-        let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
+        let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
         host.write("fault", &fault);
         let output = host.create("c1");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{point}: {said}");
-        assert!(said.contains("the daemon exited during the request"), "{point}: {said}");
-        assert!(said.contains("plugin policy is required"), "{point}: {said}");
-        assert!(!said.contains("silent"), "{point}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{point}: {printed}");
+        assert!(printed.contains("the daemon exited during the request"), "{point}: {printed}");
+        assert!(printed.contains("plugin policy is required"), "{point}: {printed}");
+        assert!(!printed.contains("silent"), "{point}: {printed}");
         assert_eq!(host.read("fake/argv"), "", "{point}: the runtime was called");
         assert_eq!(host.read("bundle/config.json"), BUNDLE, "{point}");
     }
@@ -93,10 +96,10 @@ fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
     for verb in ["create", "run"] {
         let mut host = started(&format!("[nri]\nplugin_request_timeout = \"60s\"\n{REQUIRED}"));
         let slow = RespondingPlugin::at(Event::CreateContainer, Response::Sleep(20_000));
-        let policy = seat(&host, "10-policy", slow);
+        let policy = connected(&host, "10-policy", slow);
         let mut wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
         wait_until("the plugin is asked", || {
-            policy.told().contains(&"CreateContainer c1".to_owned())
+            policy.received().contains(&"CreateContainer c1".to_owned())
         });
         host.kill_daemon();
         assert_eq!(wrapper.wait().unwrap().code(), Some(1), "{verb}");
@@ -126,8 +129,8 @@ fn without_a_daemon_an_exempt_pod_is_created_and_another_is_not() {
     for (settings, why) in PROTECTIONS {
         let host = TestHost::new(&format!("autostart = false\n{settings}"));
         let tenant = host.create_from(&bundle_of(&host, "tenant", ""), "c1");
-        let said = String::from_utf8_lossy(&tenant.stderr).into_owned();
-        assert!(!tenant.status.success() && said.contains(why), "{said}");
+        let printed = String::from_utf8_lossy(&tenant.stderr).into_owned();
+        assert!(!tenant.status.success() && printed.contains(why), "{printed}");
         let system = bundle_of(&host, "kube-system", "");
         succeeds(&host.create_from(&system, "c2"));
         assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
@@ -182,7 +185,7 @@ fn without_a_daemon_self_declared_protecting_plugins_are_known() {
     ] {
         let mut host = TestHost::new("autostart = false");
         host.start_daemon();
-        let _judge = seat(&host, "10-judge", responder);
+        let _judge = connected(&host, "10-judge", responder);
         succeeds(&host.create("c1"));
         host.write("fake/argv", "");
         host.kill_daemon();
@@ -196,7 +199,7 @@ fn a_plugin_that_disconnected_itself_no_longer_protects() {
     host.start_daemon();
     let leaves =
         RespondingPlugin::at(Event::PostCreateContainer, Response::Leave).declares(true, true);
-    let _judge = seat(&host, "10-judge", leaves);
+    let _judge = connected(&host, "10-judge", leaves);
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["status"])["plugins"] == 0);
     wait_until("it is off the list", || host.read("run/protecting-plugins").is_empty());

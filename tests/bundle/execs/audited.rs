@@ -20,7 +20,7 @@ fn exec(host: &TestHost, id: &str, process: &Value) -> std::process::Output {
 }
 
 #[test]
-fn an_exec_is_a_line_with_user_program_terminal_and_result() {
+fn an_exec_line_has_user_program_terminal_and_result() {
     let host = host(EXEC, "");
     succeeds(&host.create("c1"));
     let process = json!({"args": ["/bin/sh", "-c", "TOKEN=s3cret run"], "terminal": true,
@@ -44,7 +44,7 @@ fn an_exec_is_a_line_with_user_program_terminal_and_result() {
 }
 
 #[test]
-fn the_other_form_of_exec_has_the_user_of_the_bundle_and_a_code() {
+fn an_exec_without_process_file_has_the_bundles_user_and_a_code() {
     let host = host(EXEC, "");
     succeeds(&host.create("c1"));
     host.write("fake/exec-code", "3");
@@ -176,7 +176,7 @@ fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
 #[test]
 fn an_exec_without_interest_reads_one_file_and_contacts_nothing() {
     let host = host("", "");
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     succeeds(&host.create("c1"));
     for (words, count) in
         [(&["exec", "c1", "sh"][..], 1), (&["exec", "--process", "/dev/null", "c1"][..], 2)]

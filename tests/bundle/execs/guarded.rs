@@ -31,7 +31,7 @@ fn no_exec_passes_while_the_daemon_and_its_plugins_end() {
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     kill(daemon, Signal::SIGTERM).unwrap();
     let mut is_gone = false;
-    // Again after its end.
+    // The closure tries one more exec after the socket has disappeared.
     wait_until("the daemon has ended", || {
         assert_eq!(exec(&host, &json!({})).status.code(), Some(255));
         std::mem::replace(&mut is_gone, !host.path("run/daemon.sock").exists())
@@ -140,7 +140,7 @@ fn plugin_protection_from_before_a_restart_survives_a_reexec() {
 }
 
 #[test]
-fn the_other_form_of_exec_has_the_user_that_runc_gives_it() {
+fn an_exec_without_process_file_has_the_user_of_runc() {
     let plugin = ExecPlugin::validating(None);
     let host = host("", "");
     let mut spec: Value = serde_json::from_str(&host.read("bundle/config.json")).unwrap();

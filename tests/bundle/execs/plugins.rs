@@ -101,10 +101,10 @@ fn a_plugin_changes_arguments_environment_directory_and_limits() {
     assert_eq!(got["env"], json!(["OLD=changed", "STAYS=3", "NEW=n"]));
     assert_eq!((&got["cwd"], &got["odd"]), (&json!("/work"), &json!(1)));
     assert_eq!(got["rlimits"], json!([{"type": "RLIMIT_NOFILE", "hard": 99, "soft": 88}]));
-    let heard = plugin.execs.lock().unwrap()[0].clone();
-    assert_eq!((heard.container.id.as_str(), heard.process.cwd.as_str()), ("c1", "/"));
-    assert_eq!((heard.process.user.uid, heard.process.terminal), (7, true));
-    assert_eq!(heard.process.env, ["OLD=1", "GONE=2", "STAYS=3"]);
+    let received = plugin.execs.lock().unwrap()[0].clone();
+    assert_eq!((received.container.id.as_str(), received.process.cwd.as_str()), ("c1", "/"));
+    assert_eq!((received.process.user.uid, received.process.terminal), (7, true));
+    assert_eq!(received.process.env, ["OLD=1", "GONE=2", "STAYS=3"]);
     let explained = host.admin(&["explain", "c1"]);
     let change = &explained["exec_changes"][0];
     assert_eq!((&change["program"], &change["owners"]["Cwd"]), (&json!("/bin/sh"), &json!("10-a")));
@@ -122,7 +122,7 @@ fn a_plugin_changes_arguments_environment_directory_and_limits() {
 }
 
 #[test]
-fn the_other_form_of_exec_gets_flags_and_arguments() {
+fn an_exec_without_process_file_gets_flags_and_arguments() {
     let adjust = ExecAdjustment { rlimits: Vec::new(), env: vec![env("NEW", "n")], ..all_four() };
     let plugin = adjusting(adjust);
     let host = with(&plugin);
@@ -133,9 +133,9 @@ fn the_other_form_of_exec_gets_flags_and_arguments() {
     let from = words.iter().position(|word| word == "exec").unwrap();
     let wanted = "exec -t --cwd /x -e NEW=mine --env=NEW=n --cwd=/work c1 /bin/wrap -x /bin/sh";
     assert_eq!(words[from..].join(" "), wanted);
-    let heard = plugin.execs.lock().unwrap()[0].clone();
-    assert_eq!(heard.process.args, ["ls", "--env", "q"]);
-    assert!(heard.process.env.contains(&"NEW=mine".to_owned()) && heard.process.cwd == "/x");
+    let received = plugin.execs.lock().unwrap()[0].clone();
+    assert_eq!(received.process.args, ["ls", "--env", "q"]);
+    assert!(received.process.env.contains(&"NEW=mine".to_owned()) && received.process.cwd == "/x");
 }
 
 #[test]

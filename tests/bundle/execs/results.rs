@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results of updates for the plugins that requested them: applied, failed, no longer in force. Repeatedly failing
-//! updates are not tried each time.
+//! The results that a plugin receives for its updates: applied, failed, no longer in force. The
+//! daemon does not try repeatedly failing updates each time.
 
 use nri_plugin::api::extension::{UpdateOutcome, UpdateResult};
 use nri_plugin::{ExtensionEvent, PluginHandle, Update, Updates, api};

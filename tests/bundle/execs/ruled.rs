@@ -189,10 +189,10 @@ fn without_a_daemon_the_rules_of_the_files_decide() {
     let output = exec(&host, &json!({"terminal": true}));
     refused(&host, &output, &["the exec rule \"no terminals\" does not permit", "daemon"]);
     succeeds(&exec(&host, &json!({})));
-    // The rule is gone from the files, and no daemon has it.
+    // The rule is removed from the files, and no daemon has it in force.
     reconfigure(&host, "", "");
     succeeds(&exec(&host, &json!({"terminal": true})));
-    // After a boot, before any daemon ran.
+    // The state after a boot, before any daemon ran.
     reconfigure(&host, "", NO_TERMINALS);
     std::fs::remove_dir_all(host.path("run")).unwrap();
     host.write("fake/argv", "");
@@ -209,7 +209,8 @@ fn a_daemon_that_hangs_is_waited_for_a_second() {
     let host = ruled(NO_TERMINALS);
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     kill(daemon, Signal::SIGSTOP).unwrap();
-    // Every exec waits as long; on a busy machine one may take longer, so a short one is awaited.
+    // Every exec waits equally long. On a busy machine one may take longer, so the test repeats
+    // until one was short.
     wait_until("one waits no longer", || {
         let begun = Instant::now();
         succeeds(&exec(&host, &json!({})));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
-use test_support::scripted_plugin::Hears;
+use test_support::scripted_plugin::OnRequest;
 use test_support::{Script, started, succeeds};
 
 use super::{DOCKERS_ROOT, Play, json_of};
@@ -155,22 +155,26 @@ fn messages() -> String {
 /// that connects later; shortened like the others.
 fn of_a_connection() -> String {
     let host = started("");
-    let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-    let hears = || -> Option<Hears> {
-        let heard = Arc::clone(&heard);
+    let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+    let on_request = || -> Option<OnRequest> {
+        let requests = Arc::clone(&requests);
         Some(Arc::new(move |event, request| {
-            heard.lock().unwrap().push((event.to_owned(), json_of(request)));
+            requests.lock().unwrap().push((event.to_owned(), json_of(request)));
         }))
     };
     let _first = host.plugin("10", "setter", sets("HELLO", "there"));
     let events = Some(VALIDATION);
-    let _second =
-        host.plugin("90", "judge", Script { events, hears: hears(), ..Script::default() });
+    let _second = host.plugin(
+        "90",
+        "judge",
+        Script { events, on_request: on_request(), ..Script::default() },
+    );
     succeeds(&host.create("c1"));
-    let _third = host.plugin("50", "late", Script { events, hears: hears(), ..Script::default() });
+    let _third =
+        host.plugin("50", "late", Script { events, on_request: on_request(), ..Script::default() });
     let root = host.path("").display().to_string();
     let mut page = String::new();
-    for (event, request) in heard.lock().unwrap().iter() {
+    for (event, request) in requests.lock().unwrap().iter() {
         let mut short = shortened(request, "", root.trim_end_matches('/'));
         let cut = |whole: &Value| json!({"id": whole["id"], "…": "(as above)"});
         for name in ["pod", "container"] {

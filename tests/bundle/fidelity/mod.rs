@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use protobuf_json_mapping::PrintOptions;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use test_support::compare::{self, Told};
+use test_support::compare::{self, EventsByKey};
 use test_support::{BUSY, TestHost, wait_until};
 
 /// A runtime with the effects of runc that the tests need, and both spellings of its options.
@@ -104,7 +104,7 @@ impl Play {
         Self::of(folder, Capture { variables, exits, removes: Vec::new(), calls: calls.into() })
     }
 
-    /// A host with the engine's files of this folder, and a running daemon.
+    /// Creates a host with the engine's files from `folder` and a running daemon.
     fn of(folder: PathBuf, capture: Capture) -> Self {
         let mut host = TestHost::new("");
         host.put_program("fake/runc", RUNTIME);
@@ -192,21 +192,25 @@ impl Play {
 
     /// Makes all calls. Returns the events that a plugin received, and whether the pod's
     /// infrastructure process was running at StopPodSandbox.
-    fn play(&self) -> (Told, bool) {
-        let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let ear = Arc::clone(&heard);
+    fn play(&self) -> (EventsByKey, bool) {
+        let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let observer = Arc::clone(&requests);
         let ran = Arc::new(AtomicBool::new(false));
         let (runs, root) = (Arc::clone(&ran), self.host.path(""));
-        let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
-            let request = json_of(request);
-            if event == "StopPodSandbox" {
-                let pid = Self::process(&root, request["pod"]["id"].as_str().unwrap());
-                let is_there = |pid| kill(Pid::from_raw(pid), None).is_ok();
-                runs.store(pid.is_some_and(is_there), Ordering::Relaxed);
-            }
-            ear.lock().unwrap().push((event.to_owned(), request));
-        });
-        let script = test_support::Script { hears: Some(hears), ..test_support::Script::default() };
+        let on_request: test_support::scripted_plugin::OnRequest =
+            Arc::new(move |event, request| {
+                let request = json_of(request);
+                if event == "StopPodSandbox" {
+                    let pid = Self::process(&root, request["pod"]["id"].as_str().unwrap());
+                    let is_there = |pid| kill(Pid::from_raw(pid), None).is_ok();
+                    runs.store(pid.is_some_and(is_there), Ordering::Relaxed);
+                }
+                observer.lock().unwrap().push((event.to_owned(), request));
+            });
+        let script = test_support::Script {
+            on_request: Some(on_request),
+            ..test_support::Script::default()
+        };
         let _names_only = self.host.plugin("10", "recorder", script);
         for call in &self.capture.calls {
             if matches!(call.verb.as_str(), "kill" | "delete") {
@@ -216,11 +220,11 @@ impl Play {
         }
         for path in &self.capture.removes {
             // The engine removes the pod's files; until then the pod exists.
-            let _or_with_infra_it_was_told = std::fs::remove_file(self.moved(path));
+            let _absent_without_infra = std::fs::remove_file(self.moved(path));
         }
         wait_until("the pod is gone", || self.host.admin(&["pods"]) == json!([]));
-        let heard = std::mem::take(&mut *heard.lock().unwrap());
-        (told(heard.into_iter()), ran.load(Ordering::Relaxed))
+        let requests = std::mem::take(&mut *requests.lock().unwrap());
+        (events_by_key(requests.into_iter()), ran.load(Ordering::Relaxed))
     }
 }
 
@@ -244,20 +248,20 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The events by name, container and count.
-fn told(events: impl Iterator<Item = (String, Value)>) -> Told {
-    let mut told = Told::new();
+fn events_by_key(events: impl Iterator<Item = (String, Value)>) -> EventsByKey {
+    let mut received = EventsByKey::new();
     for (event, request) in events {
         let name = request["container"]["name"].as_str().unwrap_or("pod").to_owned();
         let key = (1..).map(|n| format!("{event} {name} {n}"));
-        let key = key.into_iter().find(|key| !told.contains_key(key)).unwrap();
-        told.insert(key, request);
+        let key = key.into_iter().find(|key| !received.contains_key(key)).unwrap();
+        received.insert(key, request);
     }
-    told
+    received
 }
 
-fn native(name: &str) -> Told {
+fn native(name: &str) -> EventsByKey {
     let text = std::fs::read_to_string(folder(name).join("native.jsonl")).unwrap();
-    told(text.lines().map(|line| {
+    events_by_key(text.lines().map(|line| {
         let mut value: Value = serde_json::from_str(line).unwrap();
         let event = value.as_object_mut().unwrap().remove("event").unwrap();
         (event.as_str().unwrap().to_owned(), value)
@@ -310,7 +314,7 @@ fn plugins_receive_the_messages_of_the_engines_own_nri() {
 
 /// A pod's author can shadow CRI-O's list of labels; then no plain key confirms them.
 #[test]
-fn shadowed_labels_of_crio_cost_few_lines_and_little_room() {
+fn ignored_labels_of_crio_are_few_log_lines_and_record_entries() {
     let mut play = Play::new("crio-1.37-pod");
     let at = play.capture.calls.iter().position(|call| call.config.is_some()).unwrap();
     let call = play.capture.calls.swap_remove(at);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use test_support::Script;
 
-/// One folder.
+/// The content of one folder.
 pub(super) struct Case {
     pub(super) folder: PathBuf,
     /// The document of the bundle.
@@ -187,7 +187,7 @@ fn script(text: &str) -> Result<Script, String> {
     Ok(Script {
         adjust,
         update: part.update.iter().map(message).collect::<Result<_, _>>()?,
-        // It lives until the test process exits anyway.
+        // Leaking the string is harmless: the test needs it until its process exits.
         refuses: part.refuse.map(|why| &*why.leak()),
         status,
         hangs: part.hang,

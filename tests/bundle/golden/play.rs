@@ -7,17 +7,17 @@ use serde_json::Value;
 use test_support::{TestHost, wait_until};
 
 use super::case::{Case, files_below};
-use super::received::Told;
+use super::received::ReceivedMessages;
 
 /// The results of a case, file by file of `expected/`.
-pub(super) struct Came {
+pub(super) struct CaseResult {
     /// The runtime's document in the bundle, if the runtime was called to create.
     pub(super) config: Option<Vec<u8>>,
     pub(super) events: String,
     pub(super) stderr: Option<String>,
 }
 
-impl Came {
+impl CaseResult {
     /// The expected content of the files of `expected/`.
     pub(super) fn files(&self) -> [(&'static str, Option<Vec<u8>>); 3] {
         [
@@ -28,8 +28,8 @@ impl Came {
     }
 }
 
-/// Plays it.
-pub(super) fn play(case: &Case) -> Came {
+/// Plays a case.
+pub(super) fn play(case: &Case) -> CaseResult {
     let mut host = TestHost::new("");
     let root = host.path("").display().to_string();
     let root = root.trim_end_matches('/');
@@ -53,17 +53,17 @@ pub(super) fn play(case: &Case) -> Came {
     for (name, bytes) in files_below(&case.folder.join("host")) {
         put(&format!("host/{name}"), &bytes);
     }
-    for (said, name) in case.says.iter().zip(["fake/version", "fake/features"]) {
-        said.iter().for_each(|said| put(name, said));
+    for (printed, name) in case.says.iter().zip(["fake/version", "fake/features"]) {
+        printed.iter().for_each(|printed| put(name, printed));
     }
     if case.call.runtime_fails {
         put("fake/fail", b"");
     }
     host.start_daemon();
-    let told = Told::default();
+    let seen = ReceivedMessages::default();
     for plugin in &case.plugins {
         let mut script = plugin.script.clone();
-        script.hears = Some(told.ear(&format!("{}-{}", plugin.index, plugin.name)));
+        script.on_request = Some(seen.recorder(&format!("{}-{}", plugin.index, plugin.name)));
         let _names_only = host.plugin(&plugin.index, &plugin.name, script);
     }
     let mut stderr = String::new();
@@ -76,8 +76,8 @@ pub(super) fn play(case: &Case) -> Came {
     checked(&host, case, config.as_deref(), &document);
     let stderr = stderr.replace(root, "DIR");
     let stderr = (!stderr.is_empty()).then_some(stderr);
-    let events = told.lines().replace(root.trim_end_matches('/'), "DIR");
-    Came { config, events, stderr }
+    let events = seen.lines().replace(root.trim_end_matches('/'), "DIR");
+    CaseResult { config, events, stderr }
 }
 
 /// Runs one verb; returns its output.
@@ -89,18 +89,21 @@ fn call(host: &TestHost, case: &Case, verb: &str) -> String {
         "delete" => host.verb(&["delete", "--force", id]),
         verb => host.verb(&[verb, id]),
     };
-    let said = String::from_utf8(output.stderr).unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
     let code = output.status.code();
-    assert!(matches!(code, Some(0 | 1)), "{verb} ended with {code:?}: {said}");
+    assert!(matches!(code, Some(0 | 1)), "{verb} ended with {code:?}: {printed}");
     let lines = usize::from(code == Some(1));
-    assert_eq!(said.lines().count(), lines, "{verb} ended with {code:?} and said: {said}");
+    assert_eq!(printed.lines().count(), lines, "{verb} ended with {code:?} and said: {printed}");
     for phrase in RESERVED_PHRASES {
-        assert!(!said.to_lowercase().contains(phrase), "{verb} says what engines look for: {said}");
+        assert!(
+            !printed.to_lowercase().contains(phrase),
+            "{verb} says what engines look for: {printed}"
+        );
     }
-    said
+    printed
 }
 
-/// Checks the conditions that hold whatever the plugins did.
+/// Checks the conditions that must hold after any response of the plugins.
 fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) {
     let after = std::fs::read(host.path(document)).unwrap();
     assert!(after == case.config, "the bundle is not as it was, after its container is gone");

@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Map, Value};
-use test_support::scripted_plugin::{Hears, json_of};
+use test_support::scripted_plugin::{OnRequest, json_of};
 
 /// All received messages, in order of arrival.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<Mutex<Vec<(String, String, Value)>>>);
+pub(super) struct ReceivedMessages(Arc<Mutex<Vec<(String, String, Value)>>>);
 
-impl Told {
+impl ReceivedMessages {
     /// A recorder for the plugin `id`.
-    pub(super) fn ear(&self, id: &str) -> Hears {
-        let (told, id) = (self.clone(), id.to_owned());
+    pub(super) fn recorder(&self, id: &str) -> OnRequest {
+        let (received, id) = (self.clone(), id.to_owned());
         Arc::new(move |event, request| {
-            told.0.lock().unwrap().push((id.clone(), event.to_owned(), value(request)));
+            received.0.lock().unwrap().push((id.clone(), event.to_owned(), value(request)));
         })
     }
 
-    /// Plugin by plugin, each in order of arrival.
+    /// Returns the messages as text, plugin by plugin, each in order of arrival.
     pub(super) fn lines(&self) -> String {
-        let mut heard = self.0.lock().unwrap().clone();
-        heard.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut requests = self.0.lock().unwrap().clone();
+        requests.sort_by(|a, b| a.0.cmp(&b.0));
         let mut before: HashMap<(String, String), Value> = HashMap::new();
         let mut text = String::new();
-        for (plugin, event, request) in heard {
+        for (plugin, event, request) in requests {
             let mut line = Map::new();
             line.insert("plugin".to_owned(), Value::from(plugin.as_str()));
             line.insert("event".to_owned(), Value::from(event));
@@ -90,8 +90,8 @@ fn mask(value: &mut Value) {
     }
 }
 
-/// Masks the exit code of a killed process, as in all of these cases. Since Linux 6.15 the kernel
-/// keeps it, but only once the process is reaped, and PID 1 of some machines is slow.
+/// Masks the exit code, because every case kills its process. Since Linux 6.15 the kernel keeps it,
+/// but only once the process is reaped, and PID 1 of some machines is slow.
 fn hide_exit_code(container: &mut Map<String, Value>) {
     let is_known = container.get("exitCode").is_some_and(|code| code == 137)
         && container.get("statusReason").is_some_and(|reason| reason == "Error");

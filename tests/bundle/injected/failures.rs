@@ -38,7 +38,7 @@ fn the_example_of_the_page_works_as_described() {
 }
 
 #[test]
-fn an_unproven_namespace_gets_no_injection_and_escapes_none() {
+fn an_unproven_namespace_neither_gets_nor_avoids_an_injection() {
     let skip = "[[inject]]\nname = \"i\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n";
     let skipping = started(skip);
     succeeds(&skipping.create_from(&lay_down(&skipping, "prod", "c1", "forged"), "c1"));
@@ -186,7 +186,7 @@ fn two_injections_that_are_always_set_conflict() {
 #[test]
 fn later_plugins_receive_injections_and_may_remove_them() {
     let host = started("[[inject]]\nname = \"i\"\nenv = { X = \"1\", Y = \"1\" }\n");
-    let _told = host.plugin("10", "p", sets("-X", ""));
+    let _plugin = host.plugin("10", "p", sets("-X", ""));
     succeeds(&host.create("c1"));
     assert_eq!(env(&host), json!(["PATH=/bin", "A=1", "Y=1"]));
     let gave_way = &host.admin(&["explain", "c1"])["gave_way"][0];

@@ -45,7 +45,7 @@ fn an_injection_gives_way_to_plugins_before_and_after_it() {
         let host = started(&format!(
             "[[inject]]\nname = \"i\"\nindex = \"{index}\"\nenv = {{ X = \"mine\", Y = \"mine\" }}\n"
         ));
-        let _told = host.plugin(plugin, "p", sets("X", "theirs"));
+        let _plugin = host.plugin(plugin, "p", sets("X", "theirs"));
         succeeds(&host.create("c1"));
         assert_eq!(env(&host), json!(["PATH=/bin", "A=1", "X=theirs", "Y=mine"]), "{plugin}");
         let explained = host.admin(&["explain", "c1"]);
@@ -57,10 +57,10 @@ fn an_injection_gives_way_to_plugins_before_and_after_it() {
 }
 
 #[test]
-fn always_conflicts_with_a_plugin_and_refuses() {
+fn an_injection_with_always_conflicts_with_a_plugin() {
     let lines = "[[inject]]\nname = \"i\"\nwhen = \"always\"\nenv = { X = \"mine\" }\n";
     let host = started(lines);
-    let _told = host.plugin("10", "p", sets("X", "theirs"));
+    let _plugin = host.plugin("10", "p", sets("X", "theirs"));
     fails(&host.create("c1"), &["\"10-p\"", "\"inject:i\"", "both tried to set Env X"]);
 }
 

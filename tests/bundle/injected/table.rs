@@ -237,7 +237,8 @@ impl Case<'_> {
         )
     }
 
-    /// Two that set the same value conflict; hooks are added.
+    /// Whether the create is refused: two sources that set the same value conflict, except for
+    /// hooks, which are added up.
     fn is_refused(&self) -> bool {
         let by_plugin = matches!(self.before, Before::EarlierPlugin | Before::LaterPlugin);
         by_plugin && self.is_always && !self.is_audit && self.area.name != "hooks"
@@ -273,7 +274,8 @@ impl Case<'_> {
         }
     }
 
-    /// The owner to which it gave way, as `explain` shows it; `None` if it did not.
+    /// The owner of the value that the injection yielded to, as `explain` shows it; `None` if it
+    /// did not yield.
     fn gave_way(&self) -> Option<Value> {
         if self.is_audit || self.is_always {
             return None;
@@ -356,7 +358,7 @@ fn each_area_in_each_state_matches_the_table() {
     let mut host = TestHost::new("");
     let dir = host.path("").display().to_string();
     let dir = dir.trim_end_matches('/');
-    // A value that every document has cannot give way.
+    // In an area that every document sets, an injection that yields is a mistake.
     let (cases, mistakes): (Vec<Case<'_>>, Vec<Case<'_>>) =
         cases.into_iter().partition(|case| case.area.has_absence || case.is_always);
     for case in &mistakes {

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use test_support::{BUNDLE, TestHost, wait_until};
 
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::{refused, started, succeeds};
 
 const CONTAINERS: usize = 60;
@@ -23,31 +23,31 @@ const CAP: u64 = 60;
 const SILENCE: &str = "silence = \"120s\"\n";
 
 /// The result for one container.
-struct Came {
+struct CreateResult {
     id: String,
     is_created: bool,
-    said: String,
+    printed: String,
 }
 
 /// Calls the wrapper concurrently with others.
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
-    let said = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
+    let printed = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
     command.env("NRI_RUNC_CONFIG", host.path("config.toml")).arg("--root").arg(host.path("root"));
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(printed);
     command.status().unwrap().success()
 }
 
-fn create(host: &TestHost, id: &str) -> Came {
+fn create(host: &TestHost, id: &str) -> CreateResult {
     let bundle = host.path(id);
     std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
     nri_runc::testing::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
     let is_created = verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id]);
-    Came { id: id.to_owned(), is_created, said: host.read(&format!("{id}.err")) }
+    CreateResult { id: id.to_owned(), is_created, printed: host.read(&format!("{id}.err")) }
 }
 
 /// Creates and starts all containers concurrently.
-fn burst(host: &TestHost) -> Vec<Came> {
+fn burst(host: &TestHost) -> Vec<CreateResult> {
     let all = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for number in 0..CONTAINERS {
@@ -66,7 +66,7 @@ fn burst(host: &TestHost) -> Vec<Came> {
 
 fn slow(host: &TestHost) -> SharedPlugin {
     let slow =
-        seat(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
+        connected(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
     // The daemon learns the plugin's response time from the first ones.
     for id in ["warm1", "warm2"] {
         assert!(create(host, id).is_created);
@@ -98,14 +98,18 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
     }
     for came in &others {
         assert_eq!(host.read(&format!("{}/config.json", came.id)), BUNDLE);
-        assert!(came.said.contains("policy") && !came.said.contains("silent"), "{}", came.said);
+        assert!(
+            came.printed.contains("policy") && !came.printed.contains("silent"),
+            "{}",
+            came.printed
+        );
     }
-    // The message of a caller that was refused before its time was over.
-    let said: Vec<&str> = others.iter().map(|came| came.said.as_str()).collect();
-    let at_once = said.iter().filter(|said| said.contains("queued requests at"));
-    assert!(at_once.count() >= 10, "{said:#?}");
+    // The messages of callers that were refused before their time-out.
+    let printed: Vec<&str> = others.iter().map(|came| came.printed.as_str()).collect();
+    let at_once = printed.iter().filter(|printed| printed.contains("queued requests at"));
+    assert!(at_once.count() >= 10, "{printed:#?}");
     // A container that is being created does not wait for those in the queue.
-    let received = plugin.told();
+    let received = plugin.received();
     for came in &created {
         let at =
             |event: &str| received.iter().position(|line| *line == format!("{event} {}", came.id));
@@ -120,20 +124,20 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     let plugin = slow(&host);
     let came = burst(&host);
     for came in &came {
-        assert!(came.is_created, "{}", came.said);
+        assert!(came.is_created, "{}", came.printed);
     }
     let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&host, &came.id)).collect();
     assert!((6..=57).contains(&without.len()), "{} went on without it", without.len());
-    let received = plugin.told();
+    let received = plugin.received();
     let mut sent_off = 0;
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
-        // On a busy machine some callers do not get that far in time.
+        // On a busy machine some callers are refused before the plugin is asked.
         if skipped.contains("queued requests at") {
             sent_off += 1;
             // The plugin receives no events of a container that it was not asked about.
-            let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
-            assert!(!received.iter().any(heard), "{}", came.id);
+            let names_it = |line: &String| line.ends_with(&format!("Container {}", came.id));
+            assert!(!received.iter().any(names_it), "{}", came.id);
         }
     }
     assert!(sent_off >= 6, "{sent_off} of {} were sent off", without.len());
@@ -144,7 +148,7 @@ fn a_slow_daemon_is_not_reported_silent_and_still_refuses() {
     let cap = format!("\"{CAP}s\"");
     let settings = settings("required = true").replace(&cap, "\"4s\"").replace(SILENCE, "");
     let host = started(&settings);
-    let _slow = seat(&host, "10-policy", RespondingPlugin::always(Response::Hang));
+    let _slow = connected(&host, "10-policy", RespondingPlugin::always(Response::Hang));
     refused(&host, &host.create("c1"), &["the daemon took too long", "plugin policy is required"]);
 }
 

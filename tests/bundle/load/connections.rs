@@ -21,7 +21,8 @@ use crate::rules::host::{Asker, pod_container};
 /// Registrations are slow on a busy machine.
 const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
-/// The maximum number of lines for one reason since then, however slow the machine is: ten a minute.
+/// The maximum number of log lines for one reason since `since`: ten a minute, however slow the
+/// machine is.
 pub(crate) fn ten_a_minute(since: Instant) -> usize {
     10 * minutes_begun(since)
 }
@@ -34,8 +35,8 @@ fn minutes_begun(since: Instant) -> usize {
 fn a_plugin_registers_during_a_flood_of_connections() {
     let (host, since) = (started(PATIENT), Instant::now());
     let is_over = Arc::new(AtomicBool::new(false));
-    // Some keep all slots taken, others come and go. They must not keep the kernel's queue full, where
-    // processes cannot be told apart.
+    // Some connections occupy all slots, others open and close. They must not fill the kernel's
+    // queue, in which the daemon cannot distinguish processes.
     let dial = |socket: &std::path::Path| UnixStream::connect(socket);
     let socket = host.path("nri.sock");
     let _silent: Vec<_> = (0..80).map(|_| dial(&socket)).collect();
@@ -139,7 +140,7 @@ fn after_128_plugins_only_a_configured_one_is_accepted() {
         let rows = plugins.as_array().into_iter().flatten();
         rows.filter(|row| row["state"] == "synchronized").count()
     };
-    // Not so many at once that they take each other's slots.
+    // Registers in groups of 16, so that the plugins do not take each other's slots.
     for connected in (16..=MOST).step_by(16) {
         for number in connected - 16..connected {
             connect(host.path("nri.sock"), "10", &format!("many{number}"), Script::default());
@@ -153,7 +154,7 @@ fn after_128_plugins_only_a_configured_one_is_accepted() {
     });
     host.logs(&["10-late was refused: 128 plugins already take part"], 1);
     assert!(!is_synchronized(&host.admin(&["plugins"]), "10-late"));
-    let _told = host.plugin("10", "named", Script::default());
+    let _plugin = host.plugin("10", "named", Script::default());
     assert_eq!(taking_part(), MOST + 1);
 }
 
@@ -171,14 +172,14 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
     let since = Instant::now();
     succeeds(&host.create("c1"));
     let (asker, script) = Asker::new();
-    let _told = host.plugin("10", "asks", script);
+    let _plugin = host.plugin("10", "asks", script);
     for number in 0..REQUESTS {
         let unknown = format!("unknown-{number}");
         asker.ask(vec![update_of(&unknown, &json!({"cpu": {"shares": 7}}))], &[&unknown, "c1"]);
     }
     // Another plugin still gets its lines. Once its line is in both logs, all earlier lines are written.
     let (other, script) = Asker::new();
-    let _told = host.plugin("20", "other", script);
+    let _plugin = host.plugin("20", "other", script);
     other.ask(Vec::new(), &["c1"]);
     host.logs(&["20-other", "its eviction failed"], 1);
     let noted = |words: &[&str]| {
@@ -206,7 +207,7 @@ fn rules_in_audit_mode_have_few_lines_and_explain_has_all() {
     const CONTAINERS: usize = 25;
     let rule = "[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\nmode = \"audit\"\n";
     let (host, since) = (started(rule), Instant::now());
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     let ids: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();
     for id in &ids {
         succeeds(&host.create_from(&pod_container(&host, "prod", id), id));

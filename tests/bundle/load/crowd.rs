@@ -18,7 +18,7 @@ use crate::started;
 
 /// Connects a plugin and repeats that until it is synchronized, because a busy machine may miss a
 /// short time-out.
-fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
+fn connected(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
     let responder = Arc::new(responder);
     let mut tried = Instant::now();
     connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
@@ -35,12 +35,12 @@ fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin 
 /// Longer than every time limit of the wrapper.
 const FOREVER: Duration = Duration::from_secs(700);
 
-/// Many containers take long on a busy machine.
+/// A time-out for many containers on a busy machine.
 const LONG: &str = "create_cap = \"10m\"\n";
 
 /// Calls the wrapper for one container, which has separate files; returns whether it succeeded.
 fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
-    let said = host.path(&format!("{id}.err"));
+    let printed = host.path(&format!("{id}.err"));
     let begun = Instant::now();
     let status = Command::new(env!("CARGO_BIN_EXE_nri-runc"))
         .env("NRI_RUNC_CONFIG", host.path("config.toml"))
@@ -49,7 +49,7 @@ fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&said).unwrap())
+        .stderr(std::fs::File::create(&printed).unwrap())
         .status()
         .unwrap();
     assert!(begun.elapsed() < FOREVER, "{words:?} took {:?}", begun.elapsed());
@@ -63,20 +63,20 @@ fn create(host: &TestHost, id: &str) -> bool {
     verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id])
 }
 
-fn said(host: &TestHost, id: &str) -> String {
+fn output_of(host: &TestHost, id: &str) -> String {
     host.read(&format!("{id}.err"))
 }
 
 /// The received events of one container, in order.
-fn heard_of<'t>(told: &'t [String], id: &str) -> Vec<&'t str> {
-    let lines = told.iter().filter_map(|line| line.split_once(' '));
+fn received_of<'t>(received: &'t [String], id: &str) -> Vec<&'t str> {
+    let lines = received.iter().filter_map(|line| line.split_once(' '));
     lines.filter(|(_, name)| *name == id).map(|(event, _)| event).collect()
 }
 
-/// Whether `heard` is a subsequence of `LIFE`.
-fn is_in_order(heard: &[&str]) -> bool {
+/// Whether `requests` is a subsequence of `LIFE`.
+fn is_in_order(requests: &[&str]) -> bool {
     let mut life = LIFE.iter();
-    heard.iter().all(|event| life.any(|next| next == event))
+    requests.iter().all(|event| life.any(|next| next == event))
 }
 
 fn everything_has_ended(host: &TestHost) {
@@ -128,23 +128,23 @@ fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
             18 => RespondingPlugin::always(Response::Set("KEY")),
             _ => RespondingPlugin::always(Response::Answer),
         };
-        actors.push((index, seat(&host, &format!("{index}-p{index}"), responder)));
+        actors.push((index, connected(&host, &format!("{index}-p{index}"), responder)));
     }
     crowd(&host, 64, |id| {
-        assert!(create(&host, id), "{}", said(&host, id));
+        assert!(create(&host, id), "{}", output_of(&host, id));
         for words in [&["start", id][..], &["kill", id, "9"], &["delete", "--force", id]] {
-            assert!(verb(&host, id, words), "{words:?}: {}", said(&host, id));
+            assert!(verb(&host, id, words), "{words:?}: {}", output_of(&host, id));
         }
     });
     for (index, responder) in &actors {
-        let told = responder.told();
+        let received = responder.received();
         for number in 0..64 {
             let id = format!("c{number}");
-            let heard = heard_of(&told, &id);
+            let requests = received_of(&received, &id);
             match index {
-                // The first may have been suspended for a while, the second is dead.
-                12 | 16 => assert!(is_in_order(&heard), "p{index} of {id}: {heard:?}"),
-                _ => assert_eq!(heard, LIFE, "p{index} of {id}"),
+                // Plugin 12 may have been skipped for a while, and plugin 16 has disconnected.
+                12 | 16 => assert!(is_in_order(&requests), "p{index} of {id}: {requests:?}"),
+                _ => assert_eq!(requests, LIFE, "p{index} of {id}"),
             }
         }
     }
@@ -195,7 +195,7 @@ fn short_time_outs_and_unreliable_plugins_keep_event_order() {
         // Registration and Synchronize precede every random response.
         let mut actors: Vec<SharedPlugin> = Vec::new();
         for index in 10..15 {
-            actors.push(seat(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));
+            actors.push(connected(&host, &format!("{index}-p{index}"), fickle(round * 5 + index)));
         }
         crowd(&host, 12, |id| {
             if create(&host, id) {
@@ -203,14 +203,14 @@ fn short_time_outs_and_unreliable_plugins_keep_event_order() {
                 let _may_be_over = verb(&host, id, &["kill", id, "9"]);
             }
             let deleted = verb(&host, id, &["delete", "--force", id]);
-            assert!(deleted, "round {round}: {}", said(&host, id));
+            assert!(deleted, "round {round}: {}", output_of(&host, id));
         });
         for (responder, id) in
             actors.iter().flat_map(|responder| (0..12).map(move |id| (responder, format!("c{id}"))))
         {
-            let told = responder.told();
-            let heard = heard_of(&told, &id);
-            assert!(is_in_order(&heard), "round {round}, {id}: {heard:?}");
+            let received = responder.received();
+            let requests = received_of(&received, &id);
+            assert!(is_in_order(&requests), "round {round}, {id}: {requests:?}");
         }
         assert_eq!(host.admin(&["status"])["pid"], host.daemon_pid(), "round {round}");
     }

@@ -21,7 +21,8 @@ fn a_refusal_counts_at_any_length() {
         let host = started(BUSY);
         let phrase = "is a directory ";
         let long: &'static str = Box::leak(phrase.repeat(length / phrase.len()).into_boxed_str());
-        let _told = host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
+        let _plugin =
+            host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
         let cut = format!("({} bytes)", long.len());
         refused(&host, &host.create("c1"), &["10-guard refused", "is_a_directory", &cut]);
         let plugin = host.admin(&["plugins"])[0].clone();
@@ -39,7 +40,7 @@ fn a_validators_rejection_counts_at_any_length() {
     let rejects = Some("no such process ".repeat(200_000));
     let events = Some(Event::ValidateContainerAdjustment.bit());
     let script = Script { rejects, events, ..Script::default() };
-    let _told = host.plugin("10", "judge", script);
+    let _plugin = host.plugin("10", "judge", script);
     refused(&host, &host.create("c1"), &["10-judge rejected", "(3200000 bytes)"]);
 }
 
@@ -156,7 +157,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     assert!(host.read("daemon.err").len() < 300 * connections, "{}", host.read("daemon.err"));
     wait_until("none is left", || host.admin(&["plugins"]) == json!([]));
     // Meanwhile a plugin registers.
-    let _told = host.plugin("10", "env", Script::default());
+    let _plugin = host.plugin("10", "env", Script::default());
     assert!(!host.admin(&["status"]).is_null() && !host.admin(&["metrics"]).is_null());
 }
 
@@ -305,14 +306,15 @@ fn with_too_many_notes() -> TestHost {
     let root = host.path("root").display().to_string();
     let more = format!("autostart = false\nruntime_roots = [\"{root}\"]");
     host.configure(&host.path("fake/runc"), &more);
-    // From here on the run directory is known: a new one would cause a search.
+    // The daemon marks the run directory as used. With an unmarked one, the next daemon would
+    // search for containers.
     host.start_daemon();
     host.kill_daemon();
     std::fs::create_dir_all(host.path("lives/rootfs")).unwrap();
     host.write("lives/config.json", BUNDLE);
     succeeds(&host.create_from("lives", "lives"));
     succeeds(&host.verb(&["start", "lives"]));
-    // Notes of a container that crashed repeatedly: all are equally new.
+    // The notes are of one container that crashed repeatedly, and all have the same time.
     let folder = std::fs::read_dir(host.path("run/bypassed")).unwrap().flatten();
     let mut names: Vec<_> = folder.map(|entry| entry.path()).collect();
     names.sort();

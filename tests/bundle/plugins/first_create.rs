@@ -29,8 +29,8 @@ fn with_plugin_by_hand() -> (TestHost, Child) {
     (host, plugin)
 }
 
-/// Whether these tests run as a systemd service: then their plugins would too, and systemd restarts
-/// those.
+/// Whether these tests run as a systemd service. Their plugins would then belong to a service that
+/// systemd restarts.
 fn is_service() -> bool {
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let is_service = cgroup.contains(":/system.slice/") && cgroup.contains(".service");
@@ -75,7 +75,7 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
         return;
     }
     let (mut host, mut plugin) = with_plugin_by_hand();
-    // It does not notice the daemon's exit.
+    // A stopped plugin does not notice the daemon's exit.
     let pid = Pid::from_raw(i32::try_from(plugin.id()).unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();
     host.kill_daemon();

@@ -73,7 +73,7 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
     assert_eq!(events, wanted);
 }
 
-/// It writes into a pipe that holds only the first line.
+/// The plugin writes into a pipe whose buffer holds only the first line.
 #[test]
 fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
     use std::io::Write;
@@ -89,11 +89,11 @@ fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
         host.admin(&["plugins"]).to_string().contains("\"synchronizing\":{")
     });
     let output = host.call(&["nri", "reexec"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && said.contains("10-greeter is still being"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && printed.contains("10-greeter is still being"), "{printed}");
     assert!(host.logged(&["took longer than"]) == 0, "nothing was held");
     succeeds(&host.create("c1"));
-    // With no reader it would wait, and outlive its daemon.
+    // Without a reader the plugin would wait for ever and outlive its daemon.
     let pid = i32::try_from(host.admin(&["plugins"])[0]["pid"].as_i64().unwrap()).unwrap();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
@@ -141,7 +141,7 @@ fn a_missing_plugin_folder_is_awaited_from_its_parent() {
     wait_until("the nearest folder is watched", || is_watched(pid, &host.path("a")));
     std::fs::create_dir(host.path("a/b")).unwrap();
     wait_until("now this one is", || is_watched(pid, &host.path("a/b")));
-    let plugin = example("demo_plugin"); // It may have to be built.
+    let plugin = example("demo_plugin"); // The sample may have to be built, which takes longer than the test waits.
     let begun = Instant::now();
     std::fs::create_dir(host.path("a/b/plugins")).unwrap();
     symlink(plugin, host.path("a/b/plugins/10-greeter")).unwrap();
@@ -321,8 +321,8 @@ fn a_failing_launched_plugin_shows_its_exit_and_output() {
     assert_eq!(row_of_greeter(&host)["exit_status"], Value::Null, "one that works shows no exit");
     let page = between_its_lives(&host, || host.call(&["nri", "plugins"]).stdout);
     let page = String::from_utf8(page).unwrap();
-    let is_told = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
-    assert!(page.lines().any(is_told), "{page}");
+    let is_reported = |line: &str| line.starts_with("21-short: exit status 3; its last line:");
+    assert!(page.lines().any(is_reported), "{page}");
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn a_plugin_that_prints_endlessly_costs_a_bounded_log() {
     succeeds(&host.create("c1"));
     assert_eq!(host.admin(&["status"])["bypassed"], 0, "the daemon answered in time");
     let logged = host.logged(&["20-loud: this is a line"]);
-    // 200 in ten seconds.
+    // The daemon logs at most 200 lines in ten seconds.
     let most = 200 * (usize::try_from(begun.elapsed().as_secs()).unwrap() / 10 + 2);
     assert!((1..=most).contains(&logged), "{logged} lines, not {most}");
 }
@@ -414,7 +414,7 @@ fn only_launched_plugins_have_output_even_with_equal_names() {
         script(&host, &format!("plugins/{index}-twin"), &format!("echo I am {index}; exit 3"));
     }
     host.start_daemon();
-    let _told = host.plugin("30", "outside", test_support::Script::default());
+    let _plugin = host.plugin("30", "outside", test_support::Script::default());
     for (name, wanted) in [
         ("outside", "outside was not launched by nri-runc"),
         ("30-outside", "30-outside was not launched by nri-runc"),

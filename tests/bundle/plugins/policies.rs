@@ -30,7 +30,7 @@ pub(crate) fn row(host: &TestHost, id: &str) -> Option<Value> {
 }
 
 /// Connects a plugin and waits until it is synchronized.
-pub(crate) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
+pub(crate) fn connected(host: &TestHost, id: &str, responder: RespondingPlugin) -> SharedPlugin {
     let responder = Arc::new(responder);
     connect(host, id, Arc::<RespondingPlugin>::clone(&responder));
     wait_until("the plugin is synchronized", || row(host, id).is_some());
@@ -38,13 +38,13 @@ pub(crate) fn seat(host: &TestHost, id: &str, responder: RespondingPlugin) -> Sh
 }
 
 fn wait_for_event(responder: &SharedPlugin, line: &str) {
-    wait_until("it is reported", || responder.told().iter().any(|received| received == line));
+    wait_until("it is reported", || responder.received().iter().any(|received| received == line));
 }
 
 #[test]
 fn a_time_out_refuses_if_the_plugin_declared_fail_request() {
     let host = started(SILENT);
-    let odd = seat(
+    let odd = connected(
         &host,
         "10-slow",
         RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true),
@@ -63,7 +63,7 @@ fn a_time_out_refuses_if_the_plugin_declared_fail_request() {
 fn the_operator_overrides_the_plugins_declaration() {
     let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n"));
     let hangs = RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true);
-    let _odd = seat(&host, "10-slow", hangs);
+    let _odd = connected(&host, "10-slow", hangs);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
     assert_eq!(host.admin(&["status"])["plugins"], 0, "its one strike disconnected it");
@@ -74,7 +74,7 @@ fn a_plugin_that_must_respond_and_dies_refuses_only_that_create() {
     let host = started("");
     let leaves =
         RespondingPlugin::at(Event::CreateContainer, Response::Leave).declares(true, false);
-    let _odd = seat(&host, "10-odd", leaves);
+    let _odd = connected(&host, "10-odd", leaves);
     refused(&host, &host.create("c1"), &["10-odd went away during CreateContainer"]);
     succeeds(&host.create("c2"));
 }
@@ -88,8 +88,9 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
     ] {
         for name in ["odd", "10-odd"] {
             let host = started(&format!("{SILENT}[plugin.{name}]\n{settings}"));
-            let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
-            let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, act));
+            let next = connected(&host, "20-next", RespondingPlugin::always(Response::Answer));
+            let _odd =
+                connected(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, act));
             refused(&host, &host.create("c1"), &["cannot create c1", why]);
             // The other plugins had been asked, so they receive the end of the container.
             for event in ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
@@ -107,7 +108,8 @@ fn a_pod_that_tolerates_a_missing_plugin_tolerates_time_outs() {
          tolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.odd]\nrequired = true\nstrikes = 0\n"
     ));
-    let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, Response::Hang));
+    let _odd =
+        connected(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, Response::Hang));
     let bundle = BUNDLE.replacen('{', "{\"annotations\": {\"tolerate.example\": \"true\"}, ", 1);
     host.write("bundle/config.json", &bundle);
     succeeds(&host.create("c1"));
@@ -118,7 +120,7 @@ fn a_pod_that_tolerates_a_missing_plugin_tolerates_time_outs() {
 #[test]
 fn a_refused_start_starts_nothing_and_allows_the_delete() {
     let host = started("");
-    let _odd = seat(
+    let _odd = connected(
         &host,
         "10-odd",
         RespondingPlugin::at(Event::StartContainer, Response::Refuse("not now")),
@@ -138,7 +140,7 @@ fn a_start_without_a_response_is_skipped_or_refused_by_policy() {
     for (settings, is_refused) in [("", false), ("[plugin.odd]\non_failure = \"refuse\"\n", true)] {
         let host = started(&format!("{SILENT}{settings}"));
         let _odd =
-            seat(&host, "10-odd", RespondingPlugin::at(Event::StartContainer, Response::Hang));
+            connected(&host, "10-odd", RespondingPlugin::at(Event::StartContainer, Response::Hang));
         succeeds(&host.create("c1"));
         let output = host.verb(&["start", "c1"]);
         assert_eq!(output.status.success(), !is_refused, "{settings}");
@@ -147,20 +149,20 @@ fn a_start_without_a_response_is_skipped_or_refused_by_policy() {
 }
 
 #[test]
-fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
+fn no_plugin_prevents_the_kill_or_delete_of_a_container() {
     for act in [Response::Refuse("no"), Response::Hang, Response::Leave] {
         let host = started(SILENT);
         let ends = move |event: Event, _: &str| match event.name() {
             "StopContainer" | "RemoveContainer" | "StopPodSandbox" | "RemovePodSandbox" => act,
             _ => Response::Answer,
         };
-        let _odd = seat(&host, "10-odd", RespondingPlugin::new(ends).declares(true, true));
-        let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
+        let _odd = connected(&host, "10-odd", RespondingPlugin::new(ends).declares(true, true));
+        let next = connected(&host, "20-next", RespondingPlugin::always(Response::Answer));
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
         succeeds(&host.verb(&["delete", "--force", "c1"]));
         wait_for_event(&next, "RemovePodSandbox c1");
-        let ends: Vec<String> = next.told().into_iter().skip(5).collect();
+        let ends: Vec<String> = next.received().into_iter().skip(5).collect();
         let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
         assert_eq!(ends, wanted.map(|event| format!("{event} c1")));
     }
@@ -169,25 +171,31 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
 #[test]
 fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
     let host = started("[plugin.slow]\nrequest_timeout = \"60s\"\n");
-    let slow =
-        seat(&host, "10-slow", RespondingPlugin::at(Event::StopContainer, Response::Sleep(12_000)));
+    let slow = connected(
+        &host,
+        "10-slow",
+        RespondingPlugin::at(Event::StopContainer, Response::Sleep(12_000)),
+    );
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_for_event(&slow, "StopContainer c1");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    assert!(!slow.told().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
+    assert!(!slow.received().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
     wait_for_event(&slow, "RemovePodSandbox c1");
-    assert_eq!(slow.told().iter().filter(|received| *received == "RemoveContainer c1").count(), 1);
+    assert_eq!(
+        slow.received().iter().filter(|received| *received == "RemoveContainer c1").count(),
+        1
+    );
 }
 
 #[test]
 fn a_denied_field_refuses_the_container_by_name() {
     let host = started("[plugin.env]\ndeny = [\"Env\"]\n");
-    let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
+    let _odd = connected(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     refused(&host, &host.create("c1"), &["10-env", "Env"]);
     let host = started("[plugin.env]\nallow = [\"Env\"]\n");
-    let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
+    let _odd = connected(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("KEY=1"));
 }

@@ -19,7 +19,7 @@ fn install(host: &TestHost) {
     std::fs::rename(host.path("greeter.new"), host.path("plugins/10-greeter")).unwrap();
 }
 
-/// Replaces it by a script, likewise.
+/// Replaces the installed plugin by a script in the same way.
 fn install_script(host: &TestHost, text: &str) {
     host.put_program("greeter.new", &format!("#!/bin/sh\n{text}\n"));
     std::fs::rename(host.path("greeter.new"), host.path("plugins/10-greeter")).unwrap();

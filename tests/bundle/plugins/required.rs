@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
 
-use super::policies::{row, seat};
+use super::policies::{connected, row};
 use crate::{started, succeeds};
 
 const KEY: &str = "required-plugins.noderesource.dev";
@@ -69,8 +69,8 @@ fn a_pod_does_not_begin_without_a_required_plugin() {
     let received = host.plugin("20", "listener", Script::default());
     fails(&pod(&host, "p1"), &["required plugin guard is not connected", "pod was not started"]);
     assert_eq!(received.lock().unwrap().len(), 0, "no plugin receives a pod that never started");
-    let said = host.admin(&["explain", "p1"])["refused"].to_string();
-    assert!(said.contains("required plugin guard is not connected"), "{said}");
+    let printed = host.admin(&["explain", "p1"])["refused"].to_string();
+    assert!(printed.contains("required plugin guard is not connected"), "{printed}");
     // The engine removes the pod and retries with another one.
     succeeds(&host.verb(&["delete", "--force", "p1"]));
     let _guard = host.plugin("10", "guard", Script::default());
@@ -116,11 +116,11 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         let host = started(&format!(
             "{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
         ));
-        let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
-        let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
+        let next = connected(&host, "20-next", RespondingPlugin::always(Response::Answer));
+        let _odd = connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
         fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
         wait_until("the others receive its end", || {
-            next.told() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
+            next.received() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
         });
         // Each container of an engine without pods is a separate pod.
         if act == Response::Hang {
@@ -133,11 +133,12 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
 /// disconnected by its time-out at RunPodSandbox, and has reconnected.
 fn missed(settings: &str) -> TestHost {
     let host = started(&format!("autostart = false\n{SILENT}{VALIDATOR}{settings}"));
-    let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    let _odd =
+        connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p1", "shop", &more));
     wait_until("its one strike disconnects it", || row(&host, "10-odd").is_none());
-    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     host
 }
 
@@ -151,16 +152,16 @@ fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
     ];
     fails(&member(&host, "p1", "c1"), &words);
     for id in ["c1", "p1"] {
-        let said = host.admin(&["explain", id]).to_string();
-        assert!(said.contains("did not answer RunPodSandbox in time"), "{said}");
+        let printed = host.admin(&["explain", id]).to_string();
+        assert!(printed.contains("did not answer RunPodSandbox in time"), "{printed}");
     }
     succeeds(&member(&host, "p1", "c2"));
-    // The next daemon knows it too.
+    // The next daemon also knows that the plugin missed the pod.
     host.kill_daemon();
     host.start_daemon();
-    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     fails(&member(&host, "p1", "c1"), &words);
-    // A new pod is independent of that.
+    // The plugin is asked about a new pod, so its containers are not refused.
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p2", "shop", &more));
     succeeds(&host.create_from(&bundle(&host, ("c1", "p2"), "shop", &json!({})), "c1"));
@@ -191,14 +192,15 @@ fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
 #[test]
 fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
     let mut host = started("autostart = false\n[plugin.odd]\nrequired = true\n");
-    let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    let odd =
+        connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
-    wait_until("it is asked", || odd.told() == ["RunPodSandbox p1"]);
+    wait_until("it is asked", || odd.received() == ["RunPodSandbox p1"]);
     host.kill_daemon();
     assert!(start.wait().unwrap().success(), "a start goes on");
     host.start_daemon();
-    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    let _back = connected(&host, "10-odd", RespondingPlugin::always(Response::Answer));
     fails(&member(&host, "p1", "c1"), &["odd was not asked at RunPodSandbox"]);
 }
 
@@ -220,8 +222,8 @@ fn a_pod_started_without_the_daemon_precedes_its_container() {
         succeeds(&member(&host, id, &container));
         let received = received.lock().unwrap().clone();
         let wanted = [format!("RunPodSandbox {id}"), format!("CreateContainer {container}")];
-        let heard: Vec<&String> = received.iter().filter(|line| wanted.contains(line)).collect();
-        assert_eq!(heard, wanted.iter().collect::<Vec<_>>(), "{received:?}");
+        let requests: Vec<&String> = received.iter().filter(|line| wanted.contains(line)).collect();
+        assert_eq!(requests, wanted.iter().collect::<Vec<_>>(), "{received:?}");
     }
 }
 
@@ -236,7 +238,7 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
     succeeds(&host.verb(&["delete", "--force", "p2"]));
     assert!(start.try_wait().unwrap().is_none() && create.try_wait().unwrap().is_none());
     let received = host.plugin("10", "guard", Script::default());
-    // Otherwise their callers would give up before the wait ends.
+    // Their callers must still be waiting when the plugin connects.
     assert!(start.wait().unwrap().success() && create.wait().unwrap().success());
     let received = received.lock().unwrap().clone();
     for line in ["RunPodSandbox p1", "RunPodSandbox c1", "CreateContainer c1"] {
@@ -249,7 +251,7 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
 }
 
 #[test]
-fn a_wait_ends_at_its_limit_and_before_the_callers() {
+fn a_wait_ends_at_its_limit_or_before_the_engines_time_out() {
     let host = started("[plugin.guard]\nrequired = true\nwait = \"300ms\"\n");
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);

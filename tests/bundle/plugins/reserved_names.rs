@@ -22,7 +22,7 @@ fn host(more: &str, install: impl FnOnce(&TestHost)) -> TestHost {
     host
 }
 
-/// It works.
+/// Installs the sample plugin, which works.
 fn sample(host: &TestHost) {
     symlink(example("demo_plugin"), host.path("plugins/10-policy")).unwrap();
 }

@@ -76,7 +76,7 @@ fn a_plugin_over_its_limit_of_synchronize_is_disconnected() {
 #[test]
 fn plugins_shows_answer_times_against_the_limit() {
     let host = started("[plugin.a]\nrequest_timeout = \"45s\"\n");
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     assert_eq!(host.admin(&["plugins"])[0]["answers"], Value::Null, "Synchronize is no answer");
     succeeds(&host.create("c1"));
     wait_until("its answers are counted", || {

@@ -68,7 +68,7 @@ fn the_plugin_socket_is_taken_once_the_engine_frees_it() {
     let refused = host.create("c2");
     let line = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(line.contains("required plugin env is not connected"), "{line}");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c3"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
     assert_eq!(host.admin(&["status"])["pass_through"], false);
@@ -90,7 +90,7 @@ fn the_plugin_socket_of_a_killed_engine_is_taken() {
     engine.kill().unwrap();
     engine.wait().unwrap();
     becomes(&host, "open");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }
@@ -103,7 +103,7 @@ fn a_plugin_socket_closed_silently_is_found_free_later() {
     host.start_daemon();
     assert_eq!(state(&host)["state"], "taken");
     while engine.accept().is_ok() {}
-    // Twice the interval of the checks: an engine logs every connection.
+    // Waits for two checks. They must not connect, because an engine logs every connection.
     std::thread::sleep(std::time::Duration::from_secs(12));
     assert!(engine.accept().is_err(), "the engine was connected to again");
     drop(engine);
@@ -126,9 +126,9 @@ fn replaced_by_an_engine() -> (TestHost, UnixListener) {
 fn status_check_and_log_name_the_plugin_sockets_owner() {
     let (host, _engine) = replaced_by_an_engine();
     let status = host.admin(&["status"]);
-    let said = status["plugin_socket"].as_str().unwrap();
+    let printed = status["plugin_socket"].as_str().unwrap();
     let us = format!("(process {})", std::process::id());
-    assert!(said.contains(&us) && said.contains("listens on"), "{said}");
+    assert!(printed.contains(&us) && printed.contains("listens on"), "{printed}");
     let failure = status["failures"][0]["what"].as_str().unwrap();
     assert!(failure.contains("has taken the plugin socket") && failure.contains(&us), "{failure}");
     host.logs(&["has taken the plugin socket", &us], 1);
@@ -151,7 +151,7 @@ fn a_lost_plugin_socket_is_retaken_once_the_engine_frees_it() {
     becomes(&host, "open");
     assert_eq!(checked(&host)["ok"], true);
     host.logs(&["plugins can connect at", "again"], 1);
-    let _told = host.plugin("20", "late", sets("LATE", "1"));
+    let _plugin = host.plugin("20", "late", sets("LATE", "1"));
     succeeds(&host.create("c2"));
     assert!(host.read("fake/seen.json").contains("LATE=1"));
 }

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use super::policies::connect;
 use crate::succeeds;
 
-/// The behaviour of a candidate in the method that its test names.
+/// What a candidate does in the method that its test selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Does {
     /// Waits until the test releases it.
@@ -31,7 +31,7 @@ pub(super) struct Candidate {
     name: &'static str,
     does: Vec<(&'static str, Does)>,
     wants: Vec<api::ContainerUpdate>,
-    told: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
     may_go_on: Semaphore,
     runtime: OnceLock<RuntimeHandle>,
 }
@@ -48,7 +48,7 @@ const EVENTS: [Event; 8] = [
 ];
 
 /// The events that it records, and in which it acts.
-const HEARD: [Event; 4] = [
+const RECORDED: [Event; 4] = [
     Event::CreateContainer,
     Event::PostCreateContainer,
     Event::StartContainer,
@@ -61,7 +61,7 @@ impl Candidate {
             name,
             does: does.to_vec(),
             wants: Vec::new(),
-            told: Mutex::default(),
+            received: Mutex::default(),
             may_go_on: Semaphore::new(0),
             runtime: OnceLock::new(),
         }
@@ -78,12 +78,12 @@ impl Candidate {
         shared
     }
 
-    pub(super) fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap().clone()
+    pub(super) fn received(&self) -> Vec<String> {
+        self.received.lock().unwrap().clone()
     }
 
     pub(super) fn count(&self, line: &str) -> usize {
-        self.told().iter().filter(|told| *told == line).count()
+        self.received().iter().filter(|received| *received == line).count()
     }
 
     /// Closes its connection.
@@ -92,9 +92,9 @@ impl Candidate {
     }
 
     /// The received events of a container, in order.
-    pub(super) fn told_of(&self, id: &str) -> Vec<String> {
-        let told = self.told();
-        let events = told.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
+    pub(super) fn received_of(&self, id: &str) -> Vec<String> {
+        let received = self.received();
+        let events = received.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
         events.map(str::to_owned).collect()
     }
 
@@ -108,14 +108,14 @@ impl Candidate {
         event: Event,
         name: &str,
     ) -> nri_plugin::Result<api::CreateContainerResponse> {
-        if HEARD.contains(&event) {
+        if RECORDED.contains(&event) {
             self.play(event.name(), name).await?;
         }
         Ok(Adjustment::new().env("FROM", self.name).into())
     }
 
     async fn play(&self, method: &'static str, subject: &str) -> nri_plugin::Result<()> {
-        self.told.lock().unwrap().push(format!("{method} {subject}").trim_end().to_owned());
+        self.received.lock().unwrap().push(format!("{method} {subject}").trim_end().to_owned());
         let does = self.does.iter().find(|(at, _)| *at == method).map(|(_, does)| does);
         let Some(does) = does else { return Ok(()) };
         match does {
@@ -152,14 +152,14 @@ acts_at_every_event! { Candidate {
         containers: Vec<api::Container>,
     ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
         for container in &containers {
-            self.told.lock().unwrap().push(format!("Synchronized {}", container.name));
+            self.received.lock().unwrap().push(format!("Synchronized {}", container.name));
         }
         self.play("Synchronize", "").await?;
         Ok(self.wants.clone())
     }
 
     async fn shutdown(&self) {
-        self.told.lock().unwrap().push("Shutdown".to_owned());
+        self.received.lock().unwrap().push("Shutdown".to_owned());
     }
 
 } }
@@ -243,9 +243,9 @@ fn a_synchronized_new_process_replaces_the_old_one() {
     wait_until("the old one is gone", || states(&host) == ["synchronized"]);
     creates(&host, "c3", "new");
     new.wait_for_event("PostCreateContainer c2");
-    assert_eq!(new.told_of("c1"), ["Synchronized"], "told once");
-    assert_eq!(new.told_of("c2"), ["CreateContainer", "PostCreateContainer"], "told once");
-    assert_eq!(old.count("CreateContainer c3"), 0, "{:?}", old.told());
+    assert_eq!(new.received_of("c1"), ["Synchronized"], "told once");
+    assert_eq!(new.received_of("c2"), ["CreateContainer", "PostCreateContainer"], "told once");
+    assert_eq!(old.count("CreateContainer c3"), 0, "{:?}", old.received());
     assert_eq!((takeovers(&host, "completed"), takeovers(&host, "failed")), (1, 0));
     host.logs(&["10-foo: process", "took over from process"], 1);
     wait_until("its end is logged", || {
@@ -269,24 +269,25 @@ fn requests_in_progress_end_with_the_old_process() {
         under_way.join().unwrap();
         old.wait_for_event("Shutdown");
         new.wait_for_event("PostCreateContainer c1");
-        assert_eq!(new.told_of("c1"), ["Synchronized", "PostCreateContainer"], "told once");
+        assert_eq!(new.received_of("c1"), ["Synchronized", "PostCreateContainer"], "told once");
         assert_eq!(old.count("PostCreateContainer c1"), 0);
     });
 }
 
 /// The time limit of a request: a hanging plugin is awaited that long, and a working one must finish within
 /// it on a busy machine.
-fn patience(does: Does) -> &'static str {
+fn time_out(does: Does) -> &'static str {
     match does {
         Does::Hangs => "[nri]\nplugin_request_timeout = \"5s\"\n",
         Does::Leaves | Does::Refuses | Does::Waits => "",
     }
 }
 
-/// Likewise for a plugin whose Synchronize the test holds: only its other requests end early.
-fn patience_with_held_synchronize(does: Does) -> String {
-    let patience = patience(does);
-    match patience {
+/// The time-out of requests for a plugin whose Synchronize the test holds: only its other requests
+/// end early.
+fn time_out_with_held_synchronize(does: Does) -> String {
+    let time_out = time_out(does);
+    match time_out {
         "" => String::new(),
         short => format!("{short}[plugin.foo]\nsync_timeout = \"60s\"\n"),
     }
@@ -302,7 +303,7 @@ fn a_newcomer_that_fails_changes_nothing() {
         ("Synchronize", Does::Leaves),
         ("Synchronize", Does::Hangs),
     ] {
-        let host = started(patience(does));
+        let host = started(time_out(does));
         let old = first(&host, works("old"));
         creates_settled(&host, &old, "c1");
         let new = Candidate::with("new", &[(at, does)]).connect(&host);
@@ -318,14 +319,16 @@ fn nothing_has_changed(host: &TestHost, old: &Candidate, what: &str) {
     creates(host, "c9", "old");
     old.wait_for_event("PostCreateContainer c9");
     assert_eq!(old.count("Shutdown"), 0, "{what}");
-    assert_eq!(old.told_of("c9"), ["CreateContainer", "PostCreateContainer"], "{what}");
+    assert_eq!(old.received_of("c9"), ["CreateContainer", "PostCreateContainer"], "{what}");
     assert_eq!(host.read("fake/update.json"), "", "{what}: its updates were carried out");
     assert_eq!(takeovers(host, "completed"), 0, "{what}");
     let owners = host.admin(&["explain", "c1"])["owners"].clone();
     assert_eq!(owners["Env[FROM]"], "10-foo", "{owners}");
 }
 
-/// A newcomer that hears of the creation of `c2` once it is let go on, with what it wants.
+/// Connects a newcomer, creates `c2` while its Synchronize is held, and then releases it: the
+/// newcomer receives the creation as a missed event. `wants` are the updates in its response to
+/// Synchronize.
 fn late(
     host: &TestHost,
     old: &Candidate,
@@ -343,7 +346,7 @@ fn late(
 #[test]
 fn a_new_process_that_fails_at_a_missed_event_changes_nothing() {
     for does in [Does::Leaves, Does::Hangs] {
-        let host = started(&patience_with_held_synchronize(does));
+        let host = started(&time_out_with_held_synchronize(does));
         let old = first(&host, works("old"));
         creates_settled(&host, &old, "c1");
         let update = update_of("c1", &json!({"cpu": {"shares": 77}}));
@@ -386,7 +389,7 @@ fn a_create_waits_for_the_new_process_if_the_old_one_dies() {
             new.may_go_on.add_permits(1);
             waits.join().unwrap();
         });
-        assert_eq!(new.told_of("c1")[0], "CreateContainer", "asked, and told once");
+        assert_eq!(new.received_of("c1")[0], "CreateContainer", "asked, and told once");
     }
 }
 
@@ -401,7 +404,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
         let waits = scope.spawn(|| creates(&host, "c1", ""));
         wait_until("it waits", || host.logged(&["requests wait up to", "10-foo"]) == 1);
         new.leave();
-        // Otherwise its caller would give up before the wait ends, and the container would not be created.
+        // The create succeeds only if its caller is still waiting at this point.
         waits.join().unwrap();
     });
     host.logs(&["requests continue after"], 1);
@@ -419,28 +422,34 @@ fn an_update_requested_before_the_takeover_is_refused_in_time() {
     };
     let at = Some("PostCreateContainer".to_owned());
     // The plugin is held in Synchronize, and then sends an update from inside an event.
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&told);
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let requests = Arc::clone(&received);
     let hold = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
     let held = Arc::clone(&hold);
-    let hears = move |event: &str, _: &dyn protobuf::MessageDyn| {
-        heard.lock().unwrap().push(event.to_owned());
+    let on_request = move |event: &str, _: &dyn protobuf::MessageDyn| {
+        requests.lock().unwrap().push(event.to_owned());
         if event == "Synchronize" {
             let (is_free, freed) = &*held;
             let _free = freed.wait_while(is_free.lock().unwrap(), |is_free| !*is_free).unwrap();
         }
     };
-    let script =
-        Script { inside: Some(request), at, hears: Some(Arc::new(hears)), ..Script::default() };
+    let script = Script {
+        inside: Some(request),
+        at,
+        on_request: Some(Arc::new(on_request)),
+        ..Script::default()
+    };
     let socket = host.path("nri.sock");
     let new = test_support::scripted_plugin::connect(socket, "10", "foo", script);
-    wait_until("it is synchronized", || told.lock().unwrap().contains(&"Synchronize".to_owned()));
+    wait_until("it is synchronized", || {
+        received.lock().unwrap().contains(&"Synchronize".to_owned())
+    });
     creates_settled(&host, &old, "c2");
     *hold.0.lock().unwrap() = true;
     hold.1.notify_all();
     old.wait_for_event("Shutdown");
-    let said = new.lock().unwrap().iter().find(|line| line.starts_with("inside")).cloned();
-    assert!(said.unwrap().contains("has not caught up yet"), "{:?}", new.lock().unwrap());
+    let printed = new.lock().unwrap().iter().find(|line| line.starts_with("inside")).cloned();
+    assert!(printed.unwrap().contains("has not caught up yet"), "{:?}", new.lock().unwrap());
     assert_eq!(host.read("fake/update.json"), "");
 }
 

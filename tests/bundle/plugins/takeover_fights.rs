@@ -48,7 +48,7 @@ fn limit(host: &TestHost, id: &str) -> Value {
 }
 
 #[test]
-fn of_two_reconnecting_processes_one_is_refused_without_a_gap() {
+fn two_reconnecting_processes_end_with_one_and_no_gap() {
     let (host, begun) = (started(""), Instant::now());
     let one = process(&host, 101, None, &["--reconnect"]);
     takes_part(&host, &one);
@@ -78,7 +78,7 @@ fn of_two_reconnecting_processes_one_is_refused_without_a_gap() {
     let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
     let row = "nri_runc_plugin_takeovers_total{plugin=\"10-foo\",result=\"completed\"} ";
     let completed = page.lines().find_map(|line| line.strip_prefix(row)?.parse::<u64>().ok());
-    // On a slow machine a second minute begins, with three more takeovers.
+    // Each further minute of a slow machine permits three more takeovers.
     let most = 3 * (begun.elapsed().as_secs() / 60 + 1);
     assert!(completed.is_some_and(|count| (3..=most).contains(&count)), "{page}");
     let stays = holder(&host);
@@ -112,7 +112,7 @@ fn the_fourth_takeover_within_a_minute_is_refused() {
 }
 
 #[test]
-fn filling_an_empty_place_is_never_a_takeover() {
+fn replacing_a_disconnected_plugin_is_never_a_takeover() {
     let host = started("");
     let mut old = first(&host, works("v0"));
     for name in ["v1", "v2", "v3"] {

@@ -12,12 +12,12 @@ const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// Creates a container by a caller with these variables; returns the trace context that a plugin
 /// received.
-fn told(
+fn received_traces(
     host: &TestHost,
-    told: &Arc<Mutex<Vec<String>>>,
+    received: &Arc<Mutex<Vec<String>>>,
     variables: &[(&str, &str)],
 ) -> Vec<String> {
-    told.lock().unwrap().clear();
+    received.lock().unwrap().clear();
     let path = |name: &str| host.path(name).display().to_string();
     let mut command = Command::new(test_support::program::nri_runc());
     command.env("NRI_RUNC_CONFIG", path("config.toml")).envs(variables.iter().copied());
@@ -26,8 +26,8 @@ fn told(
         ["--root", &root, "create", "--bundle", &path("bundle"), "--pid-file", &path("p"), "c1"];
     succeeds(&command.args(words).output().unwrap());
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    let told = told.lock().unwrap();
-    told.iter().filter(|line| line.starts_with("trace")).cloned().collect()
+    let received = received.lock().unwrap();
+    received.iter().filter(|line| line.starts_with("trace")).cloned().collect()
 }
 
 #[test]
@@ -35,14 +35,18 @@ fn plugins_receive_the_trace_of_a_traced_caller_and_no_other() {
     let host = started("");
     let plugin = host.plugin("10", "traced", Script::default());
     let parent = format!("traceparent {PARENT}");
-    assert_eq!(told(&host, &plugin, &[("TRACEPARENT", PARENT)]), [&*parent]);
+    assert_eq!(received_traces(&host, &plugin, &[("TRACEPARENT", PARENT)]), [&*parent]);
     let with_state = [("TRACEPARENT", PARENT), ("TRACESTATE", "vendor=1")];
-    let mut both = told(&host, &plugin, &with_state);
+    let mut both = received_traces(&host, &plugin, &with_state);
     both.sort();
     assert_eq!(both, [&*parent, "tracestate vendor=1"]);
-    assert_eq!(told(&host, &plugin, &[]), [""; 0]);
+    assert_eq!(received_traces(&host, &plugin, &[]), [""; 0]);
     for malformed in ["", "yes", "00-0-0-0", &PARENT.to_uppercase()] {
-        assert_eq!(told(&host, &plugin, &[("TRACEPARENT", malformed)]), [""; 0], "{malformed}");
+        assert_eq!(
+            received_traces(&host, &plugin, &[("TRACEPARENT", malformed)]),
+            [""; 0],
+            "{malformed}"
+        );
     }
-    assert_eq!(told(&host, &plugin, &[("TRACESTATE", "vendor=1")]), [""; 0]);
+    assert_eq!(received_traces(&host, &plugin, &[("TRACESTATE", "vendor=1")]), [""; 0]);
 }

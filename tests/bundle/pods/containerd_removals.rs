@@ -53,13 +53,13 @@ fn remove(host: &TestHost, id: &str, pod: &str) {
     std::fs::remove_dir_all(host.path(&folder(id, pod))).unwrap();
 }
 
-type Told = Arc<Mutex<Vec<String>>>;
+type EventLines = Arc<Mutex<Vec<String>>>;
 
-fn count(received: &Told, line: &str) -> usize {
+fn count(received: &EventLines, line: &str) -> usize {
     received.lock().unwrap().iter().filter(|received| *received == line).count()
 }
 
-fn wait_for_event(received: &Told, line: &str) {
+fn wait_for_event(received: &EventLines, line: &str) {
     wait_until(line, || count(received, line) == 1);
 }
 

@@ -69,7 +69,7 @@ fn write(host: &TestHost, name: &str, text: &str) {
     std::fs::write(host.path(name), text).unwrap();
 }
 
-/// Writes a document where CRI-O would; returns its folder.
+/// Writes a pod's document into the folder that CRI-O would use; returns the folder.
 fn put(host: &TestHost, id: &str, text: &str) -> String {
     let folder = format!("{HOME}/{id}/userdata");
     std::fs::create_dir_all(host.path(&folder)).unwrap();
@@ -111,48 +111,48 @@ fn known_pods(host: &TestHost) -> Vec<String> {
 fn a_pod_without_containers_is_announced_stopped_and_removed() {
     let mut host = host();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     // None of the folders exists yet, and each is created separately.
     for folder in ["run", "run/containers", "run/containers/storage"] {
         std::fs::create_dir(host.path("host").join(folder)).unwrap();
     }
     let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.wait_for_event("RunPodSandbox web");
+    observer.wait_for_event("RunPodSandbox web");
     let pods = host.admin(&["pods"]);
     assert_eq!((&pods[0]["id"], &pods[0]["state"]), (&json!("5a0d"), &json!("ready")), "{pods}");
     assert_eq!((&pods[0]["engine"], &pods[0]["containers"]), (&json!("cri-o"), &json!([])));
     host.write(&format!("{folder}/stopped"), "");
-    ear.wait_for_event("StopPodSandbox web");
+    observer.wait_for_event("StopPodSandbox web");
     remove(&host, "5a0d");
-    ear.wait_for_event("RemovePodSandbox web");
+    observer.wait_for_event("RemovePodSandbox web");
     wait_until("it is forgotten", || known_pods(&host).is_empty());
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
-        assert_eq!(ear.count(event), 1, "{event}");
+        assert_eq!(observer.count(event), 1, "{event}");
     }
-    // The same again, with one pod that disappears without having been stopped.
+    // A second pod disappears without having been stopped.
     put(&host, "5a0e", &document(&pod("5a0e", "shop")));
-    ear.wait_for_event("RunPodSandbox shop");
+    observer.wait_for_event("RunPodSandbox shop");
     remove(&host, "5a0e");
-    ear.wait_for_event("RemovePodSandbox shop");
-    assert!(ear.order("StopPodSandbox shop") < ear.order("RemovePodSandbox shop"));
+    observer.wait_for_event("RemovePodSandbox shop");
+    assert!(observer.order("StopPodSandbox shop") < observer.order("RemovePodSandbox shop"));
 }
 
 /// Messages of RunPodSandbox, without the parts that depend on the time.
 fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let heard = Arc::clone(&seen);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
+    let requests = Arc::clone(&seen);
+    let on_request = move |event: &str, request: &dyn MessageDyn| {
         if event == "RunPodSandbox" {
-            heard.lock().unwrap().push(json_of(request));
+            requests.lock().unwrap().push(json_of(request));
         }
     };
-    let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };
+    let script = Script { on_request: Some(Arc::new(on_request)), ..Script::default() };
     let _plugin = host.plugin("10", "listener", script);
     seen
 }
 
 #[test]
-fn a_pod_is_announced_once_by_whichever_source_is_first() {
+fn the_first_source_that_reports_a_pod_announces_it_once() {
     let mut received = Vec::new();
     for folder_first in [true, false] {
         let mut host = host();
@@ -195,7 +195,7 @@ fn other_files_are_skipped_and_a_slow_pod_document_is_awaited() {
     let mut host = host();
     std::fs::create_dir_all(host.path(HOME)).unwrap();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     write(&host, &format!("{HOME}/containers.lock"), "");
     std::os::unix::fs::symlink("/", host.path(&format!("{HOME}/link"))).unwrap();
     std::fs::create_dir(host.path(&format!("{HOME}/.odd name"))).unwrap();
@@ -220,20 +220,20 @@ fn other_files_are_skipped_and_a_slow_pod_document_is_awaited() {
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(known_pods(&host), Vec::<String>::new());
     write(&host, &format!("{folder}/config.json"), &text);
-    ear.wait_for_event("RunPodSandbox web");
+    observer.wait_for_event("RunPodSandbox web");
     assert_eq!(known_pods(&host), ["web"]);
-    assert_eq!(ear.0.lock().unwrap().len(), 1, "{:?}", ear.0.lock().unwrap());
+    assert_eq!(observer.0.lock().unwrap().len(), 1, "{:?}", observer.0.lock().unwrap());
 }
 
 #[test]
 fn pods_that_changed_while_no_daemon_ran_are_known_to_the_next() {
     let mut host = host();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     put(&host, "5a02", &document(&pod("5a02", "stays")));
     put(&host, "5a03", &document(&pod("5a03", "goes")));
-    ear.wait_for_event("RunPodSandbox stays");
-    ear.wait_for_event("RunPodSandbox goes");
+    observer.wait_for_event("RunPodSandbox stays");
+    observer.wait_for_event("RunPodSandbox goes");
     host.kill_daemon();
     remove(&host, "5a03");
     put(&host, "5a04", &document(&pod("5a04", "meanwhile")));
@@ -258,28 +258,28 @@ fn a_pod_older_than_the_daemon_is_announced_with_its_container() {
     let mut host = host();
     put(&host, "5a01", &document(&pod("5a01", "before")));
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     put(&host, "5a02", &document(&pod("5a02", "after")));
-    ear.wait_for_event("RunPodSandbox after");
+    observer.wait_for_event("RunPodSandbox after");
     assert_eq!(known_pods(&host), ["after"]);
     let bundle = format!("{HOME}/c1/userdata");
     std::fs::create_dir_all(host.path(&bundle)).unwrap();
     host.write(&format!("{bundle}/config.json"), &document(&member("5a01", "before")));
     succeeds(&host.create_from(&bundle, "c1"));
-    assert_eq!(ear.count("RunPodSandbox before"), 1);
+    assert_eq!(observer.count("RunPodSandbox before"), 1);
 }
 
 #[test]
 fn the_folder_of_all_pods_may_be_recreated() {
     let mut host = host();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     put(&host, "5a01", &document(&pod("5a01", "first")));
-    ear.wait_for_event("RunPodSandbox first");
+    observer.wait_for_event("RunPodSandbox first");
     std::fs::remove_dir_all(host.path("host/run")).unwrap();
-    ear.wait_for_event("RemovePodSandbox first");
+    observer.wait_for_event("RemovePodSandbox first");
     put(&host, "5a02", &document(&pod("5a02", "second")));
-    ear.wait_for_event("RunPodSandbox second");
+    observer.wait_for_event("RunPodSandbox second");
 }
 
 /// A plugin that refuses every pod until the flag is set.
@@ -316,9 +316,9 @@ fn a_refused_pod_refuses_each_create_until_plugins_accept() {
     let mut host = host();
     host.start_daemon();
     let recovered = Arc::default();
-    let ear = strict(&host, &recovered);
+    let observer = strict(&host, &recovered);
     put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.wait_for_event("RemovePodSandbox web");
+    observer.wait_for_event("RemovePodSandbox web");
     let is_created = || host.admin(&["pods"])[0]["state"] == "created";
     wait_until("the pod is on record as not announced", is_created);
     let failures = host.admin(&["status"])["failures"].to_string();
@@ -326,15 +326,15 @@ fn a_refused_pod_refuses_each_create_until_plugins_accept() {
     let [first, second] = ["c1", "c2"].map(|id| put_member(&host, id, "5a0d", "web"));
     for (bundle, id, asked) in [(&first, "c1", 2), (&first, "c1", 3), (&second, "c2", 4)] {
         is_refused(&host, bundle, id);
-        assert_eq!(ear.count("RunPodSandbox web"), asked);
-        assert_eq!(ear.count("RemovePodSandbox web"), asked);
+        assert_eq!(observer.count("RunPodSandbox web"), asked);
+        assert_eq!(observer.count("RemovePodSandbox web"), asked);
     }
     let late = Ear(host.plugin("20", "late", Script::default()));
     recovered.store(true, Ordering::SeqCst);
     succeeds(&host.create_from(&first, "c1"));
     succeeds(&host.create_from(&second, "c2"));
-    assert_eq!(ear.count("RunPodSandbox web"), 5, "an accepted pod is announced once");
-    assert_eq!((late.count("RunPodSandbox web"), ear.count("StopPodSandbox web")), (1, 4));
+    assert_eq!(observer.count("RunPodSandbox web"), 5, "an accepted pod is announced once");
+    assert_eq!((late.count("RunPodSandbox web"), observer.count("StopPodSandbox web")), (1, 4));
     assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
 }
 
@@ -346,9 +346,9 @@ fn a_refused_pod_stays_refused_after_a_daemon_restart() {
     host.start_daemon();
     put(&host, "5a0d", &document(&pod("5a0d", "web")));
     wait_until("the first daemon knows it", || known_pods(&host) == ["web"]);
-    let ear = strict(&host, &Arc::default());
+    let observer = strict(&host, &Arc::default());
     put(&host, "5a0e", &document(&pod("5a0e", "shop")));
-    ear.wait_for_event("RemovePodSandbox shop");
+    observer.wait_for_event("RemovePodSandbox shop");
     wait_until("it is recorded", || {
         let pods = host.admin(&["pods"]);
         pods.as_array().unwrap().iter().any(|pod| pod["state"] == "created")
@@ -368,9 +368,9 @@ fn a_refused_pod_stays_refused_after_a_daemon_restart() {
 fn a_refused_pod_is_forgotten_with_its_folder() {
     let mut host = host();
     host.start_daemon();
-    let ear = strict(&host, &Arc::default());
+    let observer = strict(&host, &Arc::default());
     let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.wait_for_event("RemovePodSandbox web");
+    observer.wait_for_event("RemovePodSandbox web");
     let is_created = || host.admin(&["pods"])[0]["state"] == "created";
     wait_until("the pod is on record as not announced", is_created);
     let late = Ear(host.plugin("20", "late", Script::default()));
@@ -378,7 +378,7 @@ fn a_refused_pod_is_forgotten_with_its_folder() {
     remove(&host, "5a0d");
     wait_until("it is forgotten", || known_pods(&host).is_empty());
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
-        assert_eq!((ear.count(event), late.count(event)), (1, 0), "{event}");
+        assert_eq!((observer.count(event), late.count(event)), (1, 0), "{event}");
     }
 }
 
@@ -408,17 +408,17 @@ fn a_pod_refused_for_a_missing_plugin_starts_once_it_connects() {
 fn a_pod_with_forged_metadata_is_announced_once() {
     let mut host = host();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
-    ear.wait_for_event("RunPodSandbox web");
+    observer.wait_for_event("RunPodSandbox web");
     succeeds(&host.create_from(&folder, "5a0d"));
     succeeds(&host.verb(&["start", "5a0d"]));
     succeeds(&host.verb(&["kill", "5a0d", "9"]));
     succeeds(&host.verb(&["delete", "5a0d"]));
     assert!(Path::new(&host.path(&folder)).exists());
-    ear.wait_for_event("RemovePodSandbox web");
+    observer.wait_for_event("RemovePodSandbox web");
     for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
-        assert_eq!(ear.count(event), 1, "{event}: {:?}", ear.0.lock().unwrap());
+        assert_eq!(observer.count(event), 1, "{event}: {:?}", observer.0.lock().unwrap());
     }
 }
 
@@ -432,7 +432,7 @@ fn a_pod_of_another_handler_is_not_announced() {
     host.write(record, &registered(false));
     std::fs::create_dir_all(host.path(HOME)).unwrap();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     let with = |id: &str, name: &str, handler: &str| {
         let mut pod = pod(id, name);
         pod["io.kubernetes.cri-o.RuntimeHandler"] = json!(handler);
@@ -441,11 +441,12 @@ fn a_pod_of_another_handler_is_not_announced() {
     with("5a01", "kata", "kata");
     with("5a02", "default", "");
     with("5a03", "ours", "nri-runc");
-    ear.wait_for_event("RunPodSandbox ours");
+    observer.wait_for_event("RunPodSandbox ours");
     host.write(record, &registered(true));
     with("5a04", "default-now", "");
-    ear.wait_for_event("RunPodSandbox default-now");
-    // Unregistered: the engine calls the wrapper for none, so nothing shows the missed pod.
+    observer.wait_for_event("RunPodSandbox default-now");
+    // Without a registration the engine never calls the wrapper, so no call can announce the pod
+    // that the daemon missed.
     std::fs::remove_file(host.path(record)).unwrap();
     with("5a05", "after", "nri-runc");
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -464,12 +465,12 @@ fn pods_that_a_crashed_engine_gave_up_end_once() {
     host.configure(&host.path("fake/runc"), &debug);
     std::fs::create_dir_all(host.path(HOME)).unwrap();
     host.start_daemon();
-    let ear = listener(&host);
+    let observer = listener(&host);
     let pods: Vec<String> = (0..6).map(|number| format!("90d{number}")).collect();
     let members: Vec<String> = (0..5).map(|number| format!("c0{number}")).collect();
     for id in &pods {
         put(&host, id, &document(&pod(id, &format!("web-{id}"))));
-        ear.wait_for_event(&format!("RunPodSandbox web-{id}"));
+        observer.wait_for_event(&format!("RunPodSandbox web-{id}"));
     }
     for (pod, id) in pods.iter().zip(&members) {
         let folder = put(&host, id, &document(&member(pod, &format!("web-{pod}"))));
@@ -488,10 +489,10 @@ fn pods_that_a_crashed_engine_gave_up_end_once() {
     wait_until("no pod is known", || known_pods(&host).is_empty());
     for id in &pods {
         for event in ["StopPodSandbox", "RemovePodSandbox"] {
-            assert_eq!(ear.count(&format!("{event} web-{id}")), 1, "{event} {id}");
+            assert_eq!(observer.count(&format!("{event} web-{id}")), 1, "{event} {id}");
         }
     }
-    let received = ear.0.lock().unwrap().clone();
+    let received = observer.0.lock().unwrap().clone();
     for event in ["StopContainer", "RemoveContainer"] {
         let count = received.iter().filter(|line| line.starts_with(event)).count();
         assert_eq!(count, members.len(), "{event}: {received:?}");

@@ -45,14 +45,14 @@ fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
     // CRI-O marks the pod after its containers, but the daemon may see it in the other order.
     host.write(&format!("{pod}/stopped"), "");
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    let heard = |event: &str| received.lock().unwrap().iter().any(|line| line == event);
-    wait_until("the pod is stopped", || heard("StopPodSandbox web"));
+    let has_received = |event: &str| received.lock().unwrap().iter().any(|line| line == event);
+    wait_until("the pod is stopped", || has_received("StopPodSandbox web"));
     let order = |event: &str| received.lock().unwrap().iter().position(|line| line == event);
     assert!(order("StopContainer app") < order("StopPodSandbox web"));
-    assert!(!heard("RemoveContainer app") && !heard("RemovePodSandbox web"));
+    assert!(!has_received("RemoveContainer app") && !has_received("RemovePodSandbox web"));
     succeeds(&host.verb(&["delete", "c1"]));
     std::fs::remove_dir_all(host.path("overlay-containers/5a0d")).unwrap();
-    wait_until("the pod is removed", || heard("RemovePodSandbox web"));
+    wait_until("the pod is removed", || has_received("RemovePodSandbox web"));
     let stops =
         received.lock().unwrap().iter().filter(|line| *line == "StopPodSandbox web").count();
     assert_eq!(stops, 1);
@@ -64,13 +64,13 @@ fn annotations_that_only_a_member_has_become_the_pods() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let heard = Arc::clone(&seen);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
+    let requests = Arc::clone(&seen);
+    let on_request = move |event: &str, request: &dyn MessageDyn| {
         let request = json_of(request);
         let pin = request["pod"]["annotations"]["cpu.example/pin"].clone();
-        heard.lock().unwrap().push(json!([event, pin]));
+        requests.lock().unwrap().push(json!([event, pin]));
     };
-    let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };
+    let script = Script { on_request: Some(Arc::new(on_request)), ..Script::default() };
     let _plugin = host.plugin("10", "listener", script);
     let parent = format!("/libpod_parent/{}", "a5".repeat(32));
     let path = |id: &str| format!("{parent}/libpod-{id}");

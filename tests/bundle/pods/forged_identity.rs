@@ -86,8 +86,11 @@ fn a_forged_crio_sandbox_is_its_own_pod_and_exempts_nothing() {
         host.configure(&host.path("fake/runc"), REQUIRED);
         host.start_daemon();
         let refuses = |output: &std::process::Output| {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && said.contains("required plugin policy"), "{said}");
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                !output.status.success() && printed.contains("required plugin policy"),
+                "{printed}"
+            );
         };
         refuses(&host.create_from(&member(&host), "c1"));
         succeeds(&host.verb(&["delete", "--force", "bad1"]));

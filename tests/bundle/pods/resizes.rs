@@ -14,7 +14,7 @@ use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::succeeds;
 
-/// As many as a node has.
+/// The maximum number of pods on a node by kubelet's default.
 const PODS: usize = 110;
 
 /// A test host that resolves paths below its `host`, with this machine's processes.
@@ -150,7 +150,7 @@ fn rows(host: &TestHost, word: &str) -> Vec<Value> {
 }
 
 #[test]
-fn only_kubelets_writes_are_resizes() {
+fn only_cgroup_writes_by_kubelet_are_resizes() {
     let host = host();
     let received = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");
@@ -167,7 +167,7 @@ fn only_kubelets_writes_are_resizes() {
 }
 
 #[test]
-fn an_unidentified_write_is_counted_but_is_no_resize() {
+fn an_unidentified_write_is_counted_but_sends_no_resize() {
     let host = host();
     let received = listener(&host);
     let folder = cgroup(&host, "/kubepods/pod1");

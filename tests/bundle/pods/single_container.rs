@@ -6,27 +6,27 @@ use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
 use test_support::real_runtime::RealRuntime;
-use test_support::scripted_plugin::{Heard, listening};
+use test_support::scripted_plugin::{ReceivedRequests, listening};
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use crate::{started, succeeds};
 
 /// The pod in the message of an event.
-fn pod_at(heard: &Heard, event: &str) -> Value {
-    wait_until(event, || heard.lock().unwrap().iter().any(|(name, _)| name == event));
-    let heard = heard.lock().unwrap();
-    heard.iter().find(|(name, _)| name == event).unwrap().1["pod"].clone()
+fn pod_at(received: &ReceivedRequests, event: &str) -> Value {
+    wait_until(event, || received.lock().unwrap().iter().any(|(name, _)| name == event));
+    let received = received.lock().unwrap();
+    received.iter().find(|(name, _)| name == event).unwrap().1["pod"].clone()
 }
 
 #[test]
 fn a_pod_has_the_configured_namespace_or_the_engines_name() {
     for (more, wanted) in [("", "plain"), ("[defaults]\nnamespace = \"lab\"\n", "lab")] {
         let host = started(more);
-        let (script, heard) = listening(Script::default());
-        let _told = host.plugin("10", "listener", script);
+        let (script, received) = listening(Script::default());
+        let _plugin = host.plugin("10", "listener", script);
         succeeds(&host.create("c1"));
-        assert_eq!(pod_at(&heard, "RunPodSandbox")["namespace"], wanted);
-        assert_eq!(pod_at(&heard, "CreateContainer")["namespace"], wanted);
+        assert_eq!(pod_at(&received, "RunPodSandbox")["namespace"], wanted);
+        assert_eq!(pod_at(&received, "CreateContainer")["namespace"], wanted);
         assert_eq!(host.admin(&["pods"])[0]["namespace"], wanted);
         assert_eq!(host.admin(&["explain", "c1"])["namespace"], wanted);
     }
@@ -72,22 +72,22 @@ fn a_default_namespace_exempts_no_container() {
 fn a_pod_has_its_containers_process_until_it_exits() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let (script, heard) = listening(Script::default());
-    let _told = host.plugin("10", "listener", script);
+    let (script, received) = listening(Script::default());
+    let _plugin = host.plugin("10", "listener", script);
     succeeds(&host.create("c1"));
-    let created = pod_at(&heard, "PostCreateContainer");
+    let created = pod_at(&received, "PostCreateContainer");
     let pid: u64 = host.read("pid").trim().parse().unwrap();
     for event in ["RunPodSandbox", "CreateContainer"] {
-        assert_eq!(pod_at(&heard, event)["pid"], json!(null), "{event}");
+        assert_eq!(pod_at(&received, event)["pid"], json!(null), "{event}");
     }
     assert_eq!((&created["pid"], &created["ips"]), (&json!(pid), &json!(null)), "{created}");
     succeeds(&host.verb(&["start", "c1"]));
-    assert_eq!(pod_at(&heard, "StartContainer")["pid"], pid);
-    // The next daemon knows it, and tells plugins that connect later.
+    assert_eq!(pod_at(&received, "StartContainer")["pid"], pid);
+    // The next daemon knows the namespace too, and sends it to plugins that connect later.
     host.kill_daemon();
     host.start_daemon();
     let (script, later) = listening(Script::default());
-    let _told = host.plugin("20", "later", script);
+    let _plugin = host.plugin("20", "later", script);
     wait_until("it is synchronized", || !later.lock().unwrap().is_empty());
     let (event, request) = later.lock().unwrap()[0].clone();
     assert_eq!((event.as_str(), &request["pods"][0]["pid"]), ("Synchronize", &json!(pid)));
@@ -111,21 +111,21 @@ fn a_shared_pod_keeps_the_process_of_its_running_member() {
         pids.push(host.read("pid").trim().parse::<u64>().unwrap());
     }
     let pod = || host.admin(&["pods"])[0].clone();
-    let (script, heard) = listening(Script::default());
-    let _told = host.plugin("10", "listener", script);
-    wait_until("it is synchronized", || !heard.lock().unwrap().is_empty());
-    assert_eq!(heard.lock().unwrap()[0].1["pods"][0]["pid"], pids[0]);
+    let (script, received) = listening(Script::default());
+    let _plugin = host.plugin("10", "listener", script);
+    wait_until("it is synchronized", || !received.lock().unwrap().is_empty());
+    assert_eq!(received.lock().unwrap()[0].1["pods"][0]["pid"], pids[0]);
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    assert_eq!(pod_at(&heard, "StopContainer")["pid"], pids[1], "{}", pod());
+    assert_eq!(pod_at(&received, "StopContainer")["pid"], pids[1], "{}", pod());
     succeeds(&host.verb(&["kill", "c2", "9"]));
     wait_until("both have stopped", || {
-        heard.lock().unwrap().iter().filter(|(event, _)| event == "StopContainer").count() == 2
+        received.lock().unwrap().iter().filter(|(event, _)| event == "StopContainer").count() == 2
     });
-    let last = heard.lock().unwrap().last().unwrap().1["pod"]["pid"].clone();
+    let last = received.lock().unwrap().last().unwrap().1["pod"]["pid"].clone();
     assert_eq!(last, json!(null));
 }
 
-/// A host with a real runtime; the fields are in the order of their end: containers first.
+/// A host with a real runtime; the fields are dropped in this order, so containers end first.
 struct Place {
     real: RealRuntime,
     host: TestHost,
@@ -164,30 +164,30 @@ fn a_pods_addresses_come_from_its_own_network_namespace() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
     let adjust = Adjustment::new().hooks(hooks);
-    let (script, heard) = listening(Script { only: Some("own"), ..adjust.into() });
-    let _told = place.host.plugin("10", "network", script);
+    let (script, received) = listening(Script { only: Some("own"), ..adjust.into() });
+    let _plugin = place.host.plugin("10", "network", script);
     place.runs("own", true);
     for event in ["RunPodSandbox", "CreateContainer"] {
-        assert_eq!(pod_at(&heard, event)["ips"], json!(null), "{event}");
+        assert_eq!(pod_at(&received, event)["ips"], json!(null), "{event}");
     }
     for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
-        assert_eq!(pod_at(&heard, event)["ips"], json!(["192.0.2.7"]), "{event}");
+        assert_eq!(pod_at(&received, event)["ips"], json!(["192.0.2.7"]), "{event}");
     }
-    heard.lock().unwrap().clear();
+    received.lock().unwrap().clear();
     // One container in the host's network, and one whose network has only the loopback address.
     place.runs("hosts", false);
-    assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
-    heard.lock().unwrap().clear();
+    assert_eq!(pod_at(&received, "PostStartContainer")["ips"], json!(null));
+    received.lock().unwrap().clear();
     place.runs("none", true);
-    assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
+    assert_eq!(pod_at(&received, "PostStartContainer")["ips"], json!(null));
 }
 
 #[test]
 fn a_pod_of_an_unknown_cri_engine_has_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
-    let (script, heard) = listening(Adjustment::new().hooks(hooks));
-    let _told = place.host.plugin("10", "network", script);
+    let (script, received) = listening(Adjustment::new().hooks(hooks));
+    let _plugin = place.host.plugin("10", "network", script);
     let of_kubelet = json!({
         "io.kubernetes.pod.name": "web-7",
         "io.kubernetes.pod.namespace": "shop",
@@ -195,7 +195,7 @@ fn a_pod_of_an_unknown_cri_engine_has_addresses() {
         "io.kubernetes.container.name": "app",
     });
     place.runs_with("own", true, &of_kubelet);
-    let pod = pod_at(&heard, "PostStartContainer");
+    let pod = pod_at(&received, "PostStartContainer");
     assert_eq!((&pod["name"], &pod["ips"]), (&json!("web-7"), &json!(["192.0.2.7"])), "{pod}");
     assert_eq!(place.host.admin(&["pods"])[0]["engine"], "kubernetes");
 }
@@ -207,10 +207,10 @@ const FOUND: usize = 200;
 fn the_address_of_each_found_container_is_there_at_synchronize() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(mut place) = place() else { return };
-    let (script, heard) = listening(Adjustment::new().hooks(hooks));
-    let _told = place.host.plugin("10", "network", script);
+    let (script, received) = listening(Adjustment::new().hooks(hooks));
+    let _plugin = place.host.plugin("10", "network", script);
     place.runs("own", true);
-    assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(["192.0.2.7"]));
+    assert_eq!(pod_at(&received, "PostStartContainer")["ips"], json!(["192.0.2.7"]));
     let root = place.host.path("root");
     let more = format!("runtime_roots = [\"{}\"]", root.display());
     place.host.configure(place.real.runc(), &more);
@@ -223,11 +223,11 @@ fn the_address_of_each_found_container_is_there_at_synchronize() {
         place.host.write(&format!("{copy}/state.json"), &state);
     }
     place.host.start_daemon();
-    let (script, heard) = listening(Script::default());
-    let _told = place.host.plugin("11", "listener", script);
+    let (script, received) = listening(Script::default());
+    let _plugin = place.host.plugin("11", "listener", script);
     let pods = || -> Vec<Value> {
-        let heard = heard.lock().unwrap();
-        let lists = heard.iter().filter_map(|(_, request)| request["pods"].as_array());
+        let received = received.lock().unwrap();
+        let lists = received.iter().filter_map(|(_, request)| request["pods"].as_array());
         lists.flatten().cloned().collect()
     };
     wait_until("it is synchronized with all of them", || pods().len() > FOUND);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, heard, started, succeeds, task, wait_until};
+use test_support::{BUNDLE, Script, TestHost, has_received, started, succeeds, task, wait_until};
 
 /// Writes a bundle of the pod `web`, as a Kubernetes engine does, into a folder of its name.
 pub(crate) fn document(host: &TestHost, name: &str, kind: &str) {
@@ -24,7 +24,7 @@ pub(crate) fn document(host: &TestHost, name: &str, kind: &str) {
 /// The pod with its infrastructure container and these members, all running, and a plugin that
 /// records events.
 fn running(host: &TestHost, members: &[&str], script: Script) -> Arc<Mutex<Vec<String>>> {
-    let told = host.plugin("10", "witness", script);
+    let received = host.plugin("10", "witness", script);
     document(host, "pause", "sandbox");
     members.iter().for_each(|member| document(host, member, "container"));
     for id in [&["pause"], members].concat() {
@@ -32,10 +32,10 @@ fn running(host: &TestHost, members: &[&str], script: Script) -> Arc<Mutex<Vec<S
         succeeds(&host.verb(&["start", id]));
     }
     for member in members {
-        wait_until("it runs", || heard(&told, &format!("PostStartContainer {member}")));
+        wait_until("it runs", || has_received(&received, &format!("PostStartContainer {member}")));
     }
-    wait_until("the pod is known", || heard(&told, "RunPodSandbox web"));
-    told
+    wait_until("the pod is known", || has_received(&received, "RunPodSandbox web"));
+    received
 }
 
 fn pid_of(host: &TestHost, id: &str) -> nix::unistd::Pid {
@@ -48,24 +48,24 @@ fn is_alive(pid: nix::unistd::Pid) -> bool {
 }
 
 /// The received events of the pod's end, in order.
-fn ends(told: &Mutex<Vec<String>>) -> Vec<String> {
-    let told = told.lock().unwrap();
+fn ends(received: &Mutex<Vec<String>>) -> Vec<String> {
+    let received = received.lock().unwrap();
     let is_end = |line: &&String| line.starts_with("Stop") || line.starts_with("Remove");
-    told.iter().filter(is_end).cloned().collect()
+    received.iter().filter(is_end).cloned().collect()
 }
 
 /// A plugin that records at StopPodSandbox whether the infrastructure container is alive.
 fn looking(host: &TestHost) -> (Script, Arc<Mutex<Vec<bool>>>) {
     let found: Arc<Mutex<Vec<bool>>> = Arc::default();
     let (notes, file) = (Arc::clone(&found), host.path("root/pause/pid"));
-    let hears = move |event: &str, _: &dyn protobuf::MessageDyn| {
+    let on_request = move |event: &str, _: &dyn protobuf::MessageDyn| {
         if event == "StopPodSandbox" {
             let pid = std::fs::read_to_string(&file).unwrap_or_default();
             let pid = pid.trim().parse().map(nix::unistd::Pid::from_raw);
             notes.lock().unwrap().push(pid.is_ok_and(is_alive));
         }
     };
-    (Script { hears: Some(Arc::new(hears)), ..Script::default() }, found)
+    (Script { on_request: Some(Arc::new(on_request)), ..Script::default() }, found)
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
     ] {
         let host = started("");
         let (script, found) = looking(&host);
-        let told = running(&host, &["app"], script);
+        let received = running(&host, &["app"], script);
         succeeds(&host.verb(&["kill", "app", "9"]));
         succeeds(&host.verb(&["delete", "app"]));
         succeeds(&host.verb(words));
@@ -95,21 +95,21 @@ fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
             "StopPodSandbox web",
             "RemovePodSandbox web",
         ];
-        assert_eq!(ends(&told), wanted, "{words:?}");
+        assert_eq!(ends(&received), wanted, "{words:?}");
     }
 }
 
 #[test]
 fn a_signal_that_ends_nothing_sends_no_event() {
     let host = started("");
-    let told = running(&host, &[], Script::default());
+    let received = running(&host, &[], Script::default());
     // A runtime that only records the signal.
     let quiet = host.read("fake/runc").replace("kill) kill -9", "kill) : ");
     host.put_program("fake/runc", &quiet);
     for signal in ["0", "HUP", "USR1", "SIGWINCH", "CONT", "nonsense", "34"] {
         succeeds(&host.verb(&["kill", "pause", signal]));
     }
-    assert_eq!(ends(&told), Vec::<String>::new());
+    assert_eq!(ends(&received), Vec::<String>::new());
     assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
     assert_eq!(host.admin(&["status"])["requests"].get("kill"), None, "the daemon was not asked");
 }
@@ -117,78 +117,78 @@ fn a_signal_that_ends_nothing_sends_no_event() {
 #[test]
 fn a_kill_of_a_member_sends_no_request() {
     let host = started("");
-    let told = running(&host, &["app"], Script::default());
+    let received = running(&host, &["app"], Script::default());
     succeeds(&host.verb(&["kill", "app", "9"]));
-    wait_until("the exit is reported", || heard(&told, "StopContainer app"));
+    wait_until("the exit is reported", || has_received(&received, "StopContainer app"));
     assert_eq!(host.admin(&["status"])["requests"].get("kill"), None);
-    assert!(!heard(&told, "StopPodSandbox web"));
+    assert!(!has_received(&received, "StopPodSandbox web"));
 }
 
 #[test]
 fn a_pod_that_dies_by_itself_is_stopped_at_its_exit_and_once() {
     let host = started("");
-    let told = running(&host, &[], Script::default());
+    let received = running(&host, &[], Script::default());
     nix::sys::signal::kill(pid_of(&host, "pause"), nix::sys::signal::Signal::SIGKILL).unwrap();
-    wait_until("the stop is reported", || heard(&told, "StopPodSandbox web"));
-    assert!(!heard(&told, "RemovePodSandbox web"));
+    wait_until("the stop is reported", || has_received(&received, "StopPodSandbox web"));
+    assert!(!has_received(&received, "RemovePodSandbox web"));
     succeeds(&host.verb(&["kill", "pause", "9"]));
     succeeds(&host.verb(&["delete", "pause"]));
-    wait_until("the end is reported", || heard(&told, "RemovePodSandbox web"));
-    assert_eq!(ends(&told), ["StopPodSandbox web", "RemovePodSandbox web"]);
+    wait_until("the end is reported", || has_received(&received, "RemovePodSandbox web"));
+    assert_eq!(ends(&received), ["StopPodSandbox web", "RemovePodSandbox web"]);
 }
 
 #[test]
 fn a_running_pod_is_stopped_before_its_deletion() {
     let host = started("");
     let (script, found) = looking(&host);
-    let told = running(&host, &[], script);
+    let received = running(&host, &[], script);
     succeeds(&host.verb(&["delete", "--force", "pause"]));
-    wait_until("the end is reported", || heard(&told, "RemovePodSandbox web"));
+    wait_until("the end is reported", || has_received(&received, "RemovePodSandbox web"));
     assert_eq!(*found.lock().unwrap(), [true]);
-    assert_eq!(ends(&told), ["StopPodSandbox web", "RemovePodSandbox web"]);
+    assert_eq!(ends(&received), ["StopPodSandbox web", "RemovePodSandbox web"]);
 }
 
 #[test]
 fn a_running_member_is_stopped_before_its_pod() {
     let host = started("");
-    let told = running(&host, &["app", "helper"], Script::default());
+    let received = running(&host, &["app", "helper"], Script::default());
     succeeds(&host.verb(&["kill", "pause", "9"]));
     succeeds(&host.verb(&["kill", "app", "9"]));
-    wait_until("the exit is reported", || heard(&told, "StopContainer app"));
-    assert!(!heard(&told, "StopPodSandbox web"), "a member runs");
+    wait_until("the exit is reported", || has_received(&received, "StopContainer app"));
+    assert!(!has_received(&received, "StopPodSandbox web"), "a member runs");
     succeeds(&host.verb(&["kill", "helper", "9"]));
-    wait_until("the pod's stop is reported", || heard(&told, "StopPodSandbox web"));
-    let told = ends(&told);
-    assert_eq!(told.last().map(String::as_str), Some("StopPodSandbox web"), "{told:?}");
+    wait_until("the pod's stop is reported", || has_received(&received, "StopPodSandbox web"));
+    let received = ends(&received);
+    assert_eq!(received.last().map(String::as_str), Some("StopPodSandbox web"), "{received:?}");
 }
 
 #[test]
 fn a_plugin_slow_at_the_pods_stop_delays_a_kill_by_a_second() {
     let host = started("[nri]\nplugin_request_timeout = \"60s\"\n");
     let slow = Script { hangs: true, at: Some("StopPodSandbox".to_owned()), ..Script::default() };
-    let told = running(&host, &[], slow);
+    let received = running(&host, &[], slow);
     let (begun, pid) = (Instant::now(), pid_of(&host, "pause"));
     succeeds(&host.verb(&["kill", "pause", "9"]));
     let took = begun.elapsed();
-    // Otherwise the plugin would be awaited until its time limit.
+    // A kill that waits longer would wait for the plugin's time-out.
     assert!(took >= Duration::from_millis(800) && took < Duration::from_secs(50), "{took:?}");
     wait_until("it has ended", || !is_alive(pid));
-    assert_eq!(ends(&told), ["StopPodSandbox web"]);
+    assert_eq!(ends(&received), ["StopPodSandbox web"]);
 }
 
 #[test]
 fn a_kill_continues_without_a_daemon_or_if_it_hangs() {
     let mut host = started("autostart = false\non_daemon_failure = \"fail\"\n");
-    let told = running(&host, &[], Script::default());
+    let received = running(&host, &[], Script::default());
     let pid = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
     succeeds(&host.verb(&["kill", "pause", "9"]));
     wait_until("it has ended", || !is_alive(pid_of(&host, "pause")));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
-    wait_until("the stop is reported", || heard(&told, "StopPodSandbox web"));
+    wait_until("the stop is reported", || has_received(&received, "StopPodSandbox web"));
     succeeds(&host.verb(&["delete", "pause"]));
-    wait_until("the end is reported", || heard(&told, "RemovePodSandbox web"));
-    assert_eq!(ends(&told), ["StopPodSandbox web", "RemovePodSandbox web"]);
+    wait_until("the end is reported", || has_received(&received, "RemovePodSandbox web"));
+    assert_eq!(ends(&received), ["StopPodSandbox web", "RemovePodSandbox web"]);
 
     succeeds(&host.create_from(&task("pause"), "pause"));
     host.kill_daemon();
@@ -199,16 +199,17 @@ fn a_kill_continues_without_a_daemon_or_if_it_hangs() {
 #[test]
 fn a_restarted_daemon_stops_the_pod_that_ended_meanwhile() {
     let mut host = started("autostart = false\n");
-    let _told = running(&host, &[], Script::default());
+    let _plugin = running(&host, &[], Script::default());
     host.kill_daemon();
     succeeds(&host.verb(&["kill", "pause", "9"]));
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     wait_until("the stop is reported or was before it came", || {
-        heard(&told, "StopPodSandbox web") || host.admin(&["pods"])[0]["state"] == "stopped"
+        has_received(&received, "StopPodSandbox web")
+            || host.admin(&["pods"])[0]["state"] == "stopped"
     });
     succeeds(&host.verb(&["delete", "pause"]));
     wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
-    let stops = ends(&told).iter().filter(|line| *line == "StopPodSandbox web").count();
-    assert!(stops <= 1, "{:?}", ends(&told));
+    let stops = ends(&received).iter().filter(|line| *line == "StopPodSandbox web").count();
+    assert!(stops <= 1, "{:?}", ends(&received));
 }

@@ -41,7 +41,7 @@ fn without_the_daemon_only_promised_containers_are_refused() {
 }
 
 #[test]
-fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
+fn without_the_daemon_a_kubelet_pod_is_assumed_to_have_claims() {
     for lines in ["claims = [\"dra.net\"]", "resources = [\"a.com/gpu\"]"] {
         let host = TestHost::new(&format!("autostart = false\n{}", promise(lines)));
         let bundle = pod_container(&host, "dev", "c1");
@@ -78,7 +78,7 @@ fn a_promise_survives_the_daemon_and_the_plugin() {
     drop(received);
     fails(&host.create_from(&bundle, "c2"), &["needs the plugin gpu, which is not connected"]);
     assert_eq!(host.admin(&["explain", "c1"])["promises"][0]["result"], "met");
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c2"));
 }
 
@@ -109,7 +109,7 @@ fn a_container_waits_for_the_plugin_up_to_the_promises_limit() {
     let folder = host.path(&bundle).display().to_string();
     let mut create = host.spawn(&["--root", &root, "create", "--bundle", &folder, "c1"]);
     host.logs(&["wait up to", "for gpu, which is required"], 1);
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     wait_until("it was created", || create.try_wait().unwrap().is_some());
     assert!(create.wait().unwrap().success());
     let host = started(&format!("{}wait = \"50ms\"\n", promise(DEVICES)));
@@ -121,7 +121,7 @@ fn a_container_waits_for_the_plugin_up_to_the_promises_limit() {
 
 /// Each verb that creates a container, with a missing plugin, a missing daemon, and a stopped daemon.
 #[test]
-fn no_verb_gets_past_a_promise_without_daemon_or_plugin() {
+fn no_verb_bypasses_a_promise_without_daemon_or_plugin() {
     for away in ["the plugin", "the daemon", "a daemon that answers"] {
         let lines = promise("devices = [\"/dev/nvidia*\"]");
         let more = format!("autostart = false\n[debug]\nsilence = \"1s\"\n{lines}");

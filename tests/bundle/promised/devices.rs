@@ -8,7 +8,7 @@ use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, Script, TestHost, fails, started, succeeds};
 
 use super::{gpu, host, metric, promise, with_device};
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::rules::{lay_down, pod_container};
 
 const NVIDIA: &str = "devices = [\"/dev/nvidia*\"]";
@@ -29,7 +29,7 @@ fn a_container_with_the_device_needs_the_plugin() {
     // A container without the device needs nothing.
     succeeds(&host.create("c2"));
     assert_eq!(host.admin(&["explain", "c2"])["promises"], json!([]));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c1"));
     let promise = |result: &str| {
         json!([{"promise": "gpu driver", "plugin": "gpu", "why": "devices: \"/dev/nvidia0\"",
@@ -44,7 +44,7 @@ fn a_container_with_the_device_needs_the_plugin() {
 }
 
 #[test]
-fn every_source_in_the_document_counts() {
+fn each_key_of_a_promise_matches_its_source_in_the_document() {
     for (lines, path, annotation) in [
         ("devices = [\"/dev/nvidia0\"]", "/dev/../dev//nvidia0", ("", "")),
         ("devices = [\"/proc\"]", "", ("", "")),
@@ -75,7 +75,7 @@ fn every_source_in_the_document_counts() {
 }
 
 #[test]
-fn a_device_of_another_name_counts_by_its_number() {
+fn a_renamed_device_counts_by_its_number() {
     let host = host("devices = [\"/dev/null\"]");
     let device = json!({"path": "/dev/mine", "type": "c", "major": 1, "minor": 3});
     let document =
@@ -91,13 +91,13 @@ fn only_the_plugin_of_that_name_satisfies_the_promise() {
     let host = started(&lines);
     let bundle = gpu(&host);
     for (index, name) in [("20", "gpu"), ("10", "gpus")] {
-        let _told = host.plugin(index, name, Script::default());
+        let _plugin = host.plugin(index, name, Script::default());
         fails(
             &host.create_from(&bundle, "c1"),
             &["needs the plugin 10-gpu, which is not connected"],
         );
     }
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c1"));
 }
 
@@ -158,7 +158,7 @@ fn an_unproven_namespace_counts_as_covered() {
 fn a_plugin_from_which_a_rule_hides_the_pod_keeps_no_promise() {
     let hides = "[[rule]]\nname = \"h\"\nplugins = [\"gpu\"]\nhide = true\n";
     let host = started(&format!("{}{hides}", promise(NVIDIA)));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     let bundle = gpu(&host);
     fails(&host.create_from(&bundle, "c1"), &["the plugin gpu, from which a rule hides the pod"]);
 }
@@ -169,11 +169,11 @@ fn a_plugin_that_does_not_answer_keeps_no_promise() {
         format!("{SILENT}[plugin.gpu]\non_failure = \"skip\"\nstrikes = 0\n{}", promise(NVIDIA));
     let host = started(&lines);
     let odd = RespondingPlugin::at(Event::CreateContainer, Response::Hang);
-    let _gpu = seat(&host, "10-gpu", odd);
+    let _gpu = connected(&host, "10-gpu", odd);
     let bundle = gpu(&host);
     let wanted = "it needs the plugin gpu, and 10-gpu did not answer CreateContainer in time";
     fails(&host.create_from(&bundle, "c1"), &["the promise \"gpu driver\" refuses", wanted]);
-    // For other failures the request continues without it, as its section says.
+    // A container without the device continues without the plugin, as `on_failure` configures.
     succeeds(&host.create("c2"));
 }
 
@@ -244,6 +244,6 @@ fn the_example_of_the_page_works_as_described() {
     let line = line.split_once(": ").unwrap().1.replace("container web", "container c1");
     fails(&host.create_from(&bundle, "c1"), &[&line]);
     succeeds(&host.create("c2"));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&host.create_from(&bundle, "c1"));
 }

@@ -20,7 +20,7 @@ fn field(number: u8, value: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, length], value].concat()
 }
 
-/// A pod of kubelet's list, whose container `app` has these.
+/// A pod as kubelet lists it, whose container `app` has this claim and this resource.
 fn pod(name: &str, claim: &str, resource: &str) -> Vec<u8> {
     let mut app = field(1, b"app");
     if !claim.is_empty() {
@@ -161,7 +161,7 @@ fn a_container_needs_the_plugin_for_its_own_claims_only() {
         (&promises[0]["why"], &promises[0]["result"]),
         (&json!("claims: \"dra.net\""), &json!("met"))
     );
-    assert!(test_support::scripted_plugin::heard(&received, "RunPodSandbox p1"));
+    assert!(test_support::scripted_plugin::has_received(&received, "RunPodSandbox p1"));
     assert_eq!(host.admin(&["explain", "p1"])["promises"][0]["plugin"], "gpu");
 }
 
@@ -169,7 +169,7 @@ fn a_container_needs_the_plugin_for_its_own_claims_only() {
 fn after_a_restart_of_the_daemon_the_pods_claims_are_known() {
     let mut host = host(CLAIMS);
     let kubelet = Kubelet::answering(socket(&host), pod("p1", "dra.net", ""));
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&run_pod(&host, "p1"));
     host.kill_daemon();
     host.start_daemon();
@@ -179,7 +179,7 @@ fn after_a_restart_of_the_daemon_the_pods_claims_are_known() {
 }
 
 #[test]
-fn unknown_allocations_count_only_while_the_plugin_is_missing() {
+fn unknown_claims_refuse_a_pod_only_while_the_plugin_is_missing() {
     let host = host(CLAIMS);
     let path = socket(&host).display().to_string();
     let unreadable = format!("(claims: \"(not readable: {path}: ");
@@ -187,7 +187,7 @@ fn unknown_allocations_count_only_while_the_plugin_is_missing() {
     let kubelet = Kubelet::answering(socket(&host), pod("other", "dra.net", ""));
     fails(&run_pod(&host, "p2"), &["kubelet does not list the pod shop/p2"]);
     drop(kubelet);
-    let _told = host.plugin("10", "gpu", Script::default());
+    let _plugin = host.plugin("10", "gpu", Script::default());
     succeeds(&run_pod(&host, "p3"));
     succeeds(&member(&host, "p3", "app"));
 }

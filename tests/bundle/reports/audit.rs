@@ -55,7 +55,7 @@ fn each_applied_value_is_a_line_with_its_plugin_and_no_secret() {
     let host = host("");
     let mut script = sets("TOKEN", "s3cret");
     script.adjust.annotations = [("a".to_owned(), "b".to_owned())].into();
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c1"));
     let applied = with_action(&host, "applied");
     assert_eq!(fields(&applied), ["annotations[a]", "process.env[TOKEN]"], "{applied:?}");
@@ -108,7 +108,7 @@ fn an_update_without_a_cgroup_is_audited_as_skipped() {
         ],
         ..Script::default()
     };
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c1"));
     update(&host, "c1", r#"{"cpu": {"shares": 200}}"#);
     let applied = with_action(&host, "applied");
@@ -129,14 +129,14 @@ fn a_refused_field_is_a_line_with_the_field_and_the_rule() {
     let host = host(&format!("{rule}[plugin.b]\ndeny = [\"Env\"]\n"));
     let member = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
     for (index, name, rule) in [("10", "a", "no env"), ("20", "b", "")] {
-        let _told = host.plugin(index, name, Script { only: Some(name), ..sets("A", "1") });
+        let _plugin = host.plugin(index, name, Script { only: Some(name), ..sets("A", "1") });
         assert!(!host.create(name).status.success());
         wait_until("the line is written", || {
             let lines = lines(&host, &["--container", name]);
             let refused = lines.iter().find(|line| line["action"] == "refused");
-            let said = |line: &Value| ["plugin", "field", "rule"].map(|name| member(line, name));
+            let printed = |line: &Value| ["plugin", "field", "rule"].map(|name| member(line, name));
             let wanted = [format!("{index}-{name}"), "Env".to_owned(), rule.to_owned()];
-            refused.is_some_and(|line| said(line) == wanted)
+            refused.is_some_and(|line| printed(line) == wanted)
         });
     }
 }
@@ -147,7 +147,7 @@ fn a_value_refused_by_the_runtime_is_a_line_with_its_field() {
     let mut script = Script::default();
     let sysctl = [("kernel.shm_rmid_forced".to_owned(), "1".to_owned())].into();
     script.adjust.linux.mut_or_insert_default().sysctl = sysctl;
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     let words = "{\"level\":\"error\",\"msg\":\"sysctl kernel.shm_rmid_forced: no\"}\n";
     host.write("fake/fail", words);
     assert!(!host.create("c1").status.success());
@@ -160,7 +160,7 @@ fn a_value_refused_by_the_runtime_is_a_line_with_its_field() {
 #[test]
 fn a_skipped_plugin_has_an_audit_line() {
     let host = host("[plugin.a]\nrequest_timeout = \"3s\"\n");
-    let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
+    let _plugin = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let skipped = with_action(&host, "skipped");
     assert_eq!(
@@ -176,7 +176,7 @@ fn a_skipped_plugin_has_an_audit_line() {
 fn connected_disconnected_and_refused_plugins_are_audited() {
     let host = host("");
     let leaves = Script { leaves: true, ..Script::default() };
-    let _told = host.plugin("10", "a", leaves);
+    let _plugin = host.plugin("10", "a", leaves);
     let connected = with_action(&host, "connected");
     assert_eq!(connected[0]["plugin"], "10-a");
     let why = connected[0]["reason"].as_str().unwrap();
@@ -206,7 +206,7 @@ fn an_eviction_is_an_audit_line() {
         evicts: vec![gone],
         ..Script::default()
     };
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c2"));
     update(&host, "c2", r#"{"cpu": {"shares": 200}}"#);
     let evicted = with_action(&host, "evicted");
@@ -223,7 +223,7 @@ fn nothing_that_a_plugin_names_forges_a_line_or_moves_a_cursor() {
     let hostile = "x\n{\"action\":\"applied\",\"plugin\":\"00-forged\"}\r\u{1b}[2J\u{9b}\u{202e}";
     let mut script = Script::default();
     script.adjust.annotations = [(hostile.to_owned(), hostile.to_owned())].into();
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c1"));
     let applied = with_action(&host, "applied");
     assert_eq!(applied.len(), 1, "{applied:?}");
@@ -243,7 +243,7 @@ fn a_failing_disk_fails_no_container_and_is_reported_once() {
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let _plugin = host.plugin("10", "a", sets("A1", "1"));
     for id in ["c1", "c2", "c3"] {
         succeeds(&host.create(id));
     }
@@ -272,7 +272,7 @@ fn set_aside_files_are_searched_too_and_their_number_is_bounded() {
     let mut script = Script::default();
     script.adjust.annotations =
         (0..400).map(|number| (format!("key{number}"), "v".repeat(500))).collect();
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     for number in 0..8 {
         succeeds(&host.create(&format!("c{number}")));
     }
@@ -297,7 +297,7 @@ fn audit_finds_lines_by_pod_plugin_and_time_without_a_daemon() {
     let mut host = host("");
     let mut script = sets("A1", "1");
     script.adjust.env.push(env("A2", "2"));
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c1"));
     succeeds(&host.create("c2"));
     wait_until("both are written", || lines(&host, &["--pod", "c2"]).len() == 2);
@@ -333,7 +333,7 @@ fn without_an_audit_log_the_audit_command_names_the_setting() {
     let audit = format!("[audit]\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let _plugin = host.plugin("10", "a", sets("A1", "1"));
     succeeds(&host.create("c1"));
     assert!(!path.exists());
     let output = host.call(&["nri", "audit"]);
@@ -346,7 +346,7 @@ fn without_an_audit_log_the_audit_command_names_the_setting() {
 fn a_reload_opens_the_audit_log_and_closes_it() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let _plugin = host.plugin("10", "a", sets("A1", "1"));
     succeeds(&host.create("before"));
     let path = host.path("log/audit.log");
     let on = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
@@ -374,7 +374,7 @@ impl Follower {
         Self::of(|output| host.spawn_kept(&words, Some(output), "follow.err"))
     }
 
-    /// Likewise, on the journal that a program in this folder prints.
+    /// Starts `audit --follow` on the journal that a program in this folder prints.
     fn on_journal(host: &TestHost, folder: &str) -> Self {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = std::process::Command::new(test_support::program::nri_runc());
@@ -396,7 +396,8 @@ impl Follower {
         Self { process, lines }
     }
 
-    /// Closes its standard output, with the next line.
+    /// Drops the receiver: at the next line the reading thread ends and closes the command's
+    /// output.
     fn is_left(&mut self) {
         self.lines = std::sync::mpsc::channel().1;
     }
@@ -418,7 +419,7 @@ fn follow_prints_old_lines_and_then_new_ones_across_rotations() {
     let mut script = Script::default();
     script.adjust.annotations =
         (0..300).map(|number| (format!("key{number}"), "v".repeat(500))).collect();
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c0"));
     with_action(&host, "applied");
     let follower = Follower::start(&host, &["--plugin", "a", "-o", "json"]);
@@ -444,7 +445,7 @@ fn follow_prints_old_lines_and_then_new_ones_across_rotations() {
 fn follow_waits_for_the_first_line_and_ends_with_its_reader() {
     let host = host("");
     let mut follower = Follower::start(&host, &["--pod", "c1"]);
-    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let _plugin = host.plugin("10", "a", sets("A1", "1"));
     succeeds(&host.create("c2"));
     succeeds(&host.create("c1"));
     assert!(follower.line().starts_with("TIME "));
@@ -453,27 +454,30 @@ fn follow_waits_for_the_first_line_and_ends_with_its_reader() {
     follower.is_left();
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create("c1"));
-    let (code, said) = follower.ends(&host);
-    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let (code, printed) = follower.ends(&host);
+    assert_eq!((code, printed.as_str()), (Some(0), ""));
 }
 
 #[test]
 fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
-    let (code, said) = Follower::start(&host, &[]).ends(&host);
-    assert!(code == Some(1) && said.contains("the audit log is off"), "{code:?} {said}");
+    let (code, printed) = Follower::start(&host, &[]).ends(&host);
+    assert!(code == Some(1) && printed.contains("the audit log is off"), "{code:?} {printed}");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let _plugin = host.plugin("10", "a", sets("A1", "1"));
     succeeds(&host.create("abc1"));
     with_action(&host, "applied");
     let follower = Follower::start(&host, &["--container", "abc"]);
     assert!(follower.line().starts_with("TIME ") && follower.line().contains("abc1"));
     succeeds(&host.create("abc2"));
-    let (code, said) = follower.ends(&host);
-    assert!(code == Some(1) && said.contains("the ID prefix is ambiguous: 2 containers"), "{said}");
+    let (code, printed) = follower.ends(&host);
+    assert!(
+        code == Some(1) && printed.contains("the ID prefix is ambiguous: 2 containers"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -481,10 +485,10 @@ fn follow_reads_a_growing_journal_and_ends_with_its_reader() {
     let host = TestHost::new("");
     host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
     let journal = host.path("journal").display().to_string();
-    let said = host.path("said").display().to_string();
+    let printed = host.path("said").display().to_string();
     host.put_program(
         "fake/journalctl",
-        &format!("#!/bin/sh\necho \"$$ $*\" >'{said}'\nexec tail -n +1 -f '{journal}'\n"),
+        &format!("#!/bin/sh\necho \"$$ $*\" >'{printed}'\nexec tail -n +1 -f '{journal}'\n"),
     );
     let line = |plugin: &str| format!("{{\"action\":\"connected\",\"plugin\":\"{plugin}\"}}\n");
     host.write("journal", &line("10-a"));
@@ -516,14 +520,14 @@ fn follow_fails_where_the_journal_ends() {
     let host = TestHost::new("");
     host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
     host.put_program("fake/journalctl", "#!/bin/sh\nexit 3\n");
-    let (code, said) = Follower::on_journal(&host, "fake").ends(&host);
-    assert!(code == Some(1) && said.contains("journalctl failed (exit status: 3)"), "{said}");
+    let (code, printed) = Follower::on_journal(&host, "fake").ends(&host);
+    assert!(code == Some(1) && printed.contains("journalctl failed (exit status: 3)"), "{printed}");
 }
 
 #[test]
 fn follow_in_yaml_is_a_document_for_each_line() {
     let host = host("");
-    let _told = host.plugin("10", "a", sets("A1", "1"));
+    let _plugin = host.plugin("10", "a", sets("A1", "1"));
     let follower = Follower::start(&host, &["-o", "yaml"]);
     assert_eq!((follower.line().as_str(), follower.line().as_str()), ("---", "version: 1"));
 }

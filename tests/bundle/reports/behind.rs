@@ -37,7 +37,7 @@ fn edits(sed: &str) -> String {
 fn changes_of_a_later_wrapper_are_not_plugins_changes() {
     let sed = "s/HELLO=there\"/HELLO=you\",\"NVIDIA=all\"/; s/\"A=1\",//";
     let host = behind(&edits(sed));
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     let explained = explained(&host);
     let members = json!([
@@ -58,7 +58,7 @@ fn changes_of_a_later_wrapper_are_not_plugins_changes() {
 #[test]
 fn a_later_wrapper_that_removes_a_plugins_value_is_shown() {
     let host = behind(&edits("s/,*\"HELLO=there\"//"));
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     let members = json!([{"field": "process.env[HELLO]", "change": "removed"}]);
     assert_eq!(explained(&host)["changed_behind"], members);
@@ -73,7 +73,7 @@ fn a_later_wrapper_that_changes_nothing_is_not_mentioned() {
     for script in ["true", "cp \"$f\" \"$f.new\" && mv \"$f.new\" \"$f\"", "printf '\\n ' >>\"$f\""]
     {
         let host = behind(script);
-        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
         succeeds(&host.create("c1"));
         let explained = explained(&host);
         assert_eq!(explained["changed_behind"], json!([]), "{script}: {explained}");
@@ -87,7 +87,7 @@ fn a_document_that_is_later_broken_or_removed_is_no_change() {
     for script in ["echo '{' >\"$f\"", "rm \"$f\"", "rm \"$f\"; mkdir \"$f\""] {
         // The fake runtime does not read the document again.
         let host = behind(&format!("cp \"$f\" \"$f.kept\"; {script}"));
-        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
         let made = host.create("c1");
         if !made.status.success() {
             fails(&made, &[]);
@@ -100,7 +100,7 @@ fn a_document_that_is_later_broken_or_removed_is_no_change() {
 #[test]
 fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
     let host = behind(&edits("s/\"env\"/\"vne\"/"));
-    let _told = host.plugin("10", "quiet", Script::default());
+    let _plugin = host.plugin("10", "quiet", Script::default());
     succeeds(&host.create("c1"));
     let explained = explained(&host);
     assert_eq!((&explained["changed_behind"], &explained["changes"]), (&json!([]), &json!([])));
@@ -108,7 +108,7 @@ fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
 }
 
 #[test]
-fn what_an_earlier_wrapper_adds_counts_as_the_engines() {
+fn values_of_an_earlier_wrapper_count_as_the_engines() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let received = host.plugin("10", "env", sets("HELLO", "there"));

@@ -33,7 +33,7 @@ fn record(host: &TestHost, last: &str, act: impl FnOnce()) {
 fn recorded(more: &str) -> TestHost {
     let mut host = TestHost::new(more);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("TOKEN", "secret"));
+    let _plugin = host.plugin("10", "a", sets("TOKEN", "secret"));
     record(&host, "d1", || {
         for (namespace, id) in [("shop", "c1"), ("stage", "d1")] {
             let bundle = pod_container(&host, namespace, id);

@@ -23,7 +23,7 @@ fn without_progress(page: &str) -> String {
 #[test]
 fn a_terminal_shows_colours() {
     let host = started("");
-    let _told = host.plugin("10", "a", sets("A", "1"));
+    let _plugin = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("c1"));
     let mut terminal = Terminal::new(120, 30);
     for (words, wanted) in [
@@ -50,7 +50,7 @@ fn a_terminal_shows_colours() {
 #[test]
 fn no_color_dumb_terminals_and_pipes_get_no_colour() {
     let host = started("");
-    let _told = host.plugin("10", "a", sets("A", "1"));
+    let _plugin = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("c1"));
     let mut terminal = Terminal::new(120, 30);
     for words in COLOURED {

@@ -26,7 +26,7 @@ fn events(host: &TestHost, words: &[&str]) -> Vec<Value> {
 }
 
 /// Each event as its kind and subject.
-fn told(events: &[Value]) -> Vec<String> {
+fn lines_of(events: &[Value]) -> Vec<String> {
     let about = |event: &Value| {
         let of = |member: &str| event[member].as_str().unwrap().to_owned();
         let parts = ["kind", "plugin", "pod", "container_id"].map(of);
@@ -60,9 +60,11 @@ fn live(host: &TestHost, id: &str) {
 #[test]
 fn a_containers_events_are_streamed_exactly_once() {
     let host = started("");
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     live(&host, "c1");
-    wait_until("the pod is over", || told(&events(&host, &[])).contains(&"pod_removed c1".into()));
+    wait_until("the pod is over", || {
+        lines_of(&events(&host, &[])).contains(&"pod_removed c1".into())
+    });
     let life = events(&host, &[]);
     let wanted = [
         "connected 10-a",
@@ -74,7 +76,7 @@ fn a_containers_events_are_streamed_exactly_once() {
         "pod_stopped c1",
         "pod_removed c1",
     ];
-    assert_eq!(told(&life), wanted);
+    assert_eq!(lines_of(&life), wanted);
     assert_eq!(
         life[4].get("exit_code"),
         Some(&Value::Null),
@@ -88,7 +90,7 @@ fn a_containers_events_are_streamed_exactly_once() {
     fails(&host.create("c2"), &["20-guard refused"]);
     let last = life[7]["cursor"].as_str().unwrap();
     let rest = events(&host, &["--since", last]);
-    assert_eq!(told(&rest)[0], "connected 20-guard");
+    assert_eq!(lines_of(&rest)[0], "connected 20-guard");
     let refused = rest.iter().find(|event| event["kind"] == "refused").unwrap();
     assert_eq!((&refused["event"], &refused["plugin"]), (&json!("create"), &json!("20-guard")));
     assert!(refused["reason"].as_str().unwrap().contains("no"), "{refused}");
@@ -126,7 +128,7 @@ fn updates_are_events_but_repeated_values_are_not() {
     }
     let updates = vec![update_of("c2", &json!({"cpu": {"shares": 512}}))];
     let asking = Script { updates, ..Script::default() };
-    let _told = host.plugin("10", "a", asking);
+    let _plugin = host.plugin("10", "a", asking);
     let root = host.path("root").display().to_string();
     let update = ["--root", &root, "update", "--resources", "-", "c1"];
     for _repeated in 0..2 {
@@ -135,7 +137,7 @@ fn updates_are_events_but_repeated_values_are_not() {
     let updated = || {
         let mut events = events(&host, &["--kind", "updated"]);
         events.retain(|event| event["kind"] == "updated");
-        told(&events)
+        lines_of(&events)
     };
     succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_until("the other is updated", || updated().len() >= 2);
@@ -149,7 +151,7 @@ fn a_plugin_that_exits_has_a_disconnected_event() {
     let host = started("");
     let _gone = host.plugin("30", "leaves", Script { leaves: true, ..Script::default() });
     let _refused_or_created = host.create("c1");
-    let left = || told(&events(&host, &["--kind", "disconnected"]));
+    let left = || lines_of(&events(&host, &["--kind", "disconnected"]));
     wait_until("it has left", || !left().is_empty());
     assert_eq!(left(), ["disconnected 30-leaves"]);
 }
@@ -189,16 +191,16 @@ fn a_follower_continues_after_a_restart_and_notes_the_gap() {
     let _follower = Following::begin(&host, &[]);
     live(&host, "c1");
     wait_until("the life is printed", || {
-        told(&Following::read(&host)).contains(&"pod_removed c1".into())
+        lines_of(&Following::read(&host)).contains(&"pod_removed c1".into())
     });
     host.kill_daemon();
     wait_until("it is missed", || host.read("follower.err").contains("watching for it"));
     host.start_daemon();
     live(&host, "c2");
     wait_until("the next life is printed", || {
-        told(&Following::read(&host)).contains(&"pod_removed c2".into())
+        lines_of(&Following::read(&host)).contains(&"pod_removed c2".into())
     });
-    let received = told(&Following::read(&host));
+    let received = lines_of(&Following::read(&host));
     let at = received.iter().position(|event| event == "lost").unwrap();
     assert_eq!((at, &*received[at + 1]), (7, "pod_running c2"), "{received:?}");
     assert_eq!(Following::read(&host)[at]["lost"], Value::Null);
@@ -226,7 +228,7 @@ fn a_follower_without_events_continues_and_notes_the_gap() {
         live(&host, "c1");
         let wanted = ["lost", "pod_running c1"];
         wait_until("both are printed", || Following::read(&host).len() >= wanted.len());
-        assert_eq!(told(&Following::read(&host))[..2], wanted, "{since}");
+        assert_eq!(lines_of(&Following::read(&host))[..2], wanted, "{since}");
     }
 }
 
@@ -251,7 +253,7 @@ fn a_paused_reader_delays_nothing_and_gets_a_lost_line() {
     assert!(metrics().contains("nri_runc_events_lost_total 0"), "it has not come to it");
     follower.0.signal(Signal::SIGCONT);
     let last = format!("removed web c{}", count - 1);
-    wait_until("it has read the rest", || told(&Following::read(&host)).contains(&last));
+    wait_until("it has read the rest", || lines_of(&Following::read(&host)).contains(&last));
     let read = Following::read(&host);
     let lost = read.iter().find(|event| event["kind"] == "lost").unwrap();
     let missed = lost["lost"].as_u64().unwrap();

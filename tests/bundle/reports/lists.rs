@@ -88,7 +88,7 @@ fn names_printed_by_pods_are_accepted_by_explain() {
         let explained = host.admin(&["explain", name]);
         assert!(explained["id"].is_string(), "{name}: {explained}");
     }
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     assert_eq!(page(&host, &["plugins", "-o", "name"]), "10-a\n");
 }
 
@@ -131,7 +131,7 @@ fn read(node: &Yaml<'_>) -> Value {
 #[test]
 fn yaml_and_json_print_the_same_document() {
     let host = with_three_pods();
-    let _told = host.plugin("10", "a", sets("A", "1"));
+    let _plugin = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("e1"));
     for words in [
         &["pods"][..],
@@ -217,7 +217,7 @@ fn an_audit_line_is_found_by_an_unambiguous_prefix() {
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("TOKEN", "1"));
+    let _plugin = host.plugin("10", "a", sets("TOKEN", "1"));
     for id in ["c1", "c2", "d1"] {
         create_in(&host, "shop", id, id);
     }
@@ -306,7 +306,7 @@ fn a_watch_ends_with_its_reader_and_needs_a_daemon() {
 }
 
 #[test]
-fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
+fn misspelt_commands_and_those_of_other_tools_get_a_hint() {
     let host = TestHost::new("");
     for (words, tip) in [
         (&["statsu"][..], "a similar subcommand exists: 'status'"),
@@ -337,7 +337,8 @@ fn start_drifting(host: &TestHost) -> impl Sized {
     limits
 }
 
-/// The paths of a pod's manifest, and of a configuration that decides otherwise about it or not.
+/// The paths of a pod's manifest, and of a configuration that decides differently about the pod if
+/// `decides_otherwise`.
 fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
     let pod = "kind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
     host.write("pod.yaml", pod);

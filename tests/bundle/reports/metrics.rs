@@ -67,7 +67,7 @@ fn each_request_is_counted_once_under_containerds_names() {
         updates: vec![update_of("c1", &json!({"cpu": {"shares": 300}}))],
         ..sets("A", "1")
     };
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.call_with(
@@ -109,7 +109,7 @@ fn each_request_is_counted_once_under_containerds_names() {
 #[test]
 fn a_time_out_counts_as_deadline_exceeded_and_as_a_skip() {
     let host = started("[plugin.a]\nrequest_timeout = \"3s\"\n");
-    let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
+    let _plugin = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let page = metrics(&host);
     counts(&page, &invocations("CreateContainer", "error", "deadline_exceeded"), 1.0);
@@ -126,7 +126,7 @@ fn a_time_out_counts_as_deadline_exceeded_and_as_a_skip() {
 #[test]
 fn a_refusal_is_counted_with_its_status_and_its_plugin() {
     let host = started("");
-    let _told = host.plugin(
+    let _plugin = host.plugin(
         "10",
         "a",
         Script {
@@ -157,7 +157,7 @@ fn updates_and_evictions_of_others_are_counted_by_result() {
     };
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     succeeds(&host.create("c2"));
     let root = host.path("root").display().to_string();
     let update = r#"{"cpu": {"shares": 200}}"#;
@@ -195,7 +195,7 @@ fn a_node_is_ready_once_its_required_plugins_connect() {
     let (status, why) = get(&at, "/readyz");
     assert_eq!((status, why.as_str()), (503, "the required plugin a is not connected\n"));
     counts(&metrics(&host), "nri_runc_missing_plugins", 1.0);
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     assert_eq!(get(&at, "/readyz"), (200, "ok\n".to_owned()));
     counts(&metrics(&host), "nri_runc_missing_plugins", 0.0);
 }

@@ -153,9 +153,9 @@ fn two_recordings_and_a_plugin_do_not_disturb_each_other() {
     drop(second);
     live(&host, "c1");
     let script = end(first, &host, "RemovePodSandbox");
-    let heard = received.lock().unwrap().clone();
-    let heard: Vec<&str> = heard.iter().filter_map(|event| event.split(' ').next()).collect();
-    assert_eq!(calls(&script), heard);
+    let seen = received.lock().unwrap().clone();
+    let seen: Vec<&str> = seen.iter().filter_map(|event| event.split(' ').next()).collect();
+    assert_eq!(calls(&script), seen);
     let created = script.iter().find(|line| line["call"] == "CreateContainer").unwrap();
     assert!(!created.to_string().contains("B="), "what is asked, not what is answered");
 }
@@ -188,9 +188,9 @@ fn a_recording_ends_with_its_daemon_and_prints_that() {
     host.kill_daemon();
     assert_eq!(recording.wait().unwrap().code(), Some(1));
     assert!(host.read("script.jsonl").ends_with('\n'));
-    let said = host.read("recorder.err");
-    assert!(said.contains("the daemon exited") && said.lines().count() == 1, "{said}");
-    assert!(said.contains(&summary(&host)), "{said}");
+    let printed = host.read("recorder.err");
+    assert!(printed.contains("the daemon exited") && printed.lines().count() == 1, "{printed}");
+    assert!(printed.contains(&summary(&host)), "{printed}");
 }
 
 #[test]
@@ -237,8 +237,11 @@ fn a_recording_on_an_unread_pipe_can_be_ended() {
     });
     assert_eq!(recording.wait().unwrap().code(), Some(1));
     drop(reader);
-    let said = host.read("recorder.err");
-    assert!(said.contains("bytes, to standard output") && said.lines().count() == 1, "{said}");
+    let printed = host.read("recorder.err");
+    assert!(
+        printed.contains("bytes, to standard output") && printed.lines().count() == 1,
+        "{printed}"
+    );
 }
 
 #[test]

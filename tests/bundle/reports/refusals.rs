@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, TestHost, task, wait_until};
 
-use crate::plugins::policies::seat;
+use crate::plugins::policies::connected;
 use crate::{sets, started, succeeds};
 
 fn checked(host: &TestHost, name: &str) -> Value {
@@ -28,7 +28,7 @@ fn cri_task(host: &TestHost, id: &str, kind: &str, name: &str) {
     host.write(&format!("{}/config.json", task(id)), &host.read("bundle/config.json"));
 }
 
-/// Likewise, in the usual place.
+/// Writes the usual bundle as containerd's CRI plugin does.
 fn cri(host: &TestHost, kind: &str, name: &str) {
     let annotations = json!({
         "io.kubernetes.cri.container-type": kind,
@@ -52,7 +52,7 @@ fn a_missing_required_plugin_is_in_status_and_check() {
     assert!(check["detail"].as_str().unwrap().starts_with("policy not connected"), "{check}");
     let required = host.admin(&["status"])["required"].clone();
     assert_eq!(required, json!([{"plugin": "policy", "connected": false}]));
-    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
+    let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Answer));
     assert_eq!(checked(&host, "required plugins")["ok"], true);
     succeeds(&host.create("c1"));
 }
@@ -100,7 +100,7 @@ fn a_container_refused_before_any_plugin_is_explained() {
 fn a_refused_pod_shows_under_its_id_and_its_name() {
     let host = started("");
     let strict = RespondingPlugin::at(Event::RunPodSandbox, Response::Refuse("no room"));
-    let _strict = seat(&host, "10-strict", strict);
+    let _strict = connected(&host, "10-strict", strict);
     cri_task(&host, "box", "sandbox", "");
     succeeds(&host.create_from(&task("box"), "box"));
     assert!(!host.verb(&["start", "box"]).status.success());
@@ -125,7 +125,8 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
 #[test]
 fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
     let host = started(&format!("{SILENT}[plugin.slow]\nstrikes = 0\n"));
-    let _slow = seat(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    let _slow =
+        connected(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     cri_task(&host, "box", "sandbox", "");
     succeeds(&host.create_from(&task("box"), "box"));
     succeeds(&host.verb(&["start", "box"]));
@@ -136,7 +137,7 @@ fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
     assert_eq!(pod["skipped"], missed, "{pod}");
     assert_eq!(pod["containers"][0]["id"], "c1", "{pod}");
     assert_eq!(host.admin(&["explain", "c1"])["skipped"], missed);
-    // Also after both are removed.
+    // `explain` still shows it after both are removed.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.verb(&["delete", "--force", "box"]));
     wait_until("the pod is gone", || host.admin(&["pods"]) == json!([]));
@@ -151,7 +152,7 @@ fn a_start_or_update_missed_by_a_plugin_is_shown() {
         let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
         if is_late { Response::Hang } else { Response::Answer }
     };
-    let _slow = seat(&host, "10-slow", RespondingPlugin::new(hangs));
+    let _slow = connected(&host, "10-slow", RespondingPlugin::new(hangs));
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     let root = host.path("root").display().to_string();
@@ -166,7 +167,7 @@ fn a_start_or_update_missed_by_a_plugin_is_shown() {
 #[test]
 fn a_refused_start_or_run_is_a_failure_of_its_plugin() {
     let host = started("");
-    let _odd = seat(
+    let _odd = connected(
         &host,
         "10-odd",
         RespondingPlugin::at(Event::StartContainer, Response::Refuse("not now")),
@@ -294,7 +295,7 @@ fn a_silent_daemon_later_reports_the_wrappers_refusals() {
     let mut host = host;
     host.start_daemon();
     // It receives the request and does not respond as long as the wrapper waits.
-    let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Answer));
+    let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Answer));
     kill(&host, nix::sys::signal::Signal::SIGSTOP);
     assert!(!host.create("c1").status.success());
     kill(&host, nix::sys::signal::Signal::SIGCONT);

@@ -42,7 +42,7 @@ fn hostile_plugin() -> Adjustment {
 fn hostile_names_are_escaped_on_screens_and_in_logs() {
     let host = started("");
     host.write("bundle/config.json", &hostile_bundle());
-    let _told = host.plugin("10", "paints", hostile_plugin());
+    let _plugin = host.plugin("10", "paints", hostile_plugin());
     succeeds(&host.create("c1"));
     let refusing = Script { refuses: Some(HOSTILE), ..Script::default() };
     let _guard = host.plugin("90", "guard", refusing);
@@ -104,7 +104,7 @@ fn hostile_names_are_escaped_on_screens_and_in_logs() {
 fn json_keeps_hostile_names_unchanged() {
     let host = started("");
     host.write("bundle/config.json", &hostile_bundle());
-    let _told = host.plugin("10", "paints", hostile_plugin());
+    let _plugin = host.plugin("10", "paints", hostile_plugin());
     succeeds(&host.create("c1"));
     assert_eq!(host.admin(&["pods"])[0]["name"], HOSTILE);
     let changes = host.admin(&["explain", "c1"])["changes"].clone();
@@ -169,7 +169,7 @@ fn help_fits_a_terminal_of_eighty_columns() {
     }
 }
 
-/// A program that an engine calls stays the runtime's: nri-runc does not change its help.
+/// `nri-runc --help` prints the runtime's help unchanged, as an engine expects.
 #[test]
 fn help_of_the_runtime_is_the_runtimes_own() {
     let host = TestHost::new("");
@@ -205,7 +205,7 @@ fn an_exact_id_wins_over_the_beginning_of_another() {
     succeeds(&host.create("b11e5a2b"));
     {
         let refusing = Script { refuses: Some("not signed"), ..Script::default() };
-        let _told = host.plugin("90", "guard", refusing);
+        let _plugin = host.plugin("90", "guard", refusing);
         assert_eq!(host.create("b1").status.code(), Some(1));
     }
     let explained = host.admin(&["explain", "b1"]);
@@ -267,7 +267,7 @@ fn a_reused_name_means_the_running_container() {
 #[test]
 fn a_retried_name_means_the_last_attempt() {
     let host = started("");
-    let _told = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
+    let _plugin = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     let names = json!({"nri-runc.dev/pod-namespace": "shop", "nri-runc.dev/pod-name": "web",
         "nri-runc.dev/container-name": "app"});
     let document = BUNDLE.replacen('{', &format!("{{\"annotations\": {names},"), 1);
@@ -326,7 +326,7 @@ fn a_line_of_the_runtime_and_a_wrong_command_line_have_no_code() {
 #[test]
 fn a_refused_container_has_the_time_of_its_refusal() {
     let host = started("");
-    let _told = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
+    let _plugin = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     for id in ["bad1", "bad2"] {
         assert_eq!(host.create(id).status.code(), Some(1));
     }
@@ -380,7 +380,7 @@ fn changes_are_listed_with_times_in_plugin_order() {
 fn index_decides_and_arrival_breaks_ties() {
     let host = started("");
     let plugins = [("10", "zeta"), ("10", "alpha"), ("05", "late")];
-    let _told = plugins.map(|(index, name)| host.plugin(index, name, sets(name, "1")));
+    let _plugin = plugins.map(|(index, name)| host.plugin(index, name, sets(name, "1")));
     succeeds(&host.create("c1"));
     let explained = host.admin(&["explain", "c1"]);
     let changes = explained["changes"].as_array().unwrap();
@@ -401,8 +401,8 @@ fn status_names_the_command_that_shows_the_log() {
 fn the_kill_switch_is_shown_and_logged() {
     let host = started("");
     assert!(page(&host, &["status"]).contains("switched on:    yes"));
-    let said = page(&host, &["disable"]);
-    assert!(said.contains("reboot") && said.lines().count() == 1, "{said}");
+    let printed = page(&host, &["disable"]);
+    assert!(printed.contains("reboot") && printed.lines().count() == 1, "{printed}");
     assert_eq!(host.admin(&["status"])["disabled"], true);
     let status = page(&host, &["status"]);
     assert!(status.contains("NO, disabled by nri-runc nri disable"), "{status}");
@@ -418,13 +418,13 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
         "[plugin.policy]\nrequired = true\n[plugin.other]\non_failure = \"refuse\"\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"guard\"]\n",
     );
-    let said = page(&host, &["disable"]);
+    let printed = page(&host, &["disable"]);
     for what in [
         "not enforced while disabled: plugin other has on_failure",
         "plugin policy is required",
         "plugin guard is required by the default validator",
     ] {
-        assert!(said.contains(what), "{said}");
+        assert!(printed.contains(what), "{printed}");
     }
     assert_eq!(host.admin(&["disable"])["bypassed"].as_array().unwrap().len(), 4);
     assert_eq!(host.admin(&["enable"])["bypassed"], serde_json::json!([]));
@@ -438,8 +438,8 @@ fn the_kill_switch_is_logged_even_without_a_daemon() {
     let log = host.read("run/daemon.log");
     assert!(log.contains("disabled by") && log.contains("enabled again by"), "{log}");
     let configured = TestHost::new("[nri]\ndisable = true");
-    let said = page(&configured, &["enable"]);
-    assert!(said.contains("still disabled"), "{said}");
+    let printed = page(&configured, &["enable"]);
+    assert!(printed.contains("still disabled"), "{printed}");
 }
 
 /// A daemon whose plugin `slow` was disconnected for time-outs.
@@ -464,9 +464,9 @@ fn a_disconnected_plugin_shows_its_failures_and_the_reason() {
 fn the_page_of_plugins_shows_policies_and_fits_a_terminal() {
     let host = with_a_plugin_that_went();
     let text = page(&host, &["plugins"]);
-    let is_told = |words: &str| text.contains(words);
-    assert!(is_told("skip (configuration)") && is_told("10-slow: disconnected "), "{text}");
-    assert!(is_told("last failure"), "{text}");
+    let is_reported = |words: &str| text.contains(words);
+    assert!(is_reported("skip (configuration)") && is_reported("10-slow: disconnected "), "{text}");
+    assert!(is_reported("last failure"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 

@@ -184,7 +184,7 @@ fn file<'f>(files: &'f [(String, String)], name: &str) -> &'f str {
 }
 
 #[test]
-fn forty_secrets_that_were_planted_are_in_no_file_of_an_archive() {
+fn no_file_of_an_archive_has_one_of_forty_planted_secrets() {
     let host = host_with_secrets();
     let shown = host.admin(&["explain", "c1", "--show-env"]).to_string();
     for number in [33, 34, 35, 36, 37] {

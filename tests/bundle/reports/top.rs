@@ -18,7 +18,7 @@ const LEFT: &str = "\u{1b}[?25h\u{1b}[?1049l";
 #[test]
 fn a_pipe_gets_one_page_without_escapes() {
     let host = started("");
-    let _told = host.plugin("10", "a", sets("A", "1"));
+    let _plugin = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("c1"));
     let output = host.call(&["nri", "top", "--interval", "100ms"]);
     succeeds(&output);
@@ -40,7 +40,7 @@ fn a_pipe_gets_one_page_without_escapes() {
 #[test]
 fn a_terminal_shows_changes_and_is_restored_afterwards() {
     let host = started("");
-    let _told = host.plugin("10", "a", sets("A", "1"));
+    let _plugin = host.plugin("10", "a", sets("A", "1"));
     for by in [Some(Signal::SIGINT), Some(Signal::SIGTERM), Some(Signal::SIGHUP), None] {
         let mut terminal = Terminal::new(100, 30);
         let mut top = terminal.run_top(&host, &["--interval", "100ms"]);
@@ -71,7 +71,7 @@ fn a_stopped_daemon_is_shown_and_its_successor_is_found() {
     host.kill_daemon();
     wait_until("its absence is shown", || terminal.shown().contains("the daemon is not running"));
     host.start_daemon();
-    let _told = host.plugin("10", "late", Script::default());
+    let _plugin = host.plugin("10", "late", Script::default());
     wait_until("the next daemon is shown", || terminal.shown().contains("10-late"));
     // If it stopped, the shell would be on top's screen.
     signal(&top, Signal::SIGTSTP);

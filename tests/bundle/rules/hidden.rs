@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use nri_runc::plugin::api;
 use serde_json::json;
 use test_support::adjustments::{sets, update_of};
-use test_support::scripted_plugin::heard;
+use test_support::scripted_plugin::has_received;
 use test_support::{Script, TestHost, fails, started, succeeds, wait_until};
 
 use super::host::{Asker, lay_down, pod_container};
@@ -18,7 +18,7 @@ const SECRET: &str =
 /// Every event up to RemoveContainer, and validation.
 const WITH_VALIDATION: i32 = 0x7ff | 1 << 13;
 
-fn told_of(received: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
+fn received_of(received: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
     received.lock().unwrap().iter().filter(|line| line.ends_with(id)).cloned().collect()
 }
 
@@ -38,12 +38,14 @@ fn a_plugin_receives_no_event_of_a_hidden_pod() {
     whole_life(&host, "vault", "hidden");
     whole_life(&host, "dev", "open");
     for id in ["hidden", "open"] {
-        wait_until("all is reported", || heard(&other, &format!("RemovePodSandbox pod-of-{id}")));
-        assert_eq!(told_of(&other, id).len(), 9, "{:?}", other.lock().unwrap());
+        wait_until("all is reported", || {
+            has_received(&other, &format!("RemovePodSandbox pod-of-{id}"))
+        });
+        assert_eq!(received_of(&other, id).len(), 9, "{:?}", other.lock().unwrap());
     }
-    wait_until("all is reported", || heard(&nosy, "RemovePodSandbox pod-of-open"));
-    assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
-    assert!(heard(&nosy, "ValidateContainerAdjustment open"));
+    wait_until("all is reported", || has_received(&nosy, "RemovePodSandbox pod-of-open"));
+    assert_eq!(received_of(&nosy, "hidden"), [""; 0]);
+    assert!(has_received(&nosy, "ValidateContainerAdjustment open"));
 }
 
 #[test]
@@ -55,27 +57,28 @@ fn a_new_plugin_receives_no_hidden_pods_and_no_ends_of_them() {
     }
     let pods = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&pods);
-    let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
+    let on_request: test_support::scripted_plugin::OnRequest = Arc::new(move |event, request| {
         let request = request.downcast_ref::<api::SynchronizeRequest>();
         if let Some(request) = request.filter(|_| event == "Synchronize") {
             noted.lock().unwrap().extend(request.pods.iter().map(|pod| pod.name.clone()));
         }
     });
-    let nosy = host.plugin("10", "nosy", Script { hears: Some(hears), ..Script::default() });
+    let nosy =
+        host.plugin("10", "nosy", Script { on_request: Some(on_request), ..Script::default() });
     assert_eq!(*pods.lock().unwrap(), ["pod-of-open"]);
     for id in ["hidden", "open"] {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
-    wait_until("the end is reported", || heard(&nosy, "RemovePodSandbox pod-of-open"));
-    assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
-    assert!(heard(&nosy, "Synchronize open"));
+    wait_until("the end is reported", || has_received(&nosy, "RemovePodSandbox pod-of-open"));
+    assert_eq!(received_of(&nosy, "hidden"), [""; 0]);
+    assert!(has_received(&nosy, "Synchronize open"));
 }
 
 #[test]
 fn a_hidden_container_looks_like_a_missing_one() {
     let host = started(SECRET);
     let (asker, script) = Asker::new();
-    let _told = host.plugin("10", "nosy", script);
+    let _plugin = host.plugin("10", "nosy", script);
     let bundle = pod_container(&host, "vault", "hidden");
     succeeds(&host.create_from(&bundle, "hidden"));
     let limit = json!({"memory": {"limit": 4096}});
@@ -102,10 +105,10 @@ fn a_validator_sees_no_updates_of_hidden_containers() {
     let limit = json!({"memory": {"limit": 4096}});
     let update = vec![update_of("hidden", &limit), update_of("open", &limit)];
     let script = Script { update, only: Some("last"), ..sets("HELLO", "there") };
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
-    let hears: test_support::scripted_plugin::Hears = Arc::new(move |_event, request| {
+    let on_request: test_support::scripted_plugin::OnRequest = Arc::new(move |_event, request| {
         if let Some(asked) = request.downcast_ref::<api::ValidateContainerAdjustmentRequest>() {
             let mut noted = noted.lock().unwrap();
             noted.extend(asked.update.iter().map(|update| update.container_id.clone()));
@@ -113,8 +116,11 @@ fn a_validator_sees_no_updates_of_hidden_containers() {
         }
     });
     let events = Some(WITH_VALIDATION);
-    let _told =
-        host.plugin("20", "nosy", Script { events, hears: Some(hears), ..Script::default() });
+    let _plugin = host.plugin(
+        "20",
+        "nosy",
+        Script { events, on_request: Some(on_request), ..Script::default() },
+    );
     for (namespace, id) in [("vault", "hidden"), ("dev", "open"), ("dev", "last")] {
         let bundle = pod_container(&host, namespace, id);
         succeeds(&host.create_from(&bundle, id));
@@ -128,7 +134,7 @@ fn a_validator_sees_no_updates_of_hidden_containers() {
 fn a_required_plugin_that_cannot_see_the_pod_refuses_it() {
     let lines = "[plugin.nosy]\nrequired = true\n[[rule]]\nnamespaces = [\"vault\", \"kube-system\"]\nhide = true\n";
     let host = started(lines);
-    let _told = host.plugin("10", "nosy", Script::default());
+    let _plugin = host.plugin("10", "nosy", Script::default());
     let bundle = pod_container(&host, "vault", "c1");
     let wanted = "a rule hides this pod from the required plugin nosy";
     fails(&host.create_from(&bundle, "c1"), &["cannot create c1", wanted, "exempt_namespaces"]);
@@ -139,14 +145,14 @@ fn a_required_plugin_that_cannot_see_the_pod_refuses_it() {
 }
 
 #[test]
-fn no_pod_is_hidden_by_a_claim_and_nothing_of_it_is_changed() {
+fn a_forged_namespace_neither_hides_a_pod_nor_permits_changes() {
     let host = started(SECRET);
     let nosy = host.plugin("10", "nosy", Script::default());
     let bundle = lay_down(&host, "vault", "forged", "forged");
     succeeds(&host.create_from(&bundle, "forged"));
-    assert!(heard(&nosy, "CreateContainer forged"), "it does not escape the plugin");
+    assert!(has_received(&nosy, "CreateContainer forged"), "it does not escape the plugin");
     let host = started(SECRET);
-    let _told = host.plugin("10", "nosy", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "nosy", sets("HELLO", "there"));
     let bundle = lay_down(&host, "vault", "forged", "forged");
     fails(&host.create_from(&bundle, "forged"), &["may not set Env", "(rule \"secret\")"]);
 }
@@ -167,15 +173,15 @@ fn a_reload_hides_later_pods_and_shows_others_at_the_next_sync() {
     reload(SECRET);
     create("hidden");
     succeeds(&host.verb(&["delete", "--force", "known"]));
-    wait_until("the end is reported", || heard(&nosy, "RemovePodSandbox pod-of-known"));
-    assert_eq!(told_of(&nosy, "hidden"), [""; 0]);
+    wait_until("the end is reported", || has_received(&nosy, "RemovePodSandbox pod-of-known"));
+    assert_eq!(received_of(&nosy, "hidden"), [""; 0]);
     reload("");
     wait_until("it is to come again", || {
         let row = host.admin(&["plugins"])[0].clone();
         row["state"] == "gone" && row["reason"].to_string().contains("no longer hide pods")
     });
     let again = host.plugin("10", "nosy", Script::default());
-    assert!(heard(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
+    assert!(has_received(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
 }
 
 /// Adds the time for which creates wait for plugins that may reconnect.
@@ -209,20 +215,20 @@ fn creates_wait_for_a_plugin_that_will_see_more_pods() {
         }
         host.logs(&["requests wait up to", "10-nosy"], 1);
         let again = host.plugin("10", "nosy", sets("HELLO", "nosy"));
-        assert!(heard(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
+        assert!(has_received(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
     });
     for n in 0..3 {
         let explained = host.admin(&["explain", &format!("c{n}")]);
         assert_eq!(explained["changes"][0]["plugin"], "10-nosy", "{explained}");
         assert_eq!(explained["hidden_from"], json!([]));
     }
-    assert!(!heard(&nosy, "Synchronize hidden"), "one connection has one Synchronize");
+    assert!(!has_received(&nosy, "Synchronize hidden"), "one connection has one Synchronize");
 }
 
 #[test]
 fn a_create_continues_and_logs_a_timed_out_wait() {
     let host = started(&waiting(SECRET, 1));
-    let _told = host.plugin("10", "nosy", sets("HELLO", "nosy"));
+    let _plugin = host.plugin("10", "nosy", sets("HELLO", "nosy"));
     let bundle = pod_container(&host, "vault", "hidden");
     succeeds(&host.create_from(&bundle, "hidden"));
     host.configure(&host.path("fake/runc"), &waiting("", 1));

@@ -7,7 +7,7 @@ use nri_plugin::Adjustment;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::{sets, update_of};
-use test_support::scripted_plugin::{Ask, heard};
+use test_support::scripted_plugin::{Ask, has_received};
 use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
 
 /// Writes a container of a namespace as containerd's CRI plugin does; returns its bundle.
@@ -81,8 +81,10 @@ fn a_denied_field_refuses_the_create_and_names_the_rule() {
     assert!(explained["refused"][0].as_str().unwrap().contains(wanted), "{explained}");
     assert!(metric(&host, "nri_runc_rule_hits_total{rule=\"no env\",result=\"refused\"} 1"));
     // The plugin receives the end of a container about which it was asked.
-    wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox pod-of-c1"));
-    // In another namespace it may.
+    wait_until("the pod's end is reported", || {
+        has_received(&received, "RemovePodSandbox pod-of-c1")
+    });
+    // In another namespace the plugin may set the field.
     let bundle = pod_container(&host, "dev", "c2");
     succeeds(&host.create_from(&bundle, "c2"));
     assert!(seen(&host).contains("HELLO=there"));
@@ -91,7 +93,7 @@ fn a_denied_field_refuses_the_create_and_names_the_rule() {
 #[test]
 fn audit_mode_sets_the_field_and_explain_shows_the_denial() {
     let host = started(&format!("{NO_ENV}mode = \"audit\"\n"));
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "prod-eu", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     assert!(seen(&host).contains("HELLO=there"));
@@ -113,14 +115,14 @@ fn audit_mode_sets_the_field_and_explain_shows_the_denial() {
 fn a_rule_does_not_widen_the_plugins_section() {
     let lines = "[plugin.a]\ndeny = [\"Env\"]\n[[rule]]\nplugins = [\"a\"]\nallow = [\"*\"]\n";
     let host = started(lines);
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     fails(&host.create("c1"), &["10-a", "Env", "see allow and deny for this plugin"]);
 }
 
 #[test]
 fn a_pod_that_names_its_own_namespace_escapes_no_rule() {
     let host = started(NO_ENV);
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = lay_down(&host, "dev", "forged", "forged");
     fails(&host.create_from(&bundle, "forged"), &["may not set Env", "(rule \"no env\")"]);
 }
@@ -129,10 +131,10 @@ fn a_pod_that_names_its_own_namespace_escapes_no_rule() {
 fn rules_use_the_default_namespace_without_pods() {
     let lines = "[[rule]]\nname = \"plain\"\nnamespaces = [\"plain\"]\nengines = [\"plain\"]\ndeny = [\"Env\"]\n";
     let host = started(lines);
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     fails(&host.create("c1"), &["may not set Env", "(rule \"plain\")"]);
     let host = started(&lines.replace("[\"plain\"]\nengines", "[\"prod\"]\nengines"));
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
 }
 
@@ -149,13 +151,13 @@ fn two_pods(host: &TestHost) {
 }
 
 #[test]
-fn updates_and_evictions_of_others_go_by_the_others_pod() {
+fn rules_of_the_target_pod_decide_on_updates_and_evictions() {
     let host = started(
         "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\n\
          deny = [\"MemLimit\", \"Eviction\"]\n",
     );
     let (asker, script) = Asker::new();
-    let _told = host.plugin("10", "asker", script);
+    let _plugin = host.plugin("10", "asker", script);
     two_pods(&host);
     let failed = asker.ask(vec![update_of("c1", &json!({"memory": {"limit": 4096}}))], &["c1"]);
     assert_eq!(failed, ["c1"]);
@@ -176,7 +178,7 @@ fn a_reply_with_an_update_of_a_protected_container_passes() {
     let update = vec![update_of("c1", &json!({"memory": {"limit": 4096}}))];
     let mut script = sets("HELLO", "there");
     script = Script { update, only: Some("c2"), ..script };
-    let _told = host.plugin("10", "a", script);
+    let _plugin = host.plugin("10", "a", script);
     // Its other responses are empty: only the one to c2 requests something.
     let bundle = pod_container(&host, "kube-system", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
@@ -193,7 +195,7 @@ fn a_reply_with_an_update_of_a_protected_container_passes() {
 fn an_engines_update_is_refused_by_a_rule_and_changes_nothing() {
     let host = started(&NO_ENV.replace("\"Env\"", "\"CPUShares\""));
     let updates = vec![update_of("c1", &json!({"cpu": {"shares": 77}}))];
-    let _told = host.plugin("10", "half", Script { updates, ..Script::default() });
+    let _plugin = host.plugin("10", "half", Script { updates, ..Script::default() });
     let bundle = pod_container(&host, "prod-eu", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     let root = host.path("root").display().to_string();
@@ -228,7 +230,7 @@ fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
     let host = started(&format!(
         "{lines}[[rule]]\nname = \"last\"\nnamespaces = [\"prod\"]\ndeny = [\"Env\"]\n"
     ));
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     for (namespace, rule) in [("tenant-99-x", "r99"), ("prod", "last")] {
         let bundle = pod_container(&host, namespace, rule);
         fails(&host.create_from(&bundle, rule), &[&format!("(rule \"{rule}\")")]);
@@ -245,15 +247,15 @@ fn annotates(key: &str) -> Adjustment {
 fn a_plugin_sets_the_annotations_of_runtimes_that_it_may_set() {
     let may = "[plugin.allowed]\nruntime_annotations = [\"run.oci.*\"]\n";
     let host = started(may);
-    let _told = host.plugin("20", "allowed", annotates("run.oci.handler"));
+    let _plugin = host.plugin("20", "allowed", annotates("run.oci.handler"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("run.oci.handler"));
-    // By another plugin, and by the same one beyond its pattern.
+    // Another plugin may set no annotation, and this one none outside of its pattern.
     for (index, name, key) in
         [("10", "other", "run.oci.handler"), ("30", "allowed", "org.systemd.property.Delegate")]
     {
         let host = started(may);
-        let _told = host.plugin(index, name, annotates(key));
+        let _plugin = host.plugin(index, name, annotates(key));
         let field = format!("Annotations[{key}]");
         fails(&host.create("c1"), &[&field, name, "the bundle is unchanged"]);
     }

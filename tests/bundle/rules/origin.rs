@@ -30,7 +30,7 @@ fn is_refused(host: &TestHost, words: &[&str]) -> bool {
 }
 
 #[test]
-fn the_named_program_is_the_plugin_and_no_other_is() {
+fn only_the_named_program_may_connect_as_the_plugin() {
     let host = started(&from(&example("event_logger")));
     let _ear = Started::plugin(&host, "10-ear");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-ear"));
@@ -66,7 +66,7 @@ fn a_repeatedly_refused_plugin_is_one_line_and_a_count() {
 
 /// Containers have their own files under the same names, and may have mounted the host's.
 #[test]
-fn the_hosts_file_in_other_namespaces_is_not_the_hosts_program() {
+fn a_program_run_in_other_namespaces_is_not_the_hosts_file() {
     for unshared in [&["--user", "--map-root-user"][..], &["--pid", "--fork", "--kill-child"]] {
         let host = started(&from(&example("event_logger")));
         let wrapped = [&["unshare"][..], unshared].concat();
@@ -82,7 +82,7 @@ fn the_hosts_file_in_other_namespaces_is_not_the_hosts_program() {
 }
 
 #[test]
-fn a_copy_of_the_program_is_another_program() {
+fn a_copy_of_the_named_program_is_refused() {
     let mut host = TestHost::new("");
     let copy = host.path("event_logger");
     test_support::program::copy(&example("event_logger"), &copy);
@@ -146,7 +146,7 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
         let plugin = Started::plugin(&host, name);
         let made = Made::with(cgroup, plugin.0.id());
         assert!(made.is_some(), "{cgroup}");
-        // It may have connected once before the process was in the cgroup.
+        // The plugin may have connected once before its process was in the cgroup.
         let before = refusals();
         wait_until("it has come again", || refusals() >= before.map(|count| count + 2));
         drop(plugin);

@@ -58,7 +58,7 @@ fn a_bundle_that_names_its_own_namespace_is_shown_as_not_proven() {
 #[test]
 fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
     let host = started(RULES);
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     let bundle = pod_container(&host, "prod-eu", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     let by_name = host.admin(&["policy", "test", "--pod", "prod-eu/pod-of-c1"]);
@@ -72,7 +72,7 @@ fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
 }
 
 #[test]
-fn missing_or_mistyped_input_is_one_line_without_a_result() {
+fn missing_or_mistyped_input_is_refused_in_one_line() {
     let host = TestHost::new("[[rule]]\nDeny = [\"Env\"]\n");
     let bundle = host.path("bundle").display().to_string();
     let output = host.call(&["nri", "policy", "test", "--bundle", &bundle]);

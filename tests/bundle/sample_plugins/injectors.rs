@@ -162,7 +162,7 @@ fn the_differ_prints_changes_without_environment_values() {
     annotated(&host, &[(super::RESOURCES, r#"{"cpu": {"shares": 77}}"#)]);
     lives_and_dies(&host);
     wait_until("the end is reported", || host.read("changes.log").contains("RemovePodSandbox"));
-    let said = host.read("changes.log");
+    let printed = host.read("changes.log");
 
     for wanted in [
         "seen for the first time",
@@ -171,10 +171,10 @@ fn the_differ_prints_changes_without_environment_values() {
         "/c1/c1: removed",
         "/c1: removed",
     ] {
-        assert!(said.contains(wanted), "{wanted} is not in:\n{said}");
+        assert!(printed.contains(wanted), "{wanted} is not in:\n{printed}");
     }
-    assert!(!said.contains("PATH=/bin"), "{said}");
-    assert_eq!(said.matches("/c1/c1: seen for the first time").count(), 1, "{said}");
+    assert!(!printed.contains("PATH=/bin"), "{printed}");
+    assert_eq!(printed.matches("/c1/c1: seen for the first time").count(), 1, "{printed}");
 }
 
 #[test]

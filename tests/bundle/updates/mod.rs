@@ -120,10 +120,10 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
 }
 
 #[test]
-fn values_invalid_for_every_runtime_name_the_plugin() {
+fn values_that_no_runtime_accepts_name_the_plugin() {
     for wrong in [json!({"cpu": {"shares": 1}}), json!({"memory": {"swap": 5}})] {
         let host = started("");
-        let _told = host.plugin("10", "odd", answers("c1", &wrong));
+        let _plugin = host.plugin("10", "odd", answers("c1", &wrong));
         succeeds(&host.create("c1"));
         settled(&host);
         let output = update(&host, &json!({"pids": {"limit": 5}}));
@@ -136,7 +136,7 @@ fn values_invalid_for_every_runtime_name_the_plugin() {
 #[test]
 fn resources_in_a_file_are_bounded() {
     let host = started("");
-    let _told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    let _plugin = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
     settled(&host);
     let from_file = |length: usize| {
@@ -166,7 +166,8 @@ fn a_failed_update_does_not_count_as_applied() {
     assert!(!update(&host, &json!({"pids": {"limit": 5}})).status.success());
     std::fs::remove_file(host.path("fake/fail-update")).unwrap();
     succeeds(&update(&host, &json!({"pids": {"limit": 5}})));
-    // Also of the failed one (D39), at the latest before the second.
+    // Plugins also receive the event of the failed update (D39), at the latest before that of the
+    // second.
     wait_until("both are reported", || count(&received, "PostUpdateContainer") == 2);
     assert_eq!(count(&received, "UpdateContainer"), 2, "the first was not taken for done");
     let conflict = host.plugin("20", "too", answers("c1", &json!({"cpu": {"shares": 78}})));

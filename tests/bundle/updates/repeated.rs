@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::{owns, update_of};
-use test_support::scripted_plugin::Hears;
+use test_support::scripted_plugin::OnRequest;
 use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
 
 use super::{count, runtime_got, settled, update};
@@ -30,12 +30,12 @@ fn create(host: &TestHost) {
 fn noting(script: Script) -> (Arc<Mutex<Vec<api::LinuxResources>>>, Script) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
-    let hears: Hears = Arc::new(move |_event, request| {
+    let on_request: OnRequest = Arc::new(move |_event, request| {
         if let Some(request) = request.downcast_ref::<api::UpdateContainerRequest>() {
             noted.lock().unwrap().push(request.linux_resources.clone().unwrap_or_default());
         }
     });
-    (asked, Script { hears: Some(hears), ..script })
+    (asked, Script { on_request: Some(on_request), ..script })
 }
 
 fn memory() -> Value {
@@ -92,7 +92,7 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     host.logs(&["c1", "repeats linux.resources.cpu.shares = 1024", "77", "10-pin"], 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["repeated"].as_array().map(Vec::len), Some(1), "{explained}");
-    // The engine's final change is its own, and nothing of it counts as repeated.
+    // An engine's update with a new value counts as its change, not as repeated.
     succeeds(&update(&host, &json!({"cpu": {"shares": 512}})));
     wait_until("it is settled", || count(&received, "PostUpdateContainer c1") == 5);
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 512);
@@ -121,7 +121,7 @@ fn a_refused_repetition_fails_and_changes_nothing() {
     let host = started("");
     let (refuses, at) = (Some("not now"), Some("UpdateContainer".to_owned()));
     let script = Script { refuses, at, ..owns(&json!({"memory": {"limit": 67_108_864}})) };
-    let _told = host.plugin("10", "guard", script);
+    let _plugin = host.plugin("10", "guard", script);
     create(&host);
     fails(&update(&host, &memory()), &["cannot update c1", "10-guard refused: not now"]);
     assert!(!host.path("fake/update.json").exists());
@@ -131,7 +131,7 @@ fn a_refused_repetition_fails_and_changes_nothing() {
 #[test]
 fn a_repetition_that_failed_is_not_noted() {
     let host = started("");
-    let _told = host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
+    let _plugin = host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
     create(&host);
     host.write("fake/fail-update", "");
     assert!(!update(&host, &memory()).status.success());
@@ -162,7 +162,7 @@ fn a_new_quota_keeps_the_period_that_a_plugin_owns() {
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"], json!({"CPUPeriod": "10-slow"}), "{explained}");
     assert_eq!(explained["repeated"][0]["field"], "linux.resources.cpu.period", "{explained}");
-    // A period that it changes is its own again.
+    // A period that the engine changes belongs to the engine again.
     succeeds(&update(&host, &json!({"cpu": {"quota": 40_000, "period": 80_000}})));
     assert_eq!(runtime_got(&host)["cpu"]["period"], 80_000);
 }

@@ -40,7 +40,7 @@ async fn a_pod_created_without_the_daemon_is_adopted() {
     assert_eq!(pods[0]["containers"][0]["state"], "running");
     end_pod(&mut cri, &pod).await;
     engine.wait_until("the pod's end is reported", || {
-        super::heard(&received, "RemovePodSandbox web")
+        super::has_received(&received, "RemovePodSandbox web")
     });
     let wanted = [
         "Synchronize app",
@@ -102,11 +102,13 @@ async fn a_pod_of_another_handler_is_shown_updated_and_ends() {
     let after = test_support::cri::run_pod_with(&mut cri, pod(&engine, "after"), "plain").await;
     let new = create(&engine, &mut cri, &after, "after", container("new", &sleep)).await;
     start(&mut cri, &new).await.unwrap();
-    engine.wait_until("it is announced", || super::heard(&received, "PostStartContainer new"));
+    engine
+        .wait_until("it is announced", || super::has_received(&received, "PostStartContainer new"));
     end_pod(&mut cri, &before).await;
     end_pod(&mut cri, &after).await;
-    engine
-        .wait_until("the ends are reported", || super::heard(&received, "RemovePodSandbox after"));
+    engine.wait_until("the ends are reported", || {
+        super::has_received(&received, "RemovePodSandbox after")
+    });
     let received = received.lock().unwrap().clone();
     let of = |names: [&str; 2]| -> Vec<String> {
         let is_of = |line: &&String| names.iter().any(|name| line.ends_with(&format!(" {name}")));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use test_support::cri::node;
 
-/// The properties of a containerd.
+/// The properties of a containerd's configuration.
 pub(super) struct Wanted<'a> {
     pub(super) version: u8,
     /// The programs that its shims call: each runtime by its handler, the first is the default.

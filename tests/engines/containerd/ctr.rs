@@ -34,8 +34,8 @@ async fn a_ctr_container_has_its_image_exec_and_addresses() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let _daemon = engine.start_daemon();
-    let (script, heard) = listening(Adjustment::new().hooks(hooks));
-    let _told =
+    let (script, received) = listening(Adjustment::new().hooks(hooks));
+    let _plugin =
         test_support::scripted_plugin::connect(engine.path("nri.sock"), "10", "network", script);
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
@@ -47,9 +47,9 @@ async fn a_ctr_container_has_its_image_exec_and_addresses() {
     let what = [cgroup.as_str(), &name, "c1", "/bin/sleep", "1000"];
     ctr(&engine, &[&run[..], &what].concat());
     let at = |event: &str| {
-        engine.wait_until(event, || heard.lock().unwrap().iter().any(|(name, _)| name == event));
-        let heard = heard.lock().unwrap();
-        heard.iter().find(|(name, _)| name == event).unwrap().1.clone()
+        engine.wait_until(event, || received.lock().unwrap().iter().any(|(name, _)| name == event));
+        let received = received.lock().unwrap();
+        received.iter().find(|(name, _)| name == event).unwrap().1.clone()
     };
     let create = at("CreateContainer");
     let (pod, container) = (&create["pod"], &create["container"]);

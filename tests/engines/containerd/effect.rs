@@ -91,7 +91,7 @@ async fn takes_effect(runc: Option<PathBuf>) {
     let Some(engine) = start(&runc) else { return };
     let _daemon = engine.start_daemon();
     let socket = engine.path("nri.sock");
-    let _told = test_support::scripted_plugin::connect(socket, "20", "adjust", adjusting());
+    let _plugin = test_support::scripted_plugin::connect(socket, "20", "adjust", adjusting());
     let id = "10-network-device-injector";
     let _sample = sample(&engine, "network_device_injector", id, &[]);
     engine.wait_until("both are synchronized", || {
@@ -102,18 +102,18 @@ async fn takes_effect(runc: Option<PathBuf>) {
     let pod = cri::run_pod(&mut cri, config.clone()).await;
     let app = cri::create(&mut cri, &pod, config, app).await;
     cri::start(&mut cri, &app).await.unwrap();
-    let said = || std::fs::read_to_string(engine.path("logs/app.log")).unwrap_or_default();
-    engine.wait_until("the container has looked around", || said().contains("F end\n"));
-    let said = said();
+    let printed = || std::fs::read_to_string(engine.path("logs/app.log")).unwrap_or_default();
+    engine.wait_until("the container has looked around", || printed().contains("F end\n"));
+    let printed = printed();
     for wanted in [
         "policy 3 nice 5",
         "io best-effort: prio 6",
         "memory interleave:0",
         "filter 1 mkdir: can't create directory '/made': Function not implemented",
     ] {
-        assert!(said.contains(&format!(" F {wanted}\n")), "{wanted} is not in:\n{said}");
+        assert!(printed.contains(&format!(" F {wanted}\n")), "{wanted} is not in:\n{printed}");
     }
-    let interfaces = said.lines().find(|line| line.contains(" F interfaces ")).unwrap();
+    let interfaces = printed.lines().find(|line| line.contains(" F interfaces ")).unwrap();
     assert!(interfaces.contains("uplink") && !interfaces.contains("node0"), "{interfaces}");
     assert!(!ip("link show node0"), "the interface is on the node still");
     let changes = engine.admin(&["explain", &app])["changes"].to_string();

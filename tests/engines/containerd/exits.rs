@@ -18,7 +18,7 @@ async fn without_the_kernel_twenty_codes_come_from_containerd() {
     let _daemon = engine.start_daemon();
     let received = Received::default();
     let socket = engine.path("nri.sock");
-    let told = test_support::scripted_plugin::connect(socket, "10", "codes", received.script());
+    let seen = test_support::scripted_plugin::connect(socket, "10", "codes", received.script());
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
@@ -39,5 +39,5 @@ async fn without_the_kernel_twenty_codes_come_from_containerd() {
     end_pod(&mut cri, &pod).await;
     engine.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
     received.compare(&exits);
-    drop(told);
+    drop(seen);
 }

@@ -18,10 +18,10 @@ fn connect(engine: &Engine, program: &std::path::Path) -> Started {
 
 /// Starts a process of the plugin, and waits until it is synchronized. It writes its events to the
 /// file `told`, and sets each container's variable to this value.
-fn process(engine: &Engine, program: &std::path::Path, told: &str, value: &str) -> Started {
+fn process(engine: &Engine, program: &std::path::Path, received: &str, value: &str) -> Started {
     let mut command = Command::new(program);
     command.arg("-socket").arg(engine.path("nri.sock"));
-    command.arg("-out").arg(engine.path(told)).arg("-value").arg(value);
+    command.arg("-out").arg(engine.path(received)).arg("-value").arg(value);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let plugin = Started(command.spawn().unwrap());
     engine.wait_until("the Go plugin is synchronized", || {
@@ -48,8 +48,8 @@ async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
         std::fs::read_to_string(&environment).unwrap().contains("FROM_GO=yes")
     });
     end_pod(&mut cri, &pod).await;
-    let told = || std::fs::read_to_string(engine.path("told")).unwrap_or_default();
-    engine.wait_until("the pod's end is reported", || told().contains("RemovePodSandbox"));
+    let received = || std::fs::read_to_string(engine.path("told")).unwrap_or_default();
+    engine.wait_until("the pod's end is reported", || received().contains("RemovePodSandbox"));
     let wanted = [
         "RunPodSandbox web",
         "CreateContainer app",
@@ -61,7 +61,7 @@ async fn a_pod_on_containerd_is_adjusted_by_a_plugin_on_the_go_stub() {
         "RemoveContainer app",
         "RemovePodSandbox web",
     ];
-    assert_eq!(told().lines().collect::<Vec<_>>(), wanted);
+    assert_eq!(received().lines().collect::<Vec<_>>(), wanted);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }
@@ -111,35 +111,36 @@ async fn a_second_go_process_takes_over_under_load_without_a_gap() {
     let pod = run_pod(&engine, &mut cri, "web").await;
     let (_first, value) = run(&engine, &mut cri, &pod, "first").await;
     assert_eq!(value, "old");
-    let told = |name: &str| std::fs::read_to_string(engine.path(name)).unwrap_or_default();
+    let received = |name: &str| std::fs::read_to_string(engine.path(name)).unwrap_or_default();
     let is_over = AtomicBool::new(false);
     let (_new, [by_old, by_new]) = std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(load(&engine, &pod, &is_over))
         });
-        let told_old = |what: &str| told("told-old").contains(what);
-        engine.wait_until("containers come and go", || told_old("StopContainer c1"));
+        let old_has_received = |what: &str| received("told-old").contains(what);
+        engine.wait_until("containers come and go", || old_has_received("StopContainer c1"));
         let new = process(&engine, &program, "told-new", "new");
-        engine.wait_until("the old process was shut down", || told_old("Shutdown"));
+        engine.wait_until("the old process was shut down", || old_has_received("Shutdown"));
         engine.wait_until("the old process has ended", || old.0.try_wait().unwrap().is_some());
         is_over.store(true, Ordering::SeqCst);
         (new, load.join().unwrap())
     });
     assert!(by_old > 0 && by_new >= 2, "{by_old} containers by the old one, {by_new} by the new");
     end_pod(&mut cri, &pod).await;
-    engine
-        .wait_until("the pod's end is reported", || told("told-new").contains("RemovePodSandbox"));
-    each_event_came_once(&told("told-old"));
-    each_event_came_once(&told("told-new"));
-    let new = told("told-new");
+    engine.wait_until("the pod's end is reported", || {
+        received("told-new").contains("RemovePodSandbox")
+    });
+    each_event_came_once(&received("told-old"));
+    each_event_came_once(&received("told-new"));
+    let new = received("told-new");
     let of_first: Vec<&str> = new.lines().filter_map(|line| line.strip_suffix(" first")).collect();
     assert_eq!(of_first, ["Synchronize", "StopContainer", "RemoveContainer"], "{new}");
-    assert!(!told("told-old").contains("StopContainer first"));
+    assert!(!received("told-old").contains("StopContainer first"));
     // The newcomer has received the end of every container that began before its takeover.
     let count = |event: &str, name: &str| {
         let line = format!("{event} {name}");
-        new.lines().filter(|told| *told == line).count()
+        new.lines().filter(|received| *received == line).count()
     };
     let is_open = |name: &str| {
         count("Synchronize", name) + count("CreateContainer", name) > count("RemoveContainer", name)
@@ -152,9 +153,9 @@ async fn a_second_go_process_takes_over_under_load_without_a_gap() {
 
 /// Checks that one process receives no event of a container twice.
 #[track_caller]
-fn each_event_came_once(told: &str) {
-    let mut lines: Vec<&str> = told.lines().collect();
+fn each_event_came_once(received: &str) {
+    let mut lines: Vec<&str> = received.lines().collect();
     lines.sort_unstable();
     let twice = lines.windows(2).find(|pair| pair[0] == pair[1]);
-    assert_eq!(twice, None, "{told}");
+    assert_eq!(twice, None, "{received}");
 }

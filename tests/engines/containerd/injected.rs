@@ -28,8 +28,8 @@ async fn a_containerd_container_has_injections_and_exec_rules() {
     start(&mut cri, &app).await.unwrap();
     let channel = engine.containerd.channel().await;
     let words = ["/bin/cat", "/proc/1/environ", "/corp.pem"];
-    let said = exec_sync(channel.clone(), &app, &words).await.unwrap();
-    let inside = String::from_utf8_lossy(&said.stdout);
+    let printed = exec_sync(channel.clone(), &app, &words).await.unwrap();
+    let inside = String::from_utf8_lossy(&printed.stdout);
     for wanted in WANTED {
         assert!(inside.contains(wanted), "{wanted} is not in {inside}");
     }

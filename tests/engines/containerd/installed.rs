@@ -16,16 +16,16 @@ use test_support::{Script, cri, leftovers};
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::messages::LinuxContainerResources;
-use super::{adjusting, cgroup_file, heard, look_inside, pid_of};
+use super::{adjusting, cgroup_file, has_received, look_inside, pid_of};
 
 /// How a containerd is configured.
-struct Told {
+struct ContainerdSetup {
     is_default: bool,
     /// Whether the main file stays unchanged, because it imports a file of nri-runc.
     drops_in: bool,
 }
 
-impl Told {
+impl ContainerdSetup {
     /// The handler that a pod names.
     fn handler(&self) -> &'static str {
         if self.is_default { "" } else { "nri-runc" }
@@ -35,14 +35,14 @@ impl Told {
 /// A containerd with its configuration, and the root of its host for `install`.
 struct Registered {
     engine: Engine,
-    received: Told,
+    setup: ContainerdSetup,
     root: PathBuf,
     before: String,
 }
 
 impl Registered {
-    /// Starts it with a file of its owner.
-    fn new(parts: &Parts<'_>, received: Told) -> Self {
+    /// Starts containerd with a configuration that its owner wrote.
+    fn new(parts: &Parts<'_>, setup: ContainerdSetup) -> Self {
         let engine = Engine::of(parts);
         let root = engine.path("host");
         // The undo record of nri-runc is below this root; every other file is at its real path.
@@ -56,7 +56,7 @@ impl Registered {
         let config = format!("{config}[debug]\nhost_root = \"{}\"\n", root.display());
         nri_runc::testing::files::replace(&engine.path("host.toml"), config.as_bytes()).unwrap();
         let before = std::fs::read_to_string(engine.path("containerd.toml")).unwrap();
-        Self { engine, received, root, before }
+        Self { engine, setup, root, before }
     }
 
     /// Runs an admin verb on that host.
@@ -73,7 +73,7 @@ impl Registered {
         let main = self.engine.path("containerd.toml").display().to_string();
         let mut words = vec!["install", "containerd", "--engine-config", main.as_str()];
         words.extend(["--binary", env!("CARGO_BIN_EXE_nri-runc")]);
-        words.extend(self.received.is_default.then_some("--default"));
+        words.extend(self.setup.is_default.then_some("--default"));
         self.nri(&words).unwrap()
     }
 
@@ -83,13 +83,13 @@ impl Registered {
 
     /// The row of `check` about the registration.
     fn checked(&self) -> (bool, String) {
-        let said = self.nri(&["check"]).or_else(|_| {
+        let printed = self.nri(&["check"]).or_else(|_| {
             let config = self.engine.path("host.toml").display().to_string();
             let output = self.engine.nri(&["--config", config.as_str(), "check"]);
             serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
         });
-        let said = said.unwrap();
-        let mut findings = said.as_array().unwrap().iter();
+        let printed = printed.unwrap();
+        let mut findings = printed.as_array().unwrap().iter();
         let finding = findings.find(|f| f["check"] == "registered with containerd").unwrap();
         (finding["ok"] == true, finding["detail"].as_str().unwrap().to_owned())
     }
@@ -98,8 +98,8 @@ impl Registered {
     fn registers(&mut self) {
         assert_eq!(self.install()["changed"], true);
         assert_eq!(self.install()["changed"], false, "a second time it changed something");
-        assert_eq!(self.main_file() == self.before, self.received.drops_in);
-        assert_eq!(self.engine.path("conf.d/50-nri-runc.toml").exists(), self.received.drops_in);
+        assert_eq!(self.main_file() == self.before, self.setup.drops_in);
+        assert_eq!(self.engine.path("conf.d/50-nri-runc.toml").exists(), self.setup.drops_in);
         let (is_well, detail) = self.checked();
         assert!(!is_well && detail.contains("has not loaded it yet"), "{detail}");
         self.engine.containerd.stop();
@@ -109,7 +109,7 @@ impl Registered {
     }
 
     /// Checks that `uninstall` is refused with the list of containers.
-    fn keeps_those_who_need_us(&self, ids: &[&String]) {
+    fn refuses_to_uninstall(&self, ids: &[&String]) {
         let refusal = self.nri(&["uninstall", "containerd"]).unwrap_err();
         for id in ids {
             assert!(
@@ -125,7 +125,7 @@ impl Registered {
     async fn forgets(&mut self) {
         // containerd removes the folder of a killed shim asynchronously.
         self.engine.wait_until("nobody needs us", || {
-            self.nri(&["uninstall", "containerd"]).is_ok_and(|said| said["changed"] == true)
+            self.nri(&["uninstall", "containerd"]).is_ok_and(|printed| printed["changed"] == true)
         });
         assert_eq!(self.main_file(), self.before);
         assert!(!self.engine.path("conf.d").exists() && !self.root.join("var").exists());
@@ -158,7 +158,7 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     let limit = (32_u64 << 20).to_string();
     let is = |shares: &str, quota: &str| (shares.to_owned(), quota.to_owned(), limit.clone());
 
-    // It repeats the values of the creation, and changes a value without an owner.
+    // The engine repeats the values of the creation, and changes a value without an owner.
     let request =
         LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..resources(1024, 30_000) };
     pods::update(cri, id, request).await.unwrap();
@@ -174,7 +174,7 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     assert!(fields.iter().all(is_noted), "{repeated}");
     assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
 
-    // It changes a value of the plugin.
+    // The engine changes a value that the plugin owns.
     pods::update(cri, id, resources(300, 0)).await.unwrap();
     engine.wait_until("the shares are there", || file("cpu", "cpu.shares") == "300");
     assert_eq!(now(), is("300", "30000"));
@@ -182,7 +182,7 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     // A refusal changes nothing, and the caller receives the reason.
     let refuses = Some("no more today");
     let guard = Script { refuses, at: Some("UpdateContainer".to_owned()), ..Script::default() };
-    let _told =
+    let _plugin =
         test_support::scripted_plugin::connect(engine.path("nri.sock"), "90", "guard", guard);
     engine.wait_until("the guard is synchronized", || {
         engine.admin(&["plugins"])[1]["state"] == "synchronized"
@@ -200,8 +200,9 @@ fn forgets_containers(engine: &Engine) -> bool {
     String::from_utf8_lossy(&versions).contains(" v2.2.")
 }
 
-/// The shim of a pod is killed. containerd cleans up by the runtime; if it does not, the pod ends as usual.
-async fn a_killed_shim_is_told_once(
+/// Kills the shim of a pod. containerd cleans up by the runtime; if it does not, the pod ends as
+/// usual.
+async fn a_killed_shim_is_reported_once(
     engine: &Engine,
     cri: &mut Cri,
     (pod, app): (&str, &str),
@@ -213,11 +214,15 @@ async fn a_killed_shim_is_told_once(
         cri::end_container(cri, app).await;
     } else {
         kill(shim, Signal::SIGKILL).unwrap();
-        engine.wait_until("the pod's end is reported", || heard(received, "StopPodSandbox web"));
+        engine.wait_until("the pod's end is reported", || {
+            has_received(received, "StopPodSandbox web")
+        });
         pods::ends(cri, app).await;
     }
     cri::end_pod(cri, pod).await;
-    engine.wait_until("the pod's removal is reported", || heard(received, "RemovePodSandbox web"));
+    engine.wait_until("the pod's removal is reported", || {
+        has_received(received, "RemovePodSandbox web")
+    });
     for socket in sockets {
         let _what_a_killed_shim_leaves = std::fs::remove_file(socket);
     }
@@ -244,8 +249,8 @@ fn shim_of(pod: &str) -> Pid {
     Pid::from_raw(shims.next().unwrap())
 }
 
-async fn is_told_and_forgets(parts: &Parts<'_>, received: Told) {
-    let mut registered = Registered::new(parts, received);
+async fn is_registered_and_unregistered(parts: &Parts<'_>, setup: ContainerdSetup) {
+    let mut registered = Registered::new(parts, setup);
     registered.registers();
     let engine = &registered.engine;
     let mut daemon = engine.start_daemon();
@@ -260,19 +265,19 @@ async fn is_told_and_forgets(parts: &Parts<'_>, received: Told) {
     });
     let mut cri = engine.client().await;
     let config = cri::pod(engine.cgroup(), "web");
-    let pod = cri::run_pod_with(&mut cri, config.clone(), registered.received.handler()).await;
+    let pod = cri::run_pod_with(&mut cri, config.clone(), registered.setup.handler()).await;
     let app = cri::create(&mut cri, &pod, config, container("app", &["/bin/sleep", "1000"])).await;
     cri::start(&mut cri, &app).await.unwrap();
     let pid = pid_of(&mut cri, &app).await;
     look_inside(engine, &app, pid);
     assert_eq!(engine.admin(&["pods"])[0]["engine"], "containerd-cri");
-    // The driver of the copied entry.
+    // The cgroup driver is that of the entry that `install` copied.
     let has_scope =
         std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap().contains(".scope");
     assert_eq!(has_scope, registered.before.contains("SystemdCgroup = true"));
     updates_of_both_hold(engine, &mut cri, &app).await;
-    registered.keeps_those_who_need_us(&[&app, &pod]);
-    a_killed_shim_is_told_once(engine, &mut cri, (&pod, &app), &received).await;
+    registered.refuses_to_uninstall(&[&app, &pod]);
+    a_killed_shim_is_reported_once(engine, &mut cri, (&pod, &app), &received).await;
     registered.forgets().await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
@@ -327,7 +332,8 @@ async fn a_containerd_handler_is_registered_and_restored_exactly() {
     let runc = tools.join("runc");
     let parts =
         Parts { tools: &tools, containerd: &tools, runc: &runc, configuration: Some(&named) };
-    is_told_and_forgets(&parts, Told { is_default: false, drops_in: false }).await;
+    is_registered_and_unregistered(&parts, ContainerdSetup { is_default: false, drops_in: false })
+        .await;
 }
 
 #[tokio::test]
@@ -337,10 +343,11 @@ async fn containerds_default_is_registered_and_restored_exactly() {
     let runc = tools.join("runc");
     let parts =
         Parts { tools: &tools, containerd: &tools, runc: &runc, configuration: Some(&none) };
-    is_told_and_forgets(&parts, Told { is_default: true, drops_in: false }).await;
+    is_registered_and_unregistered(&parts, ContainerdSetup { is_default: true, drops_in: false })
+        .await;
 }
 
-async fn newer_is_told_and_forgets(version: u8, runc: &str, received: Told) {
+async fn newer_is_registered_and_unregistered(version: u8, runc: &str, setup: ContainerdSetup) {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let Some(runc) = tools::newer(runc).map(|dir| dir.join("runc")) else { return };
@@ -351,17 +358,17 @@ async fn newer_is_told_and_forgets(version: u8, runc: &str, received: Told) {
     };
     let parts =
         Parts { tools: &tools, containerd: &containerd, runc: &runc, configuration: Some(&text) };
-    is_told_and_forgets(&parts, received).await;
+    is_registered_and_unregistered(&parts, setup).await;
 }
 
 #[tokio::test]
 async fn live_containerd_2_4_is_registered_by_a_drop_in_and_restored() {
-    let received = Told { is_default: true, drops_in: true };
-    newer_is_told_and_forgets(4, "runc-1.5.2", received).await;
+    let setup = ContainerdSetup { is_default: true, drops_in: true };
+    newer_is_registered_and_unregistered(4, "runc-1.5.2", setup).await;
 }
 
 #[tokio::test]
 async fn live_containerd_2_4_is_registered_in_version_3_and_restored() {
-    let received = Told { is_default: false, drops_in: false };
-    newer_is_told_and_forgets(3, "runc-1.6.0-rc.1", received).await;
+    let setup = ContainerdSetup { is_default: false, drops_in: false };
+    newer_is_registered_and_unregistered(3, "runc-1.6.0-rc.1", setup).await;
 }

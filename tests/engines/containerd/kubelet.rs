@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nri_runc::testing::files;
 use serde_json::{Value, json};
-use test_support::{Started, cgroup, heard};
+use test_support::{Started, cgroup, has_received};
 
 use super::host::Engine;
 
-/// The port on which it lists its pods.
+/// The port on which kubelet lists its pods.
 const PORT: u16 = 10255;
 
 /// A kubelet with an engine.
@@ -55,7 +55,7 @@ impl Node {
             "cpuManagerReconcilePeriod": "1s",
             "reservedSystemCPUs": "0",
             "fileCheckFrequency": "1s",
-            // Its calls are slow in a guest.
+            // CRI calls are slow in a guest.
             "runtimeRequestTimeout": "10m",
         });
         std::fs::create_dir_all(engine.path("pods")).unwrap();
@@ -64,7 +64,7 @@ impl Node {
         Self { engine, kubelet, program: program.to_owned() }
     }
 
-    /// Ends it by SIGTERM, and starts it again. The containers keep running.
+    /// Ends kubelet by SIGTERM, and starts it again. The containers keep running.
     fn restart(&mut self) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.kubelet.0.id()).unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
@@ -155,9 +155,9 @@ fn run(engine: &Engine, program: &Path) -> Started {
 fn pods() -> Option<Value> {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", PORT)).ok()?;
     stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").ok()?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said).ok()?;
-    serde_json::from_str(said.split_once("\r\n\r\n")?.1).ok()
+    let mut printed = String::new();
+    stream.read_to_string(&mut printed).ok()?;
+    serde_json::from_str(printed.split_once("\r\n\r\n")?.1).ok()
 }
 
 /// The pod of a file's name, with a container.
@@ -182,7 +182,7 @@ fn one(pods: &Value, name: &str) -> Option<Pod> {
     })
 }
 
-/// Needs the plugin's value.
+/// A probe that succeeds only with the plugin's value.
 const NEEDS: (&str, &str) = ("readinessProbe", "test \"$HELLO\" = there");
 
 fn memory(limit: &str) -> Value {
@@ -228,9 +228,9 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     // A failing probe restarts only its container.
     node.put("doomed", &memory("32Mi"), ("livenessProbe", "false"));
     node.pod("doomed", |pod| pod.restarts > 0);
-    node.wait_until("its stop is reported", || heard(&received, "StopContainer doomed"));
+    node.wait_until("its stop is reported", || has_received(&received, "StopContainer doomed"));
     std::fs::remove_file(node.engine.path("pods/doomed.json")).unwrap();
-    node.wait_until("it is gone", || heard(&received, "RemovePodSandbox doomed-node"));
+    node.wait_until("it is gone", || has_received(&received, "RemovePodSandbox doomed-node"));
 
     // For a restarted kubelet the running pods are unchanged, and plugins receive nothing: kubelet has checked both
     // pods when it reports them ready again, and only a pod that it creates afterwards is sent.
@@ -243,7 +243,9 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     assert_eq!((&again.id, again.restarts), (&pinned.id, 0));
     node.put("later", &memory("32Mi"), ("readinessProbe", "true"));
     node.pod("later", |pod| pod.is_ready);
-    node.wait_until("the later pod is reported", || heard(&received, "PostStartContainer later"));
+    node.wait_until("the later pod is reported", || {
+        has_received(&received, "PostStartContainer later")
+    });
     let lives = |events: &[String]| {
         let received = events.iter().filter(|event| !event.contains("Update"));
         received.filter(|event| !event.contains(" later")).cloned().collect::<Vec<_>>()
@@ -256,6 +258,6 @@ async fn static_pods_of_a_kubelet_are_adjusted_in_their_slices() {
     assert_ne!(resized.slice, web.slice);
     has_the_plugins_values(&resized);
     node.wait_until("the end of the first is reported", || {
-        heard(&received, "RemovePodSandbox web-node")
+        has_received(&received, "RemovePodSandbox web-node")
     });
 }

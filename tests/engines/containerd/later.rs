@@ -35,7 +35,7 @@ fn changing() -> Script {
     just_so_many_files(adjustment.remove_env("GONE").oom_score_adj(950)).into()
 }
 
-/// Likewise through `ctr tasks exec` with a separate terminal.
+/// Runs the script by `ctr tasks exec` on a separate terminal.
 fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
     let ctr = format!(
         "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
@@ -54,7 +54,7 @@ async fn later_processes_on_containerd_have_the_plugins_values() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();
-    let _told = connected(&engine, changing());
+    let _plugin = connected(&engine, changing());
     let mut cri = engine.client().await;
     let pod_id = run_pod(&engine, &mut cri, "web").await;
     let mut config = container("app", &["/bin/sleep", "1000"]);
@@ -69,17 +69,17 @@ async fn later_processes_on_containerd_have_the_plugins_values() {
             daemon.wait().unwrap();
         }
         let channel = engine.containerd.channel().await;
-        let said = exec_sync(channel, &app, &words).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&said.stdout), wanted, "{}", engine.log_tail());
-        // Among the output of the terminal and of ctr.
-        let said = on_a_terminal(&engine, &tools, &app);
-        let has = |line: &str| said.lines().any(|said| said.ends_with(line));
-        assert!(wanted.lines().all(has), "{said}\n{}", engine.log_tail());
+        let printed = exec_sync(channel, &app, &words).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&printed.stdout), wanted, "{}", engine.log_tail());
+        // The output also has text of the terminal and of ctr.
+        let printed = on_a_terminal(&engine, &tools, &app);
+        let has = |line: &str| printed.lines().any(|printed| printed.ends_with(line));
+        assert!(wanted.lines().all(has), "{printed}\n{}", engine.log_tail());
     }
     // A failing probe has its own exit code, and a missing program its own message.
     let channel = engine.containerd.channel().await;
-    let said = exec_sync(channel.clone(), &app, &["/bin/sh", "-c", "exit 3"]).await.unwrap();
-    assert_eq!(said.exit_code, 3);
+    let printed = exec_sync(channel.clone(), &app, &["/bin/sh", "-c", "exit 3"]).await.unwrap();
+    assert_eq!(printed.exit_code, 3);
     let error = exec_sync(channel, &app, &["/bin/nothing"]).await.unwrap_err().to_string();
     assert!(error.contains("no such file or directory"), "{error}");
     let _daemon = engine.start_daemon();
@@ -97,15 +97,15 @@ async fn a_cdi_device_keeps_its_mode_and_an_exec_has_its_group() {
     let config = format!("{config}[cdi]\nspec_dirs = [\"{}\"]\n", engine.path("cdi").display());
     nri_runc::testing::files::replace(&engine.path("nri-runc.toml"), config.as_bytes()).unwrap();
     let mut daemon = engine.start_daemon();
-    let _told = connected(&engine, script);
+    let _plugin = connected(&engine, script);
     let mut cri = engine.client().await;
     let pod_id = run_pod(&engine, &mut cri, "web").await;
     let app =
         create(&engine, &mut cri, &pod_id, "web", container("app", &["/bin/sleep", "1000"])).await;
     start(&mut cri, &app).await.unwrap();
     let words = ["/bin/sh", "-c", LOOK_AT_CLOSED_DEVICE];
-    let said = exec_sync(engine.containerd.channel().await, &app, &words).await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "600 1:3\n0 4400\n", "{said:?}");
+    let printed = exec_sync(engine.containerd.channel().await, &app, &words).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), "600 1:3\n0 4400\n", "{printed:?}");
     end_container(&mut cri, &app).await;
     end_pod(&mut cri, &pod_id).await;
     daemon.kill().unwrap();
@@ -148,13 +148,13 @@ async fn a_plugin_enters_the_network_namespace_of_a_stopping_pod() {
     let mut daemon = engine.start_daemon();
     let entered: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
     let notes = Arc::clone(&entered);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
+    let on_request = move |event: &str, request: &dyn MessageDyn| {
         if event.ends_with("PodSandbox") {
             let can = network(request).is_some_and(|path| can_be_entered(&path));
             notes.lock().unwrap().push((event.to_owned(), can));
         }
     };
-    let script = Script { hears: Some(Arc::new(hears)), ..Script::default() };
+    let script = Script { on_request: Some(Arc::new(on_request)), ..Script::default() };
     let received = connected(&engine, script);
     let mut cri = engine.client().await;
     let dir = engine.path("").display().to_string();

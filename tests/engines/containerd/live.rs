@@ -26,7 +26,7 @@ fn shapes(engine: &Engine) -> [(&'static str, Pod); 2] {
     [("rich", pods::rich(cgroup, dir)), ("lean", pods::lean(cgroup))]
 }
 
-async fn heard(engine: &Engine, socket: &str) -> Lives {
+async fn observe(engine: &Engine, socket: &str) -> Lives {
     let recorder = Recorder::connect(engine.path(socket));
     let mut cri = engine.client().await;
     let mut lives = Lives::new();
@@ -46,19 +46,19 @@ async fn both(version: u8, containerd: &Path, tools: &Path, runc: &Path) -> (Liv
     let configuration = |dir: &Path| config::containerd(dir, &own);
     let parts = Parts { tools, containerd, runc, configuration: Some(&configuration) };
     let mut engine = Engine::of(&parts);
-    let native = heard(&engine, "own.sock").await;
+    let native = observe(&engine, "own.sock").await;
     engine.containerd.stop();
     let text = config::containerd(&engine.path(""), &ours);
     nri_runc::testing::files::replace(&engine.path("containerd.toml"), text.as_bytes()).unwrap();
     engine.containerd.run();
     let mut daemon = engine.start_daemon();
-    let through = heard(&engine, "nri.sock").await;
+    let through = observe(&engine, "nri.sock").await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     (native, through)
 }
 
-async fn lives_are_told_alike(version: u8, runc: &str) {
+async fn lives_are_equal(version: u8, runc: &str) {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let runtime = if runc == "runc" { Some(tools.clone()) } else { tools::newer(runc) };
@@ -75,15 +75,15 @@ async fn lives_are_told_alike(version: u8, runc: &str) {
 
 #[tokio::test]
 async fn a_live_pod_equals_containerds_own_nri() {
-    lives_are_told_alike(4, "runc").await;
+    lives_are_equal(4, "runc").await;
 }
 
 #[tokio::test]
 async fn a_live_pod_with_runc_1_5_equals_containerds_own_nri() {
-    lives_are_told_alike(3, "runc-1.5.2").await;
+    lives_are_equal(3, "runc-1.5.2").await;
 }
 
 #[tokio::test]
 async fn a_live_pod_with_runc_1_6_equals_containerds_own_nri() {
-    lives_are_told_alike(4, "runc-1.6.0-rc.1").await;
+    lives_are_equal(4, "runc-1.6.0-rc.1").await;
 }

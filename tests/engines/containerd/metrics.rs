@@ -54,7 +54,7 @@ fn free_address() -> String {
 
 fn page(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    // In HTTP 1.0, so that the page is not chunked.
+    // HTTP 1.0, so that the page is not chunked.
     let request = "GET /v1/metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = String::new();
@@ -76,7 +76,7 @@ fn connect_plugins(socket: &Path) -> Recorder {
         ..Script::default()
     };
     for (index, name, script) in [("20", "asks", asks), ("30", "fails", fails)] {
-        let _told = scripted_plugin::connect(PathBuf::from(socket), index, name, script);
+        let _plugin = scripted_plugin::connect(PathBuf::from(socket), index, name, script);
     }
     recorder
 }
@@ -107,7 +107,7 @@ async fn life(engine: &Engine, socket: &str, read: impl Fn() -> String) -> Count
     recorder.wait_for("RemovePodSandbox");
     // Plugins are asked in order, so the last one marks the end.
     let last = "containerd_nri_plugin_invocations_total{";
-    let is_told = |page: &str| {
+    let is_reported = |page: &str| {
         page.lines().any(|line| {
             line.starts_with(last) && line.contains("30-fails") && line.contains("RemovePodSandbox")
         })
@@ -115,7 +115,7 @@ async fn life(engine: &Engine, socket: &str, read: impl Fn() -> String) -> Count
     let mut text = String::new();
     engine.wait_until("the pod's end was counted", || {
         text = read();
-        is_told(&text)
+        is_reported(&text)
     });
     counted(&text)
 }

@@ -3,6 +3,7 @@
 //! nri-runc changes the containers; the real runc runs the result. The tests check the values inside.
 
 mod adopted;
+mod compared;
 mod config;
 mod critest;
 mod ctr;
@@ -24,7 +25,6 @@ mod rendered;
 mod samples;
 mod stories;
 mod template;
-mod told;
 mod verbs;
 
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ use host::Engine;
 use test_support::adjustments::{bind_mount, every_kind};
 use test_support::cri::generated as messages;
 use test_support::cri::{self, Cri, container, end_container, end_pod, start};
-use test_support::{Script, heard};
+use test_support::{Script, has_received};
 
 fn pod(engine: &Engine, name: &str) -> messages::PodSandboxConfig {
     cri::pod(engine.cgroup(), name)
@@ -118,11 +118,13 @@ async fn a_pod_on_containerd_is_adjusted_and_has_all_events() {
     let short =
         create(&engine, &mut cri, &pod_id, "web", container("short", &["/bin/sleep", "0.3"])).await;
     start(&mut cri, &short).await.unwrap();
-    an_exit_is_told_once_and_soon(&engine, &received);
+    an_exit_is_reported_once_and_promptly(&engine, &received);
 
     end_container(&mut cri, &app).await;
     end_pod(&mut cri, &pod_id).await;
-    engine.wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox web"));
+    engine.wait_until("the pod's end is reported", || {
+        has_received(&received, "RemovePodSandbox web")
+    });
     let received = received.lock().unwrap().clone();
     let updated = ["UpdateContainer", "PostUpdateContainer"];
     for (name, between) in [("app", &updated[..]), ("short", &[])] {
@@ -169,7 +171,7 @@ async fn the_engines_update_keeps_what_the_plugin_owns(engine: &Engine, cri: &mu
     assert_eq!(pods[0]["engine"], "containerd-cri");
 }
 
-fn an_exit_is_told_once_and_soon(engine: &Engine, received: &Arc<Mutex<Vec<String>>>) {
+fn an_exit_is_reported_once_and_promptly(engine: &Engine, received: &Arc<Mutex<Vec<String>>>) {
     let pid = engine.admin(&["pods"])[0]["containers"]
         .as_array()
         .and_then(|list| list.iter().find(|c| c["name"] == "short")?["pid"].as_u64())
@@ -179,7 +181,7 @@ fn an_exit_is_told_once_and_soon(engine: &Engine, received: &Arc<Mutex<Vec<Strin
         || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
     engine.wait_until("the process ends", || !alive());
     let ended = Instant::now();
-    engine.wait_until("the stop is reported", || heard(received, "StopContainer short"));
+    engine.wait_until("the stop is reported", || has_received(received, "StopContainer short"));
     // The plugin receives it within 100 ms on an idle machine; a polling daemon would need its
     // minute.
     assert!(ended.elapsed() < Duration::from_secs(50), "{:?}", ended.elapsed());
@@ -205,7 +207,7 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
     for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
         assert!(error.contains(word), "{word} is not in: {error}");
     }
-    engine.wait_until("the undoing is reported", || heard(&received, "RemoveContainer app"));
+    engine.wait_until("the undoing is reported", || has_received(&received, "RemoveContainer app"));
     assert_eq!(engine.admin(&["pods"])[0]["containers"], serde_json::json!([]));
     end_pod(&mut cri, &pod_id).await;
     daemon.kill().unwrap();

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use nri_plugin::{Adjustment, Resources};
 use serde_json::{Value, json};
-use test_support::scripted_plugin::{Heard, listening};
-use test_support::{LIFE, Script, heard};
+use test_support::scripted_plugin::{ReceivedRequests, listening};
+use test_support::{LIFE, Script, has_received};
 
 use super::host::{self, Engine, Parts};
 
@@ -26,7 +26,7 @@ struct Nerdctl {
 }
 
 impl Nerdctl {
-    /// With its image; `None` after printing why the test is skipped.
+    /// Starts containerd and imports the image; `None` after printing why the test is skipped.
     fn new() -> Option<Self> {
         let tools = host::tools()?;
         let program = tools.join("nerdctl");
@@ -67,8 +67,8 @@ impl Nerdctl {
     #[track_caller]
     fn good(&self, words: &[&str]) -> String {
         let output = self.call(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words:?}: {said}\n{}", self.engine.log_tail());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {printed}\n{}", self.engine.log_tail());
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
@@ -87,7 +87,7 @@ impl Nerdctl {
     }
 
     /// Connects a plugin; returns its events, and each with its request.
-    fn plugin(&self, script: Script) -> (Arc<Mutex<Vec<String>>>, Heard) {
+    fn plugin(&self, script: Script) -> (Arc<Mutex<Vec<String>>>, ReceivedRequests) {
         let (script, requests) = listening(script);
         let socket = self.engine.path("nri.sock");
         let received = test_support::scripted_plugin::connect(socket, "10", "adjust", script);
@@ -115,7 +115,7 @@ impl Drop for Nerdctl {
 }
 
 /// The first request of an event.
-fn first(requests: &Heard, event: &str) -> Value {
+fn first(requests: &ReceivedRequests, event: &str) -> Value {
     let requests = requests.lock().unwrap();
     requests.iter().find(|(name, _)| name == event).unwrap().1.clone()
 }
@@ -135,11 +135,12 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     let labels = ["--label", "app=web", "--label", "nri-runc.dev/pod-name=ignored"];
     let limits = ["--memory", "64m", "--pids-limit", "50"];
     let output = nerdctl.run("web", &[&pin[..], &labels, &limits].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{}", engine.log_tail());
-    engine.wait_until("its start is reported", || heard(&received, "PostStartContainer web"));
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}\n{}", engine.log_tail());
+    engine
+        .wait_until("its start is reported", || has_received(&received, "PostStartContainer web"));
     let inspect = nerdctl.inspect(&["inspect", "web"]);
-    is_told_as_nerdctl_says(&nerdctl, &inspect, &requests);
+    matches_nerdctls_inspect(&nerdctl, &inspect, &requests);
 
     let environ = nerdctl.good(&["exec", "web", "/bin/cat", "/proc/1/environ"]);
     assert!(environ.split('\0').any(|value| value == "HELLO=there"), "{environ:?}");
@@ -160,7 +161,7 @@ fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     assert_eq!(*received.lock().unwrap(), wanted);
 }
 
-fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Heard) {
+fn matches_nerdctls_inspect(nerdctl: &Nerdctl, inspect: &Value, requests: &ReceivedRequests) {
     let create = first(requests, "CreateContainer");
     let (pod, container) = (&create["pod"], &create["container"]);
     let id = &inspect["Id"];
@@ -191,12 +192,15 @@ fn nerdctl_prints_a_plugins_refusal_and_makes_no_container() {
     let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
     let (received, _) = nerdctl.plugin(guard);
     let output = nerdctl.run("web", &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{printed}");
     for word in ["nri-runc: cannot create", "10-adjust", "image is not signed"] {
-        assert!(said.contains(word), "{word} is not in: {said}");
+        assert!(printed.contains(word), "{word} is not in: {printed}");
     }
     engine.wait_until("no pod is known", || engine.admin(&["pods"]) == json!([]));
-    assert!(heard(&received, "RemoveContainer web") && !heard(&received, "StartContainer web"));
+    assert!(
+        has_received(&received, "RemoveContainer web")
+            && !has_received(&received, "StartContainer web")
+    );
     nerdctl.good(&["rm", "--force", "web"]);
 }

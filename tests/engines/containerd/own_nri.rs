@@ -98,7 +98,7 @@ struct Node {
 }
 
 impl Node {
-    /// Starts it; nri-runc has this socket, else the usual one.
+    /// Starts containerd; nri-runc uses `socket`, or the usual one if that is `None`.
     fn start(containerd: &Path, tools: &Path, runc: &Path, socket: Option<&str>) -> Self {
         let text = |dir: &Path| default_configuration(containerd, runc, dir);
         let parts = Parts { tools, containerd, runc, configuration: Some(&text) };
@@ -208,7 +208,7 @@ fn parts() -> Option<(PathBuf, PathBuf, PathBuf)> {
 }
 
 /// The engine serves the plugin, which is reported with the command; nothing is registered yet.
-fn is_refused_until_somebody_decides(node: &Node) {
+fn is_refused_until_a_decision(node: &Node) {
     let refusal = node.install(&[]).unwrap_err();
     for words in ["containerd (process ", "serves NRI itself", "--take-over-nri", "--beside"] {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
@@ -226,23 +226,23 @@ fn is_refused_until_somebody_decides(node: &Node) {
 }
 
 #[tokio::test]
-async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
+async fn a_plugin_moves_from_containerds_socket_to_nri_runc_and_back() {
     let Some((containerd, tools, runc)) = parts() else { return };
     let Some(_folder) = SocketFolder::mount() else { return };
     let mut node = Node::start(&containerd, &tools, &runc, None);
     let _plugin = plugin(&node.engine.path("plugin.log"));
     let mut daemon = node.engine.start_daemon();
     let mut cri = node.engine.client().await;
-    let said = node.adjusted(&mut cri, "native", "").await;
-    assert!(said.is_err(), "it was no container of ours: {said:?}");
-    is_refused_until_somebody_decides(&node);
+    let shown = node.adjusted(&mut cri, "native", "").await;
+    assert!(shown.is_err(), "it was no container of ours: {shown:?}");
+    is_refused_until_a_decision(&node);
 
-    let said = node.install(&["--take-over-nri"]).unwrap();
+    let shown = node.install(&["--take-over-nri"]).unwrap();
     assert_eq!(
-        (&said["changed"], &said["next"]),
+        (&shown["changed"], &shown["next"]),
         (&true.into(), &"systemctl restart containerd".into())
     );
-    assert!(said["notes"].to_string().contains("serves plugins until it is restarted"), "{said}");
+    assert!(shown["notes"].to_string().contains("serves plugins until it is restarted"), "{shown}");
     assert_eq!(node.install(&[]).unwrap()["changed"], false, "the decision was forgotten");
     let (is_well, row) = node.checked("registered with containerd");
     assert!(!is_well && row.contains("still serves plugins"), "{row}");
@@ -253,8 +253,8 @@ async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
     let (is_well, row) = node.checked("registered with containerd");
     assert!(is_well && row.contains("instead of the engine's own NRI"), "{row}");
     let mut cri = node.engine.client().await;
-    let said = node.adjusted(&mut cri, "ours", "nri-runc").await.unwrap();
-    assert_eq!(said["changes"][0]["plugin"], "20-resource-defaults", "{said}");
+    let shown = node.adjusted(&mut cri, "ours", "nri-runc").await.unwrap();
+    assert_eq!(shown["changes"][0]["plugin"], "20-resource-defaults", "{shown}");
 
     node.engine
         .wait_until("no container needs us", || node.nri(&["uninstall", "containerd"]).is_ok());
@@ -266,7 +266,7 @@ async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
     let _none_of_ours = node.adjusted(&mut cri, "again", "").await;
 }
 
-/// As after `install --beside`; the configuration of this test has that drop-in's settings.
+/// The configuration has the settings that `install --beside` writes into its drop-in.
 #[tokio::test]
 async fn two_nris_side_by_side_both_adjust_one_container() {
     let Some((containerd, tools, runc)) = parts() else { return };

@@ -51,7 +51,8 @@ async fn a_containerd_container_with_a_cdi_device_needs_the_plugin() {
     let other = container("other", &["/bin/sleep", "1000"]);
     let other = cri::create(&mut cri, &pod_id, pod(&engine, "web"), other).await;
     start(&mut cri, &other).await.unwrap();
-    let _told = scripted_plugin::connect(engine.path("nri.sock"), "10", "card", Script::default());
+    let _plugin =
+        scripted_plugin::connect(engine.path("nri.sock"), "10", "card", Script::default());
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });

@@ -14,12 +14,12 @@ use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::{adjusting, look_inside, messages, pid_of};
 
-/// One of the two, with a containerd of this version.
+/// k3s or RKE2, with a containerd of this version.
 struct Rancher {
     program: &'static str,
     /// The template that its owner may write.
     template: &'static str,
-    /// Its own base, for the folder of all its files.
+    /// Returns the distribution's own configuration, for the folder of all its files.
     base: fn(&Path, &Path) -> String,
     /// Further arguments of `install`.
     words: &'static [&'static str],
@@ -56,7 +56,7 @@ struct Registered<'r> {
 }
 
 impl<'r> Registered<'r> {
-    /// Starts it with the programs in `containerd`.
+    /// Starts the distribution with the programs in `containerd`.
     fn start(rancher: &'r Rancher, tools: &Path, containerd: &Path, runc: &Path) -> Option<Self> {
         let stand_in = golang::program("rancher")?;
         let programs = tempfile::Builder::new().prefix("nri").tempdir_in("/tmp").unwrap();
@@ -103,9 +103,9 @@ impl<'r> Registered<'r> {
     fn nri(&self, words: &[&str]) -> (bool, Value, String) {
         let config = self.engine.path("host.toml").display().to_string();
         let output = self.engine.nri(&[&["--config", config.as_str()], words].concat());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         let document = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        (output.status.success(), document, said)
+        (output.status.success(), document, printed)
     }
 
     /// Registers; returns whether that changed anything.
@@ -115,15 +115,15 @@ impl<'r> Registered<'r> {
         let mut words = vec!["install", "containerd", "--distribution", self.rancher.program];
         words.extend(["--engine-config", main.as_str(), "--binary", binary]);
         words.extend(self.rancher.words);
-        let (is_well, document, said) = self.nri(&words);
-        assert!(is_well, "{said}");
+        let (is_well, document, printed) = self.nri(&words);
+        assert!(is_well, "{printed}");
         document["changed"] == true
     }
 
     /// The row of `check` about the registration.
     fn checked(&self) -> (bool, String) {
-        let (_, said, _) = self.nri(&["check"]);
-        let mut findings = said.as_array().unwrap().iter();
+        let (_, printed, _) = self.nri(&["check"]);
+        let mut findings = printed.as_array().unwrap().iter();
         let finding = findings.find(|f| f["check"] == "registered with containerd").unwrap();
         (finding["ok"] == true, finding["detail"].as_str().unwrap().to_owned())
     }
@@ -155,7 +155,7 @@ impl<'r> Registered<'r> {
     /// A pod with the handler is adjusted, and keeps the registration as long as it exists.
     async fn is_used(&self) {
         let mut daemon = self.engine.start_daemon();
-        let _heard = test_support::scripted_plugin::connect(
+        let _plugin = test_support::scripted_plugin::connect(
             self.engine.path("nri.sock"),
             "10",
             "adjust",
@@ -172,8 +172,9 @@ impl<'r> Registered<'r> {
         cri::start(&mut cri, &app).await.unwrap();
         let pid = pid_of(&mut cri, &app).await;
         look_inside(&self.engine, &app, pid);
-        let (is_well, _, said) = self.nri(&["uninstall", "--distribution", self.rancher.program]);
-        assert!(!is_well && said.contains("still use"), "{said}");
+        let (is_well, _, printed) =
+            self.nri(&["uninstall", "--distribution", self.rancher.program]);
+        assert!(!is_well && printed.contains("still use"), "{printed}");
         cri::end_container(&mut cri, &app).await;
         cri::end_pod(&mut cri, &pod).await;
         daemon.kill().unwrap();

@@ -74,7 +74,7 @@ async fn run_pod(engine: &Engine, cri: &mut Cri) -> String {
 }
 
 #[tokio::test]
-async fn samples_inject_hooks_and_limits_into_a_pod() {
+async fn sample_plugins_inject_hooks_and_limits_into_a_pod() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let hooks = write_hooks(&engine);
@@ -119,10 +119,11 @@ async fn samples_inject_hooks_and_limits_into_a_pod() {
     engine.wait_until("the hook has run after the end", || {
         called(&engine, "poststop").iter().any(|state| state["id"] == app.as_str())
     });
-    let said = || std::fs::read_to_string(engine.path("differ.out")).unwrap();
-    engine
-        .wait_until("the end is printed", || said().contains("RemovePodSandbox shop/web: removed"));
-    let said = said();
+    let printed = || std::fs::read_to_string(engine.path("differ.out")).unwrap();
+    engine.wait_until("the end is printed", || {
+        printed().contains("RemovePodSandbox shop/web: removed")
+    });
+    let printed = printed();
     for line in [
         "RunPodSandbox shop/web: seen for the first time",
         "CreateContainer shop/web/app: seen for the first time",
@@ -130,7 +131,7 @@ async fn samples_inject_hooks_and_limits_into_a_pod() {
         "linux.resources.memory.limit.value: \"67108864\" -> \"50331648\"",
         "RemoveContainer shop/web/app: removed",
     ] {
-        assert!(said.contains(line), "{line} is not in:\n{said}");
+        assert!(printed.contains(line), "{line} is not in:\n{printed}");
     }
-    assert!(!said.contains("FROM=pod"), "the value of a variable was printed:\n{said}");
+    assert!(!printed.contains("FROM=pod"), "the value of a variable was printed:\n{printed}");
 }

@@ -133,7 +133,7 @@ async fn a_while() {
 
 /// Prints the results. The durations are only for the reader.
 #[expect(clippy::print_stderr, reason = "figures of a story")]
-fn tell(story: &str, made: &[Made]) {
+fn print_results(story: &str, made: &[Made]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for one in made {
         let what = match &one.outcome {
@@ -177,7 +177,7 @@ async fn a_policy_changes_while_pods_come_and_go() {
     let (lifting, lifted) = reload(&engine, "", &first).await;
     a_while().await;
     let made = load.end().await;
-    tell("policy", &made);
+    print_results("policy", &made);
     let mut refused = 0;
     for one in &made {
         let done = one.asked + one.took;
@@ -211,7 +211,7 @@ async fn a_plugin_is_rolled_out_while_pods_come_and_go() {
     let _second = plugin(&engine, "2");
     a_while().await;
     let made = load.end().await;
-    tell("plugin", &made);
+    print_results("plugin", &made);
     let versions: Vec<&str> = made
         .iter()
         .map(|one| match &one.outcome {
@@ -250,7 +250,7 @@ async fn the_program_is_upgraded_while_pods_come_and_go() {
     }
     a_while().await;
     let made = load.end().await;
-    tell("program", &made);
+    print_results("program", &made);
     for one in &made {
         match &one.outcome {
             Ok(version) => assert_eq!(version.as_deref(), Some("1"), "{}", engine.log_tail()),

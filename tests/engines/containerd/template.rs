@@ -11,7 +11,7 @@ use test_support::{Started, is_synchronized, template, tools};
 use super::host::{self, Engine};
 use crate::template::{Node, adjusts_through_restarts, logged};
 
-/// With the daemon if that serves the plugin.
+/// containerd, and the daemon if that serves the plugin.
 struct Served {
     engine: Engine,
     daemon: Option<Started>,
@@ -33,7 +33,7 @@ impl Node for Served {
         }
         self.engine.containerd.run();
         let mut cri = self.engine.client().await;
-        // It responds to `ctr` before its CRI does.
+        // containerd responds to `ctr` before its CRI responds.
         while cri.version(VersionRequest::default()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -51,7 +51,7 @@ impl Node for Served {
 }
 
 #[tokio::test]
-async fn the_template_adjusts_pods_on_containerds_own_nri_and_on_ours() {
+async fn the_template_works_on_containerds_own_nri_and_on_nri_runc() {
     let Some(program) = template::plugin() else { return };
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };

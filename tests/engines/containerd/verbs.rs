@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use test_support::cri::{self, Cri, container};
-use test_support::{golang, heard, tools};
+use test_support::{golang, has_received, tools};
 
 use super::adjusting;
 use super::config::{self, Passes, Wanted};
@@ -51,15 +51,15 @@ impl Node {
         child.wait_with_output().unwrap()
     }
 
-    /// Runs it successfully; returns its output.
+    /// Runs the client successfully; returns its output.
     #[track_caller]
     fn ask(&self, words: &[&str], input: &str) -> (String, String) {
         let output = self.run(words, input);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        let (printed, errors) = (text(&output.stdout), text(&output.stderr));
         let tail = || self.engine.log_tail();
-        assert!(output.status.success(), "{words:?}: {said}{errors}\n{}", tail());
-        (said, errors)
+        assert!(output.status.success(), "{words:?}: {printed}{errors}\n{}", tail());
+        (printed, errors)
     }
 
     #[track_caller]
@@ -93,15 +93,15 @@ fn commands_run_inside(node: &Node, app: &str) {
     assert_eq!(got, json!({"stdout": "mounted by a plugin\n", "stderr": "oops\n", "code": 7}));
 
     let look = "cat; cat /data/hello; echo oops >&2; exit 3";
-    let (said, errors) = node.ask(&["exec", app, "/bin/sh", "-c", look], "typed\n");
+    let (printed, errors) = node.ask(&["exec", app, "/bin/sh", "-c", look], "typed\n");
     assert_eq!(
-        (said.as_str(), errors.as_str()),
+        (printed.as_str(), errors.as_str()),
         ("typed\nmounted by a plugin\n", "oops\nexit 3\n")
     );
 
     let look = "/bin/busybox tty; sleep 1; /bin/busybox stty size; exit 4";
-    let (said, errors) = node.ask(&["tty", app, "/bin/sh", "-c", look], "");
-    assert!(said.contains("/dev/pts/") && said.contains("10 40"), "{said}");
+    let (printed, errors) = node.ask(&["tty", app, "/bin/sh", "-c", look], "");
+    assert!(printed.contains("/dev/pts/") && printed.contains("10 40"), "{printed}");
     assert_eq!(errors, "exit 4\n");
 
     let output = node.run(&["execsync", app, "/bin/none"], "");
@@ -109,14 +109,14 @@ fn commands_run_inside(node: &Node, app: &str) {
     assert!(!output.status.success() && error.contains("/bin/none"), "{error}");
 }
 
-/// As a log rotation does: the file is renamed, and the engine is asked to open another one.
+/// Does what a log rotation does: renames the file, and asks the engine to open another one.
 fn the_log_can_be_moved_away(node: &Node, app: &str) {
     let logs = node.engine.path("logs");
     assert!(node.log("app.log").contains("F started\n"));
     std::fs::rename(logs.join("app.log"), logs.join("app.log.1")).unwrap();
     node.ask(&["reopen", app], "");
-    let (said, _) = node.ask(&["attach", app, "heard two"], "one\ntwo\n");
-    assert!(said.starts_with("heard one there\nheard two"), "{said}");
+    let (printed, _) = node.ask(&["attach", app, "heard two"], "one\ntwo\n");
+    assert!(printed.starts_with("heard one there\nheard two"), "{printed}");
     node.engine.wait_until("the new log has the answers", || {
         node.log("app.log").contains("F heard two there\n")
     });
@@ -125,7 +125,7 @@ fn the_log_can_be_moved_away(node: &Node, app: &str) {
 }
 
 #[tokio::test]
-async fn every_kubectl_command_on_a_container_works_through_us() {
+async fn every_kubectl_command_works_on_a_container_of_nri_runc() {
     let Some(node) = Node::start() else { return };
     let engine = &node.engine;
     let _daemon = engine.start_daemon();
@@ -151,9 +151,9 @@ async fn every_kubectl_command_on_a_container_works_through_us() {
     for _again in 0..3 {
         node.ask(&["stop", &pod], "");
     }
-    engine.wait_until("the stop is reported", || heard(&received, "StopPodSandbox web"));
+    engine.wait_until("the stop is reported", || has_received(&received, "StopPodSandbox web"));
     cri::end_pod(&mut cri, &pod).await;
-    engine.wait_until("the end is reported", || heard(&received, "RemovePodSandbox web"));
+    engine.wait_until("the end is reported", || has_received(&received, "RemovePodSandbox web"));
     let received = received.lock().unwrap().clone();
     for event in ["StopContainer app", "StopPodSandbox web", "RemovePodSandbox web"] {
         assert_eq!(
@@ -182,8 +182,8 @@ async fn a_port_of_a_pod_with_its_own_network_is_forwarded() {
         let got = node.json(&["execsync", &app, "/bin/cat", "/proc/net/tcp", "/proc/net/tcp6"]);
         got["stdout"].as_str().unwrap().contains(":1F90 ")
     });
-    let (said, _) = node.ask(&["forward", &pod, "8080"], "through the pod\n");
-    assert_eq!(said, "through the pod\n");
+    let (printed, _) = node.ask(&["forward", &pod, "8080"], "through the pod\n");
+    assert_eq!(printed, "through the pod\n");
     let refused = node.run(&["forward", &pod, "8081"], "nobody listens\n");
     let text = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(text.is_empty(), "{text}");

@@ -16,7 +16,7 @@ async fn without_the_kernel_twenty_codes_come_from_conmon() {
     nri_runc::testing::files::replace(&file, config.as_bytes()).unwrap();
     host.start_daemon();
     let received = Received::default();
-    let _told = host.plugin("10", "codes", received.script());
+    let _plugin = host.plugin("10", "codes", received.script());
     let web = cri::run_pod_with(&mut cri, pod(&host, "web"), HANDLER).await;
     let exits = exits::list();
     for (number, exit) in exits.iter().enumerate() {

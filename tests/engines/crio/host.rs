@@ -29,8 +29,8 @@ touch "$1/held"
 exec cat
 "#;
 
-/// As in a distribution's package, for a machine without a registry and with only the programs of these
-/// tests.
+/// The configuration of a distribution's package, changed for a machine without a registry and with
+/// only the programs of these tests.
 const CRIO: &str = r#"# Ours. Ask ops before you change it.
 [crio]
 storage_driver = "vfs"
@@ -66,7 +66,8 @@ done
 exec TOOLS/runc "$@"
 "#;
 
-/// Likewise for crun, with its library: it executes a copy of itself, for which $ORIGIN does not lead there.
+/// crun in place of runc, with its library path: crun executes a copy of itself, from which $ORIGIN
+/// does not lead to its library.
 const CRUN: &str = "exec env LD_LIBRARY_PATH=TOOLS/../lib TOOLS/crun";
 
 /// The files of CRI-O's configuration: its package's, and nri-runc's.
@@ -119,7 +120,7 @@ impl CrioHost {
         Some(host)
     }
 
-    /// Podman imports it into the storage that both use.
+    /// Podman imports the image into the storage that it shares with CRI-O.
     fn import_image(&self) {
         // Podman's locks are in memory that all hosts share: two that create them at once fail.
         static TURN: Mutex<()> = Mutex::new(());
@@ -222,7 +223,7 @@ impl CrioHost {
     /// Stops CRI-O; its containers keep running.
     pub(super) fn stop(&mut self) {
         let Some(mut crio) = self.crio.take() else { return };
-        let _told = kill(Pid::from_raw(i32::try_from(crio.id()).unwrap()), Signal::SIGTERM);
+        let _plugin = kill(Pid::from_raw(i32::try_from(crio.id()).unwrap()), Signal::SIGTERM);
         let deadline = Instant::now() + Duration::from_secs(20);
         while matches!(crio.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));

@@ -5,7 +5,7 @@
 use test_support::adjustments::{bind_mount, every_kind};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, Cri, container, pods};
-use test_support::{Script, heard};
+use test_support::{Script, has_received};
 
 use super::host::{CrioHost, SOCKET};
 use super::messages::LinuxContainerResources;
@@ -56,8 +56,8 @@ async fn is_adjusted_and_has_all_events(host: CrioHost, mut cri: Cri) {
     let pid = cri::info(&mut cri, &app).await["pid"].as_u64().unwrap();
     look_inside(&host, &app, pid);
     let channel = cri::connect(host.seen(SOCKET)).await;
-    let said = exec_sync(channel, &app, &["/bin/cat", "/data/hello"]).await.unwrap();
-    assert_eq!(String::from_utf8(said.stdout).unwrap(), "mounted by a plugin\n");
+    let printed = exec_sync(channel, &app, &["/bin/cat", "/data/hello"]).await.unwrap();
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), "mounted by a plugin\n");
 
     let memory = LinuxContainerResources { memory_limit_in_bytes: 48 << 20, ..Default::default() };
     pods::update(&mut cri, &app, memory).await.unwrap();
@@ -68,11 +68,13 @@ async fn is_adjusted_and_has_all_events(host: CrioHost, mut cri: Cri) {
     let short = container("short", &["/bin/sleep", "0.3"]);
     let short = cri::create(&mut cri, &pod_id, pod(&host, "web"), short).await;
     cri::start(&mut cri, &short).await.unwrap();
-    host.wait_until("the exit is reported", || heard(&received, "StopContainer short"));
+    host.wait_until("the exit is reported", || has_received(&received, "StopContainer short"));
 
     cri::end_container(&mut cri, &app).await;
     cri::end_pod(&mut cri, &pod_id).await;
-    host.wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox web"));
+    host.wait_until("the pod's end is reported", || {
+        has_received(&received, "RemovePodSandbox web")
+    });
     let received = received.lock().unwrap().clone();
     let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
     let updated = ["UpdateContainer", "PostUpdateContainer"];
@@ -100,11 +102,13 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
     for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
         assert!(error.contains(word), "{word} is not in: {error}");
     }
-    host.wait_until("the undoing is reported", || heard(&received, "RemoveContainer app"));
+    host.wait_until("the undoing is reported", || has_received(&received, "RemoveContainer app"));
     let containers = || host.nri(&["pods"]).unwrap()[0]["containers"].clone();
     host.wait_until("it is forgotten", || containers() == serde_json::json!([]));
     cri::end_pod(&mut cri, &id).await;
-    host.wait_until("the pod's end is reported", || heard(&received, "RemovePodSandbox guarded"));
+    host.wait_until("the pod's end is reported", || {
+        has_received(&received, "RemovePodSandbox guarded")
+    });
 }
 
 #[tokio::test]
@@ -125,7 +129,7 @@ async fn restarts_of_crio_and_the_daemon_lose_no_event() {
     assert_eq!(host.cgroup_file("cpu", &app, "cpu.shares"), "512");
     cri::end_container(&mut cri, &app).await;
     cri::end_pod(&mut cri, &pod_id).await;
-    host.wait_until("the pod's end is reported", || heard(&again, "RemovePodSandbox web"));
+    host.wait_until("the pod's end is reported", || has_received(&again, "RemovePodSandbox web"));
     let (received, again) = (received.lock().unwrap().clone(), again.lock().unwrap().clone());
     let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
     assert_eq!(events_of(&received, "app"), begin, "{received:?}");

@@ -21,7 +21,7 @@ fn shapes(host: &CrioHost) -> [(&'static str, Pod); 2] {
     [("rich", Pod { handler: "", ..rich }), ("lean", pods::lean(&cgroup))]
 }
 
-async fn heard(host: &CrioHost, cri: &mut Cri) -> Vec<Life> {
+async fn observe(host: &CrioHost, cri: &mut Cri) -> Vec<Life> {
     let recorder = Recorder::connect(host.seen("/run/nri/nri.sock"));
     let mut lives = Vec::new();
     for (_, pod) in shapes(host) {
@@ -39,11 +39,11 @@ async fn a_live_pod_equals_crios_own_nri() {
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());
     host.configure_runtime();
     let mut cri = host.start().await;
-    let native = heard(&host, &mut cri).await;
+    let native = observe(&host, &mut cri).await;
     host.nri(&["install", "crio", "--take-over-nri", "--default"]).unwrap();
     let mut cri = host.restart().await;
     host.start_daemon();
-    let ours = heard(&host, &mut cri).await;
+    let ours = observe(&host, &mut cri).await;
     let lives = ["rich", "lean"].into_iter().zip(native.iter().zip(&ours));
     let lives = lives.map(|(name, (native, ours))| {
         compare_lives(ENGINE, &format!("{ENGINE} {name}"), native, ours, &meant)

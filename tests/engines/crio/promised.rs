@@ -32,7 +32,7 @@ async fn a_container_of_crio_with_the_device_needs_the_plugin() {
     let error = client.create_container(request).await.unwrap_err().to_string();
     let line = "the promise \"full\" refuses container app (devices: \"/dev/full\")";
     assert!(error.replace('\\', "").contains(line), "{error}");
-    let _told = host.plugin("10", "full", Script::default());
+    let _plugin = host.plugin("10", "full", Script::default());
     let app = cri::create(&mut client, &pod_id, pod(&host, "web"), app).await;
     cri::start(&mut client, &app).await.unwrap();
     end(&mut client, &pod_id, &app).await;

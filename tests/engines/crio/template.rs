@@ -56,7 +56,7 @@ impl Node for Served {
 }
 
 #[tokio::test]
-async fn the_template_adjusts_pods_on_crios_own_nri_and_on_ours() {
+async fn the_template_works_on_crios_own_nri_and_on_nri_runc() {
     let Some(program) = template::plugin() else { return };
     let Some(mut host) = CrioHost::new() else { return };
     host.configure_runtime();

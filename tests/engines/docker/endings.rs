@@ -9,7 +9,7 @@ use test_support::exits::{self, Exit, Received};
 use test_support::{Script, succeeds, wait_until};
 
 use super::engine::{Docker, IMAGE, reason, signal, text};
-use super::{LIFE, events, heard_of, listening, requests};
+use super::{LIFE, events, has_received, listening, requests};
 
 /// Maximum time between the exit of a process and the plugin's event: 100 ms, and a margin for a
 /// busy machine.
@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(2);
 
 /// Ends the container `name` and measures the time between the exit of its process and the plugin's
 /// event.
-fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words: &[&str]) {
+fn ends(docker: &Docker, seen: &std::sync::Mutex<Vec<String>>, name: &str, words: &[&str]) {
     let pid = docker.inspect(name)["State"]["Pid"].as_u64().unwrap();
     // A zombie has no command line: the process has exited, whichever process reaps it.
     let alive =
@@ -26,10 +26,12 @@ fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words
         let watching = scope.spawn(|| {
             wait_until("its process ends", || !alive());
             let ended = Instant::now();
-            wait_until("its end is reported", || heard_of(told, &format!("StopContainer {name}")));
+            wait_until("its end is reported", || {
+                has_received(seen, &format!("StopContainer {name}"))
+            });
             ended.elapsed()
         });
-        docker.says(words);
+        docker.output_of(words);
         watching.join().unwrap()
     });
     assert!(ended < SOON, "{name}: {ended:?}");
@@ -38,26 +40,26 @@ fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words
 #[test]
 fn every_end_of_a_container_is_one_prompt_event() {
     let Some(docker) = Docker::new() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "witness", script);
+    let (script, deliveries) = listening(Script::default());
+    let seen = docker.host.plugin("10", "witness", script);
     for (name, words) in [
         ("stopped", &["stop", "--time=1", "stopped"][..]),
         ("killed", &["kill", "killed"]),
         ("forced", &["rm", "--force", "forced"]),
     ] {
         docker.runs(name, &[]);
-        ends(&docker, &told, name, words);
+        ends(&docker, &seen, name, words);
         wait_until("its removal is reported", || {
-            heard_of(&told, &format!("RemovePodSandbox {name}"))
+            has_received(&seen, &format!("RemovePodSandbox {name}"))
         });
-        assert_eq!(events(&told, name), LIFE, "{name}");
+        assert_eq!(events(&seen, name), LIFE, "{name}");
     }
     // A container that exits by itself, whose code Docker shows.
     let run = ["run", "--runtime=nri-runc", "--name=alone", IMAGE, "/bin/sh", "-c", "exit 3"];
     assert_eq!(docker.call(&run).status.code(), Some(3));
-    wait_until("its removal is reported", || heard_of(&told, "RemovePodSandbox alone"));
-    assert_eq!(events(&told, "alone"), LIFE);
-    for stop in requests(&heard, "StopContainer") {
+    wait_until("its removal is reported", || has_received(&seen, "RemovePodSandbox alone"));
+    assert_eq!(events(&seen, "alone"), LIFE);
+    for stop in requests(&deliveries, "StopContainer") {
         let container = &stop["container"];
         assert_eq!(container["state"], "CONTAINER_STOPPED");
         let name = container["name"].as_str().unwrap();
@@ -68,29 +70,29 @@ fn every_end_of_a_container_is_one_prompt_event() {
             assert_eq!(container["exitCode"], code, "{name}");
         }
     }
-    docker.says(&["rm", "stopped", "killed", "alone"]);
+    docker.output_of(&["rm", "stopped", "killed", "alone"]);
     docker.nothing_is_left();
     // A `rm` of an exited container is no event: the runtime had deleted it at its exit.
-    assert_eq!(events(&told, "alone").len(), LIFE.len());
+    assert_eq!(events(&seen, "alone").len(), LIFE.len());
 }
 
 #[test]
 fn each_restart_by_docker_is_a_separate_lifecycle() {
     let Some(docker) = Docker::new() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "witness", script);
+    let (script, deliveries) = listening(Script::default());
+    let seen = docker.host.plugin("10", "witness", script);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--restart=on-failure:2"];
-    let id = docker.says(&[&run[..], &[IMAGE, "/bin/sh", "-c", "exit 3"]].concat());
+    let id = docker.output_of(&[&run[..], &[IMAGE, "/bin/sh", "-c", "exit 3"]].concat());
     wait_until("Docker has given up", || {
         let inspect = docker.inspect("web");
         inspect["RestartCount"] == 2 && inspect["State"]["Status"] == "exited"
     });
-    let ends = || events(&told, "web").iter().filter(|event| *event == "RemovePodSandbox").count();
+    let ends = || events(&seen, "web").iter().filter(|event| *event == "RemovePodSandbox").count();
     wait_until("the last end is reported", || ends() == 3);
-    assert_eq!(events(&told, "web"), LIFE.repeat(3));
-    let ids = requests(&heard, "CreateContainer");
+    assert_eq!(events(&seen, "web"), LIFE.repeat(3));
+    let ids = requests(&deliveries, "CreateContainer");
     assert!(ids.iter().all(|create| create["container"]["id"] == id.as_str()), "{ids:?}");
-    docker.says(&["rm", "web"]);
+    docker.output_of(&["rm", "web"]);
     docker.nothing_is_left();
 }
 
@@ -98,35 +100,36 @@ fn each_restart_by_docker_is_a_separate_lifecycle() {
 fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     let Some(docker) = Docker::new() else { return };
     let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let told = docker.host.plugin("90", "guard", guard);
+    let seen = docker.host.plugin("90", "guard", guard);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/sleep", "1000"];
     let output = docker.call(&run);
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    let printed = String::from_utf8(output.stderr.clone()).unwrap();
     let line = reason(&output);
     for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
-        assert!(line.contains(word), "{word} is not in: {said}");
+        assert!(line.contains(word), "{word} is not in: {printed}");
     }
-    // Not Docker's code for a program that is missing in the image.
-    assert_eq!(output.status.code(), Some(125), "{said}");
+    // 125 is Docker's code for a failed create; a program that is missing in the image has another
+    // one.
+    assert_eq!(output.status.code(), Some(125), "{printed}");
     assert_eq!(docker.inspect("web")["State"]["Status"], "created");
-    wait_until("the undoing is reported", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("the undoing is reported", || has_received(&seen, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
-    assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
+    assert_eq!(events(&seen, "web"), [&undone[..], &LIFE[7..]].concat());
     wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
 
-    // The same container may be tried again, in vain; another runtime accepts it.
+    // A second start of the same container fails again; another runtime accepts it.
     let again = docker.call(&["start", "web"]);
     assert!(text(&again).contains("90-guard"), "{}", text(&again));
-    docker.says(&["rm", "web"]);
-    docker.says(&["run", "--rm", "--runtime=runc", IMAGE, "/bin/true"]);
+    docker.output_of(&["rm", "web"]);
+    docker.output_of(&["run", "--rm", "--runtime=runc", IMAGE, "/bin/true"]);
     docker.no_container_is_left();
 }
 
 #[test]
 fn a_missing_program_is_undone_and_reported_by_docker() {
     let Some(docker) = Docker::new() else { return };
-    let told = docker.host.plugin("10", "witness", Script::default());
+    let seen = docker.host.plugin("10", "witness", Script::default());
     let run = ["run", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/no-such"];
     let output = docker.call(&run);
     assert_eq!(output.status.code(), Some(127), "{}", text(&output));
@@ -136,10 +139,10 @@ fn a_missing_program_is_undone_and_reported_by_docker() {
     let line = reason(&output);
     assert!(line.contains("no-such"), "{}", text(&output));
     assert_eq!(line, reason(&plain), "as without us");
-    wait_until("the undoing is reported", || heard_of(&told, "RemovePodSandbox web"));
+    wait_until("the undoing is reported", || has_received(&seen, "RemovePodSandbox web"));
     let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
-    assert_eq!(events(&told, "web"), [&undone[..], &LIFE[7..]].concat());
-    docker.says(&["rm", "web", "plain"]);
+    assert_eq!(events(&seen, "web"), [&undone[..], &LIFE[7..]].concat());
+    docker.output_of(&["rm", "web", "plain"]);
     docker.no_container_is_left();
 }
 
@@ -154,15 +157,15 @@ fn a_daemon_started_by_a_docker_container_outlives_it() {
     assert_eq!(docker.host.admin(&["pods"])[0]["containers"][0]["state"], "running");
     let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert!(!cgroup.contains(&id), "{cgroup}");
-    let told = docker.host.plugin("10", "late", Script::default());
-    assert_eq!(events(&told, "web"), ["Synchronize"]);
-    docker.says(&["rm", "--force", "web"]);
+    let seen = docker.host.plugin("10", "late", Script::default());
+    assert_eq!(events(&seen, "web"), ["Synchronize"]);
+    docker.output_of(&["rm", "--force", "web"]);
     docker.stop();
     docker.start();
-    docker.says(&["run", "--rm", "--runtime=nri-runc", "--name=next", IMAGE, "/bin/true"]);
-    wait_until("its life is reported", || heard_of(&told, "RemovePodSandbox next"));
-    assert_eq!(events(&told, "next"), LIFE);
-    assert_eq!(events(&told, "web"), [&["Synchronize"], &LIFE[5..]].concat());
+    docker.output_of(&["run", "--rm", "--runtime=nri-runc", "--name=next", IMAGE, "/bin/true"]);
+    wait_until("its life is reported", || has_received(&seen, "RemovePodSandbox next"));
+    assert_eq!(events(&seen, "next"), LIFE);
+    assert_eq!(events(&seen, "web"), [&["Synchronize"], &LIFE[5..]].concat());
     assert_eq!(docker.host.admin(&["status"])["pid"], pid);
     docker.nothing_is_left();
 }
@@ -182,8 +185,8 @@ fn shim(id: &str) -> i32 {
 #[test]
 fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     let Some(mut docker) = Docker::new() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "witness", script);
+    let (script, deliveries) = listening(Script::default());
+    let seen = docker.host.plugin("10", "witness", script);
     let id = docker.runs("web", &[]);
     docker.runs("other", &[]);
     let running = |docker: &Docker| docker.inspect("web")["State"]["Running"] == json!(true);
@@ -192,20 +195,20 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     docker.start();
     wait_until("Docker has found it again", || running(&docker));
     assert_eq!(docker.inspect("web")["State"]["Pid"], pid);
-    assert_eq!(events(&told, "web"), LIFE[..5]);
+    assert_eq!(events(&seen, "web"), LIFE[..5]);
 
     let socket = docker.task(&id, "address");
     signal(shim(&id), Signal::SIGKILL);
     // containerd takes five seconds to clean up. If the machine is too busy for that, no process
     // ends the container, and there is no event.
     let gave_up = || docker.host.read("dockerd.log").contains("failed to clean up after shim");
-    wait_until("its end is reported", || heard_of(&told, "RemovePodSandbox web") || gave_up());
+    wait_until("its end is reported", || has_received(&seen, "RemovePodSandbox web") || gave_up());
     if !gave_up() {
         wait_until("Docker has seen it", || !running(&docker));
-        docker.says(&["rm", "--force", "web"]);
-        assert_eq!(events(&told, "web"), LIFE);
+        docker.output_of(&["rm", "--force", "web"]);
+        assert_eq!(events(&seen, "web"), LIFE);
     }
-    let stops = requests(&heard, "StopContainer");
+    let stops = requests(&deliveries, "StopContainer");
     let is_running = |stop: &Value| stop["container"]["state"] == "CONTAINER_RUNNING";
     assert!(!stops.iter().any(is_running), "{stops:?}");
 
@@ -213,10 +216,10 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     let _gone = std::fs::remove_file(socket.trim_start_matches("unix://"));
 
     // The other container was not affected, and ends after the restart as usual.
-    assert_eq!(events(&told, "other"), LIFE[..5]);
-    docker.says(&["rm", "--force", "other"]);
-    wait_until("its end is reported", || heard_of(&told, "RemovePodSandbox other"));
-    assert_eq!(events(&told, "other"), LIFE);
+    assert_eq!(events(&seen, "other"), LIFE[..5]);
+    docker.output_of(&["rm", "--force", "other"]);
+    wait_until("its end is reported", || has_received(&seen, "RemovePodSandbox other"));
+    assert_eq!(events(&seen, "other"), LIFE);
     if !gave_up() {
         docker.nothing_is_left();
     }
@@ -226,7 +229,7 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
 #[test]
 fn a_container_that_docker_gave_up_can_be_forgotten() {
     let Some(docker) = Docker::new() else { return };
-    let told = docker.host.plugin("10", "witness", Script::default());
+    let seen = docker.host.plugin("10", "witness", Script::default());
     // The runtime is deleted: if only its name were wrong, the last valid runtime would stay in
     // force.
     let (folder, runc) = (docker.host.path("own"), docker.tools().join("runc"));
@@ -239,8 +242,8 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     std::fs::remove_file(&own).unwrap();
     // Docker kills the process itself, and may fail to find it a moment later.
     wait_until("Docker gives it up", || docker.call(&["rm", "--force", "web"]).status.success());
-    wait_until("its process ends", || heard_of(&told, "StopContainer web"));
-    assert_eq!(docker.says(&["ps", "--all", "--quiet"]), "");
+    wait_until("its process ends", || has_received(&seen, "StopContainer web"));
+    assert_eq!(docker.output_of(&["ps", "--all", "--quiet"]), "");
     let forget = |more: &[&str]| docker.host.call(&[&["nri", "forget", &id][..], more].concat());
     let refused = forget(&[]);
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
@@ -254,8 +257,8 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     let forgotten = forget(&["--force"]);
     assert!(forgotten.status.success(), "{}", text(&forgotten));
     assert_eq!(docker.host.admin(&["pods"]), json!([]));
-    wait_until("its removal is reported", || heard_of(&told, "RemovePodSandbox web"));
-    assert_eq!(events(&told, "web"), LIFE);
+    wait_until("its removal is reported", || has_received(&seen, "RemovePodSandbox web"));
+    assert_eq!(events(&seen, "web"), LIFE);
     // Files that Docker and its containerd have left.
     let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
     std::os::unix::fs::symlink(&runc, &own).unwrap();
@@ -266,13 +269,13 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
 fn without_the_kernel_twenty_codes_come_from_containerd() {
     let Some(docker) = Docker::without_kernel_exits() else { return };
     let received = Received::default();
-    let told = docker.host.plugin("10", "codes", received.script());
+    let seen = docker.host.plugin("10", "codes", received.script());
     let exits = exits::list();
     for (number, exit) in exits.iter().enumerate() {
         let name = exits::name(number);
         if *exit == Exit::Killed {
             docker.runs(&name, &[]);
-            docker.says(&["kill", &name]);
+            docker.output_of(&["kill", &name]);
         } else {
             let run = ["run", "--runtime=nri-runc", "--name", &name, "--memory=32m"];
             let command = ["--memory-swap=32m", IMAGE, "/bin/sh", "-c", &exit.command()];
@@ -280,12 +283,12 @@ fn without_the_kernel_twenty_codes_come_from_containerd() {
             assert_eq!(ended.status.code(), i32::try_from(exit.code()).ok(), "{exit:?}");
         }
         wait_until("its removal is reported", || {
-            heard_of(&told, &format!("RemoveContainer {name}"))
+            has_received(&seen, &format!("RemoveContainer {name}"))
         });
     }
     received.compare(&exits);
     for number in 0..exits.len() {
-        docker.says(&["rm", &exits::name(number)]);
+        docker.output_of(&["rm", &exits::name(number)]);
     }
     docker.nothing_is_left();
 }

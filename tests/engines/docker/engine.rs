@@ -52,12 +52,14 @@ pub(super) struct Docker {
 }
 
 impl Docker {
-    /// With nri-runc as one of its runtimes; `None` after printing why the test is skipped.
+    /// Starts Docker with nri-runc as one of its runtimes; `None` after printing why the test is
+    /// skipped.
     pub(super) fn new() -> Option<Self> {
         Self::before_install().map(Self::set_up)
     }
 
-    /// Likewise with its images in containerd's store, the default of new installations since version 29.
+    /// Starts Docker with its images in containerd's store, the default of new installations since
+    /// version 29.
     pub(super) fn with_containerds_store() -> Option<Self> {
         let docker = Self::before_install()?;
         if docker.major_version < 28 {
@@ -73,7 +75,7 @@ impl Docker {
         Some(docker.set_up())
     }
 
-    /// As on a kernel that reports no exit codes.
+    /// Starts Docker with a daemon that uses no exit codes of the kernel.
     pub(super) fn without_kernel_exits() -> Option<Self> {
         let docker = Self::before_install()?;
         docker.begin_config("debug.kernel_exits = false");
@@ -97,7 +99,7 @@ impl Docker {
         self
     }
 
-    /// Only its settings are written; no process runs.
+    /// Prepares Docker's settings; no process runs.
     pub(super) fn before_install() -> Option<Self> {
         let tools = tools::find(&[
             "busybox",
@@ -302,7 +304,7 @@ impl Docker {
 
     /// Runs docker successfully; returns its output.
     #[track_caller]
-    pub(super) fn says(&self, words: &[&str]) -> String {
+    pub(super) fn output_of(&self, words: &[&str]) -> String {
         let output = self.call(words);
         assert!(output.status.success(), "{words:?}: {}\n{}", text(&output), self.log_tail());
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
@@ -312,11 +314,11 @@ impl Docker {
     #[track_caller]
     pub(super) fn runs(&self, name: &str, more: &[&str]) -> String {
         let begin = ["run", "--detach", "--runtime", "nri-runc", "--name", name];
-        self.says(&[&begin[..], more, &[IMAGE, "/bin/sleep", "1000"]].concat())
+        self.output_of(&[&begin[..], more, &[IMAGE, "/bin/sleep", "1000"]].concat())
     }
 
     pub(super) fn inspect(&self, name: &str) -> Value {
-        let all: Value = serde_json::from_str(&self.says(&["inspect", name])).unwrap();
+        let all: Value = serde_json::from_str(&self.output_of(&["inspect", name])).unwrap();
         all[0].clone()
     }
 
@@ -357,7 +359,7 @@ impl Docker {
     /// Checks that nothing of a container is left on the host.
     #[track_caller]
     pub(super) fn no_container_is_left(&self) {
-        assert_eq!(self.says(&["ps", "--all", "--quiet"]), "");
+        assert_eq!(self.output_of(&["ps", "--all", "--quiet"]), "");
         let state = self.host.path("exec/runtime-runc/moby");
         let states = || std::fs::read_dir(&state).into_iter().flatten().flatten().count();
         wait_until("the runtime has nothing on record", || states() == 0);
@@ -373,10 +375,11 @@ impl Docker {
         assert_eq!(left, Vec::<&str>::new());
     }
 
-    /// From the archive in which Docker saves the image.
+    /// Returns the digest of the image's configuration, from the archive in which Docker saves the
+    /// image.
     pub(super) fn digest_of_configuration(&self) -> String {
         let tar = self.host.path("saved.tar").display().to_string();
-        self.says(&["image", "save", "--output", &tar, IMAGE]);
+        self.output_of(&["image", "save", "--output", &tar, IMAGE]);
         let mut busybox = self.command("busybox");
         let manifest = busybox.args(["tar", "-xOf", &tar, "manifest.json"]).output().unwrap();
         let images: Value = serde_json::from_slice(&manifest.stdout).unwrap();
@@ -397,7 +400,7 @@ impl Docker {
         busybox.args(["tar", "-C", &image, "-cf", &tar, "."]);
         assert!(busybox.status().unwrap().success());
         let env = "ENV FROM=image";
-        self.says(&["import", "--change", env, "--change", "LABEL vendor=us", &tar, IMAGE]);
+        self.output_of(&["import", "--change", env, "--change", "LABEL vendor=us", &tar, IMAGE]);
     }
 }
 
@@ -425,10 +428,10 @@ fn major(version: &str) -> u32 {
 /// The first line on standard error that is not a warning: newer clients first warn of features that a
 /// host lacks for networks.
 pub(super) fn reason(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     // Docker's client may also log that it no longer waits.
     let is_noise = |line: &&str| line.starts_with("WARNING: ") || line.starts_with("time=");
-    let line = said.lines().find(|line| !is_noise(line));
+    let line = printed.lines().find(|line| !is_noise(line));
     line.unwrap_or_default().to_owned()
 }
 

@@ -13,7 +13,7 @@ fn a_docker_container_has_injections_and_exec_rules() {
     docker.host.configure(&docker.tools().join("runc"), &settings);
     docker.host.admin(&["reload"]);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
-    docker.says(&[&run[..], &[IMAGE, "/bin/sleep", "1000"]].concat());
+    docker.output_of(&[&run[..], &[IMAGE, "/bin/sleep", "1000"]].concat());
     let exec = |words: &[&str]| docker.call(&[&["exec", "web"], words].concat());
     let output = exec(&["/bin/cat", "/proc/1/environ", "/corp.pem"]);
     let inside = text(&output);
@@ -26,6 +26,6 @@ fn a_docker_container_has_injections_and_exec_rules() {
         let line = text(&output); // The runtime's message is in the stream of the process.
         assert!(line.contains("cat alone") && !line.contains("from the node"), "{line}");
     }
-    docker.says(&["rm", "--force", "web"]);
+    docker.output_of(&["rm", "--force", "web"]);
     docker.no_container_is_left();
 }

@@ -4,6 +4,7 @@
 //! the containers, in their cgroups, and by Docker itself.
 
 mod adjusted;
+mod described;
 mod endings;
 mod engine;
 mod injected;
@@ -12,30 +13,29 @@ mod origin;
 mod promised;
 mod registration;
 mod rootless;
-mod told;
 mod updates;
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use test_support::LIFE;
-use test_support::scripted_plugin::{Heard, listening};
+use test_support::scripted_plugin::{ReceivedRequests, listening};
 
-type Told = Arc<Mutex<Vec<String>>>;
+type EventLines = Arc<Mutex<Vec<String>>>;
 
 /// The requests of one event, in order.
-fn requests(heard: &Heard, event: &str) -> Vec<Value> {
-    let all = heard.lock().unwrap();
+fn requests(seen: &ReceivedRequests, event: &str) -> Vec<Value> {
+    let all = seen.lock().unwrap();
     all.iter().filter(|(what, _)| what == event).map(|(_, request)| request.clone()).collect()
 }
 
 /// The received events of one container, in order.
-fn events(told: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
+fn events(received: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
     let end = format!(" {name}");
-    let told = told.lock().unwrap();
-    told.iter().filter_map(|event| event.strip_suffix(&end)).map(ToOwned::to_owned).collect()
+    let received = received.lock().unwrap();
+    received.iter().filter_map(|event| event.strip_suffix(&end)).map(ToOwned::to_owned).collect()
 }
 
-fn heard_of(told: &Mutex<Vec<String>>, what: &str) -> bool {
-    told.lock().unwrap().iter().any(|event| event == what)
+fn has_received(received: &Mutex<Vec<String>>, what: &str) -> bool {
+    received.lock().unwrap().iter().any(|event| event == what)
 }

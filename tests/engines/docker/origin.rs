@@ -24,10 +24,10 @@ fn plugin_in(docker: &Docker, name: &str, id: &str) {
         words.extend(["--volume", volume]);
     }
     words.extend([IMAGE, &program, "--id", id, "--socket", &socket]);
-    docker.says(&words);
+    docker.output_of(&words);
 }
 
-/// Likewise on the host, beside the engine.
+/// Runs a plugin as a process of the host, beside the engine.
 fn plugin_on_host(docker: &Docker, id: &str) -> Started {
     let mut command = std::process::Command::new(example("event_logger"));
     command.args(["--id", id, "--socket"]).arg(docker.host.path("nri.sock"));
@@ -77,5 +77,5 @@ fn a_container_that_is_not_the_named_pod_cannot_be_that_plugin() {
     for id in ["10-ear", "10-eye"] {
         wait_until("who may be it is it", || takes_part(&docker, id));
     }
-    docker.says(&["rm", "--force", "other", "third", "ear"]);
+    docker.output_of(&["rm", "--force", "other", "third", "ear"]);
 }

@@ -26,10 +26,10 @@ fn a_container_of_docker_with_the_device_needs_the_plugin() {
         assert!(line.contains(word), "{word} is not in: {line}");
     }
     assert!(run("other", &[]).status.success(), "it has no such device");
-    docker.says(&["rm", "--force", "web"]);
-    let _told = docker.host.plugin("10", "full", Script::default());
+    docker.output_of(&["rm", "--force", "web"]);
+    let _plugin = docker.host.plugin("10", "full", Script::default());
     let started = run("web", &device);
     assert!(started.status.success(), "{}", reason(&started));
-    docker.says(&["rm", "--force", "web", "other"]);
+    docker.output_of(&["rm", "--force", "web", "other"]);
     docker.no_container_is_left();
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use test_support::{Script, wait_until};
 
 use super::engine::{Docker, IMAGE, text};
-use super::{LIFE, events, heard_of};
+use super::{LIFE, events, has_received};
 
 /// The settings' bytes and their mode.
 fn settings(docker: &Docker) -> (Vec<u8>, u32) {
@@ -17,14 +17,17 @@ fn settings(docker: &Docker) -> (Vec<u8>, u32) {
 }
 
 fn info(docker: &Docker) -> Value {
-    serde_json::from_str(&docker.says(&["info", "--format", "{{json .}}"])).unwrap()
+    serde_json::from_str(&docker.output_of(&["info", "--format", "{{json .}}"])).unwrap()
 }
 
 /// Checks that Docker does not know the runtime.
 #[track_caller]
 fn is_unknown(run: &std::process::Output) {
-    let said = text(run);
-    assert!(said.to_lowercase().contains("unknown") && said.contains("nri-runc"), "{said}");
+    let printed = text(run);
+    assert!(
+        printed.to_lowercase().contains("unknown") && printed.contains("nri-runc"),
+        "{printed}"
+    );
 }
 
 /// Checks that `uninstall` is refused and names the container.
@@ -33,9 +36,9 @@ fn stays(docker: &Docker, id: &str) {
     let before = settings(docker);
     let output = docker.registers("uninstall", &[]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    let said = text(&output);
+    let printed = text(&output);
     let id = nri_runc::testing::text::short_id(id);
-    assert!(said.contains("1 container still uses") && said.contains(id), "{said}");
+    assert!(printed.contains("1 container still uses") && printed.contains(id), "{printed}");
     assert_eq!(settings(docker), before);
 }
 
@@ -51,8 +54,8 @@ fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
     let run = ["run", "--rm", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/true"];
     is_unknown(&docker.call(&run));
     let next = |docker: &Docker| docker.checked("next step")[0]["detail"].to_string();
-    let said = text(&docker.registers("install", &[]));
-    assert!(said.contains("use:  docker run --runtime nri-runc IMAGE"), "{said}");
+    let printed = text(&docker.registers("install", &[]));
+    assert!(printed.contains("use:  docker run --runtime nri-runc IMAGE"), "{printed}");
     let registered = |docker: &Docker| docker.checked("registered with docker")[0].clone();
     let before_reload = registered(&docker);
     assert_eq!(before_reload["ok"], false, "{before_reload}");
@@ -81,18 +84,18 @@ fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
         (&json!("runc"), &json!(["place=café"]))
     );
     assert!(!info["Runtimes"]["other"].is_null());
-    docker.says(&run);
-    wait_until("its life is reported", || heard_of(&received, "RemovePodSandbox web"));
+    docker.output_of(&run);
+    wait_until("its life is reported", || has_received(&received, "RemovePodSandbox web"));
     assert_eq!(events(&received, "web"), LIFE);
-    docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
+    docker.output_of(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
     assert_eq!(events(&received, "plain"), Vec::<String>::new());
 
     let id = docker.runs("web", &[]);
     stays(&docker, &id);
-    docker.says(&["stop", "--time=0", "web"]);
+    docker.output_of(&["stop", "--time=0", "web"]);
     wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
     stays(&docker, &id);
-    docker.says(&["rm", "web"]);
+    docker.output_of(&["rm", "web"]);
     let output = docker.registers("uninstall", &[]);
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(settings(&docker), before);
@@ -100,12 +103,12 @@ fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
     docker.stop();
     docker.start();
     is_unknown(&docker.call(&run));
-    docker.says(&["run", "--rm", IMAGE, "/bin/true"]);
+    docker.output_of(&["run", "--rm", IMAGE, "/bin/true"]);
     docker.no_container_is_left();
 }
 
 #[test]
-fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
+fn as_dockers_default_nri_runc_runs_and_others_stay_usable() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
     docker.host.start_daemon();
@@ -115,26 +118,26 @@ fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
     docker.reload();
     wait_until("we are its default", || info(&docker)["DefaultRuntime"] == "nri-runc");
     let received = docker.host.plugin("10", "witness", Script::default());
-    docker.says(&["run", "--rm", "--name=web", IMAGE, "/bin/true"]);
-    wait_until("its life is reported", || heard_of(&received, "RemovePodSandbox web"));
+    docker.output_of(&["run", "--rm", "--name=web", IMAGE, "/bin/true"]);
+    wait_until("its life is reported", || has_received(&received, "RemovePodSandbox web"));
     assert_eq!(events(&received, "web"), LIFE);
-    docker.says(&["run", "--rm", "--name=plain", "--runtime=runc", IMAGE, "/bin/true"]);
+    docker.output_of(&["run", "--rm", "--name=plain", "--runtime=runc", IMAGE, "/bin/true"]);
     assert_eq!(events(&received, "plain"), Vec::<String>::new());
 
     // A container that was created and never started also names nri-runc.
-    let id = docker.says(&["create", IMAGE, "/bin/true"]);
+    let id = docker.output_of(&["create", IMAGE, "/bin/true"]);
     stays(&docker, &id);
     let forced = docker.registers("uninstall", &["--force"]);
-    let said = text(&forced);
-    assert!(said.contains("1 container still uses"), "{said}");
+    let printed = text(&forced);
+    assert!(printed.contains("1 container still uses"), "{printed}");
     // At a reload Docker would keep nri-runc as its default, without an entry for it.
-    assert!(said.contains("next: systemctl restart docker"), "{said}");
+    assert!(printed.contains("next: systemctl restart docker"), "{printed}");
     assert_eq!(settings(&docker), before);
     docker.stop();
     docker.start();
     assert_eq!(info(&docker)["DefaultRuntime"], "runc");
-    docker.says(&["rm", &id]);
-    docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
+    docker.output_of(&["rm", &id]);
+    docker.output_of(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
     assert_eq!(events(&received, "plain"), Vec::<String>::new());
     docker.nothing_is_left();
 }

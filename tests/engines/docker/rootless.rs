@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rootless Docker: a user without privileges runs Docker in the namespaces of rootlesskit, and the daemon of
-//! nri-runc outside of them. All is on a host of its own, a mount namespace whose `/etc` and `/run` are this test's.
+//! Rootless Docker: a user without privileges runs Docker in the namespaces of rootlesskit, and the
+//! daemon of nri-runc outside of them. Everything is on a private host: a mount namespace with a
+//! separate `/etc` and `/run`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,13 +12,14 @@ use test_support::{is_synchronized, life, scripted_plugin, skip, tools, wait_unt
 
 use super::engine::{IMAGE, reason, text};
 
-/// The user, of whom `/etc/passwd` knows a name: newuidmap asks for one.
+/// A user with a name in `/etc/passwd`, which newuidmap needs.
 const USER: &str = "65534";
 
-/// Of a login session.
+/// The runtime directory of the user's login session.
 const RUNTIME_DIR: &str = "/run/user/65534";
 
-/// What the namespace holds; it lives as long as its standard input. `$1` is the test's folder.
+/// Sets up the namespace and holds it as long as its standard input is open. `$1` is the test's
+/// folder.
 const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
@@ -29,7 +31,8 @@ touch "$1/held"
 exec cat
 "#;
 
-/// What `dockerd-rootless.sh` of Docker does, with the host's network: nothing here makes another.
+/// Does what Docker's `dockerd-rootless.sh` does, with the host's network, because no program here
+/// creates another one.
 const DOCKERD: &str = r#"exec rootlesskit --state-dir="$XDG_RUNTIME_DIR/dockerd-rootless" --net=host \
     --copy-up=/etc --copy-up=/run --propagation=rslave \
     sh -c 'rm -f /run/docker /run/containerd /run/xtables.lock; exec dockerd --rootless'
@@ -53,7 +56,8 @@ struct RootlessDocker {
 }
 
 impl RootlessDocker {
-    /// With the user's daemon and Docker running. `None` after saying why the test is skipped.
+    /// Starts the user's daemon and the user's Docker. `None` after printing why the test is
+    /// skipped.
     fn new() -> Option<Self> {
         let programs =
             ["busybox", "containerd", "docker", "dockerd", "newgidmap", "newuidmap", "runc"];
@@ -70,9 +74,12 @@ impl RootlessDocker {
             docker.path("held").exists() || docker.holder.try_wait().unwrap().is_some()
         });
         for words in [&[program, "nri", "--help"][..], &["rootlesskit", "true"]] {
-            let said = docker.call(words);
-            if !said.status.success() {
-                skip::machine_lacks(&format!("{words:?} does not run as a user: {}", text(&said)));
+            let printed = docker.call(words);
+            if !printed.status.success() {
+                skip::machine_lacks(&format!(
+                    "{words:?} does not run as a user: {}",
+                    text(&printed)
+                ));
                 return None;
             }
         }
@@ -92,12 +99,12 @@ impl RootlessDocker {
     /// Adds the runtime to the user's settings, and reloads them as Docker's unit does.
     fn register(&self) {
         let line = LINE.replace("PROGRAM", self.program);
-        // The file itself stays: the user owns it.
+        // Overwrites the file in place, because the user owns it.
         std::fs::write(self.path(DAEMON_JSON), SETTINGS.replace("LINE", &line)).unwrap();
         let rootlesskit = i32::try_from(self.dockerd.as_ref().unwrap().id()).unwrap();
         super::engine::signal(rootlesskit, nix::sys::signal::Signal::SIGHUP);
         wait_until("Docker has the runtime", || {
-            self.says(&["info", "--format", "{{json .Runtimes}}"]).contains(self.program)
+            self.output_of(&["info", "--format", "{{json .Runtimes}}"]).contains(self.program)
         });
     }
 
@@ -121,14 +128,14 @@ impl RootlessDocker {
                 .unwrap()
                 .success()
         );
-        self.says(&["import", tar.to_str().unwrap(), IMAGE]);
+        self.output_of(&["import", tar.to_str().unwrap(), IMAGE]);
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
 
-    /// A program as the user, on that host.
+    /// A command that runs a program as the user, on that host.
     fn as_user(&self, words: &[&str]) -> Command {
         let mut command = self.inside();
         command.args(["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "env", "-i"]);
@@ -150,7 +157,7 @@ impl RootlessDocker {
         self.as_user(words).output().unwrap()
     }
 
-    /// A program of the user beside the test.
+    /// Starts a program as the user, beside the test.
     fn spawn(&self, words: &[&str], log: &str) -> Child {
         let log = std::fs::File::create(self.path(log)).unwrap();
         let mut command = self.as_user(words);
@@ -161,9 +168,9 @@ impl RootlessDocker {
         self.call(&[&["docker"], words].concat())
     }
 
-    /// What Docker prints; it must succeed.
+    /// Runs docker successfully; returns its output.
     #[track_caller]
-    fn says(&self, words: &[&str]) -> String {
+    fn output_of(&self, words: &[&str]) -> String {
         let output = self.docker(words);
         assert!(output.status.success(), "{words:?}: {}\n{}", text(&output), self.log());
         String::from_utf8(output.stdout).unwrap()
@@ -190,13 +197,13 @@ impl RootlessDocker {
         wait_until("the user's daemon answers", || self.nri(&["status"]).status.success());
     }
 
-    fn plugin(&self) -> super::Told {
-        let told =
+    fn plugin(&self) -> super::EventLines {
+        let received =
             scripted_plugin::connect(self.path("home/nri.sock"), "10", "a", sets("OWN", "1"));
         wait_until("the plugin is synchronized", || {
             is_synchronized(&self.json(&["plugins"]), "10-a")
         });
-        told
+        received
     }
 
     fn log(&self) -> String {
@@ -264,26 +271,27 @@ impl Drop for RootlessDocker {
 #[test]
 fn plugins_of_a_user_change_containers_of_rootless_docker() {
     let Some(docker) = RootlessDocker::new() else { return };
-    let told = docker.plugin();
+    let received = docker.plugin();
     let run = docker.runs("web");
     assert!(run.status.success(), "{}\n{}", text(&run), docker.log());
-    let environment = docker.says(&["exec", "web", "/bin/env"]);
+    let environment = docker.output_of(&["exec", "web", "/bin/env"]);
     assert!(environment.contains("OWN=1"), "{environment}");
     // The bundle is at a path of Docker's mount namespace: the daemon does not need it.
     let restarted = docker.nri(&["restart"]);
     assert!(restarted.status.success(), "{}", text(&restarted));
     assert_eq!(docker.json(&["pods"])[0]["containers"][0]["state"], "running");
     let again = docker.plugin();
-    docker.says(&["stop", "--time", "0", "web"]);
-    docker.says(&["start", "web"]);
-    let environment = docker.says(&["exec", "web", "/bin/env"]);
+    docker.output_of(&["stop", "--time", "0", "web"]);
+    docker.output_of(&["start", "web"]);
+    let environment = docker.output_of(&["exec", "web", "/bin/env"]);
     assert!(environment.contains("OWN=1"), "{environment}");
-    docker.says(&["rm", "--force", "web"]);
+    docker.output_of(&["rm", "--force", "web"]);
     wait_until("the container is gone", || docker.json(&["pods"]) == json!([]));
-    let told = [told, again].map(|told| std::mem::take(&mut *told.lock().unwrap())).concat();
+    let received =
+        [received, again].map(|received| std::mem::take(&mut *received.lock().unwrap())).concat();
     let mut wanted = [life("web"), life("web")].concat();
     wanted.insert(5, "Synchronize web".to_owned());
-    assert_eq!(told, wanted);
+    assert_eq!(received, wanted);
     let checked = docker.json(&["check"]);
     let row =
         |name: &str| checked.as_array().unwrap().iter().find(|row| row["check"] == name).cloned();
@@ -293,7 +301,7 @@ fn plugins_of_a_user_change_containers_of_rootless_docker() {
 #[test]
 fn the_policy_of_root_refuses_containers_of_rootless_docker() {
     let Some(docker) = RootlessDocker::new() else { return };
-    let told = docker.plugin();
+    let received = docker.plugin();
     // Root's daemon starts later than the user's Docker, whose /run then lacks its file.
     let config = docker.path("root.toml");
     let lines = format!(
@@ -307,9 +315,9 @@ fn the_policy_of_root_refuses_containers_of_rootless_docker() {
     let mut of_root = of_root.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut policy = docker.as_user(&["cat", "/run/nri-runc.rootless"]);
     wait_until("root's policy is there", || policy.output().unwrap().stdout == b"refuse\n");
-    let said = reason(&docker.runs("web"));
+    let printed = reason(&docker.runs("web"));
     of_root.kill().unwrap();
     of_root.wait().unwrap();
-    assert!(said.contains("on_rootless refuses containers of unprivileged users"), "{said}");
-    assert_eq!(*told.lock().unwrap(), [""; 0]);
+    assert!(printed.contains("on_rootless refuses containers of unprivileged users"), "{printed}");
+    assert_eq!(*received.lock().unwrap(), [""; 0]);
 }

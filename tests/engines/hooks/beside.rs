@@ -6,7 +6,7 @@ use serde_json::json;
 use test_support::adjustments::sets;
 use test_support::{Script, wait_until};
 
-use super::{Hooked, heard, life, succeeds};
+use super::{Hooked, has_received, life, succeeds};
 
 #[test]
 fn a_hook_repeats_no_event_of_the_wrapper() {
@@ -17,7 +17,7 @@ fn a_hook_repeats_no_event_of_the_wrapper() {
     assert_eq!(explained["changes"][0]["field"], "process.env[HELLO]", "{explained}");
     succeeds(&hooked.host.verb(&["start", "c1"]));
     succeeds(&hooked.host.verb(&["kill", "c1", "KILL"]));
-    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
+    wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
     succeeds(&hooked.host.verb(&["delete", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*received.lock().unwrap(), life("c1"));
@@ -44,7 +44,7 @@ fn a_container_removed_without_the_wrapper_is_noticed_at_once() {
     let received = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));
     succeeds(&hooked.host.verb(&["start", "c1"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     assert_eq!(*received.lock().unwrap(), life("c1"));
@@ -66,7 +66,9 @@ fn an_id_reused_without_the_wrapper_is_two_containers() {
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     succeeds(&hooked.host.call(&["nri", "enable"]));
     succeeds(&hooked.create());
-    wait_until("the second creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the second creation is reported", || {
+        has_received(&received, "PostCreateContainer c1")
+    });
     let mut wanted = vec!["Synchronize c1".to_owned()];
     wanted.extend_from_slice(&life("c1")[5..]);
     wanted.extend_from_slice(&life("c1")[..3]);

@@ -23,7 +23,7 @@ fn hook(host: &TestHost, stage: &str) -> Child {
         .unwrap()
 }
 
-fn told(host: &TestHost, stage: &str, state: &[u8]) -> Output {
+fn run_hook(host: &TestHost, stage: &str, state: &[u8]) -> Output {
     let mut child = hook(host, stage);
     let mut input = child.stdin.take().unwrap();
     let state = state.to_vec();
@@ -52,7 +52,7 @@ fn state(host: &TestHost) -> Value {
 }
 
 #[test]
-fn bad_input_is_one_line_without_a_request() {
+fn invalid_input_is_refused_in_one_line_without_a_request() {
     let host = TestHost::new("");
     let with = |key: &str, value: Value| {
         let mut state = state(&host);
@@ -78,12 +78,12 @@ fn bad_input_is_one_line_without_a_request() {
         (with("annotations", json!({"a": "x".repeat(5 << 20)})), "larger than"),
     ];
     for (state, wanted) in cases {
-        let line = one_line(&told(&host, "createRuntime", state.as_bytes()));
+        let line = one_line(&run_hook(&host, "createRuntime", state.as_bytes()));
         assert!(line.contains(wanted), "{wanted} is not in: {line}");
     }
-    one_line(&told(&host, "poststop", b"null"));
+    one_line(&run_hook(&host, "poststop", b"null"));
     for stage in ["createContainer", "startContainer", "", "--"] {
-        let output = told(&host, stage, state(&host).to_string().as_bytes());
+        let output = run_hook(&host, stage, state(&host).to_string().as_bytes());
         assert!(!output.status.success(), "{stage}");
     }
     assert!(!host.path("run").exists(), "the daemon was asked");
@@ -107,7 +107,7 @@ fn the_end_of_an_unknown_container_is_ignored() {
     let mut host = TestHost::new("");
     host.start_daemon();
     for stage in ["poststop", "poststart"] {
-        succeeds(&told(&host, stage, b"{\"id\": \"never-seen\", \"pid\": 0}"));
+        succeeds(&run_hook(&host, stage, b"{\"id\": \"never-seen\", \"pid\": 0}"));
     }
     assert_eq!(host.admin(&["pods"]), json!([]));
     assert_eq!(host.admin(&["status"])["failures"], json!([]));
@@ -120,19 +120,19 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
     host.start_daemon();
     for stage in ["createRuntime", "poststop"] {
         let begun = Instant::now();
-        succeeds(&told(&host, stage, state(&host).to_string().as_bytes()));
+        succeeds(&run_hook(&host, stage, state(&host).to_string().as_bytes()));
         let waited = begun.elapsed();
         // The daemon stays silent for ten minutes.
         let bounds = Duration::from_millis(2900)..Duration::from_secs(120);
         assert!(bounds.contains(&waited), "{stage}: {waited:?}");
     }
     host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"\n{stalls}"));
-    let line = one_line(&told(&host, "createRuntime", state(&host).to_string().as_bytes()));
+    let line = one_line(&run_hook(&host, "createRuntime", state(&host).to_string().as_bytes()));
     assert!(
         line.contains("cannot create c1") && line.contains("the daemon stopped responding"),
         "{line}"
     );
-    succeeds(&told(&host, "poststop", state(&host).to_string().as_bytes()));
+    succeeds(&run_hook(&host, "poststop", state(&host).to_string().as_bytes()));
 }
 
 /// A runtime as a shell script that calls hooks where runc does, with a handwritten state.
@@ -173,7 +173,7 @@ fn runtime(host: &TestHost, verb: &str) -> Output {
 }
 
 #[test]
-fn a_runtime_that_is_a_script_is_understood() {
+fn a_hook_finds_a_runtime_that_is_a_script() {
     let host = scripted("");
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&runtime(&host, "create"));

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use test_support::real_runtime::RealRuntime;
-use test_support::{TestHost, heard, life, succeeds, wait_until};
+use test_support::{TestHost, has_received, life, succeeds, wait_until};
 
-type Told = Arc<Mutex<Vec<String>>>;
+type EventLines = Arc<Mutex<Vec<String>>>;
 
 /// A lifecycle without the events that contain one of `words`.
 fn life_without(words: &[&str]) -> Vec<String> {
@@ -110,9 +110,9 @@ impl Hooked {
 
 #[track_caller]
 fn fails(output: &Output, wanted: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{printed}");
     for word in wanted {
-        assert!(said.contains(word), "{word} is not in: {said}");
+        assert!(printed.contains(word), "{word} is not in: {printed}");
     }
 }

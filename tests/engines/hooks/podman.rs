@@ -6,7 +6,7 @@ use test_support::adjustments::sets;
 use test_support::podman::{IMAGE, PodmanHost};
 use test_support::{LIFE, Script, wait_until};
 
-use super::{Told, definitions, heard};
+use super::{EventLines, definitions, has_received};
 
 struct Podman {
     host: PodmanHost,
@@ -42,16 +42,16 @@ impl Podman {
     }
 }
 
-fn events(received: &Told) -> Vec<String> {
+fn events(received: &EventLines) -> Vec<String> {
     received.lock().unwrap().iter().map(|event| event.replace(" web", "")).collect()
 }
 
 #[test]
-fn podman_with_our_hooks_sends_events_once_and_in_order() {
+fn podman_with_the_hooks_sends_events_once_and_in_order() {
     let Some(podman) = Podman::new() else { return };
     let received = podman.host.plugin("10", "witness", Script::default());
     podman.run("web", |words| drop(podman.host.good(words)));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer web"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer web"));
     let pods = podman.host.admin(&["pods"]);
     assert_eq!(
         (&pods[0]["engine"], &pods[0]["containers"][0]["state"]),
@@ -64,9 +64,9 @@ fn podman_with_our_hooks_sends_events_once_and_in_order() {
 }
 
 #[test]
-fn podman_shows_why_our_hook_refused_and_keeps_nothing() {
+fn podman_shows_the_hooks_refusal_and_keeps_nothing() {
     let Some(podman) = Podman::new() else { return };
-    let _told = podman.host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = podman.host.plugin("10", "env", sets("HELLO", "there"));
     podman.run("web", |words| {
         podman.host.bad(words, &["nri-runc: cannot create", "10-env sets Env[HELLO]"]);
     });

@@ -57,14 +57,14 @@ fn seen(runtime: &str) -> Option<Seen> {
     let life = |code: &str| {
         host.write("hook/code", code);
         let is_made = run(&["create", "--bundle", &bundle, "c1"]) && run(&["start", "c1"]);
-        let (said, waits) = (host.read("hook/said"), host.path("hook/done").exists());
+        let (printed, waits) = (host.read("hook/said"), host.path("hook/done").exists());
         let _may_be_gone = run(&["delete", "--force", "c1"]);
-        (is_made, said, waits)
+        (is_made, printed, waits)
     };
-    let (is_made, said, waits) = life("0");
-    assert!(is_made, "{said}");
+    let (is_made, printed, waits) = life("0");
+    assert!(is_made, "{printed}");
     let (is_made_all_the_same, ..) = life("1");
-    let (during, program) = said.split_once(' ').unwrap();
+    let (during, program) = printed.split_once(' ').unwrap();
     Some(Seen {
         during: during.to_owned(),
         has_started: program.starts_with("sleep"),

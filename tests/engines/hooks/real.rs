@@ -5,14 +5,14 @@ use serde_json::json;
 use test_support::adjustments::{limits_processes, sets};
 use test_support::{Script, wait_until};
 
-use super::{Hooked, fails, heard, life, life_without, succeeds};
+use super::{Hooked, fails, has_received, life, life_without, succeeds};
 
 #[test]
 fn events_are_sent_once_and_in_order() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let received = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
-    wait_until("the creation is reported", || heard(&received, "PostCreateContainer c1"));
+    wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..3]);
     let container = &hooked.host.admin(&["pods"])[0]["containers"][0];
     assert_eq!(
@@ -20,10 +20,10 @@ fn events_are_sent_once_and_in_order() {
         (&json!("created"), &json!(hooked.init()))
     );
     succeeds(&hooked.runc(&["start", "c1"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..5]);
     succeeds(&hooked.runc(&["kill", "c1", "KILL"]));
-    wait_until("the stop is reported", || heard(&received, "StopContainer c1"));
+    wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
     assert_eq!(*received.lock().unwrap(), life("c1")[..6]);
     succeeds(&hooked.runc(&["delete", "c1"]));
     hooked.nothing_is_left();
@@ -32,7 +32,7 @@ fn events_are_sent_once_and_in_order() {
 }
 
 #[test]
-fn even_a_short_run_has_all_events() {
+fn a_short_run_has_all_events() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
     let received = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
@@ -98,7 +98,7 @@ fn a_refusal_fails_the_runtimes_create_without_leftovers() {
 #[test]
 fn cgroup_resources_are_set_and_explained() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
-    let _told = hooked.host.plugin("10", "limit", limits_processes(77));
+    let _plugin = hooked.host.plugin("10", "limit", limits_processes(77));
     succeeds(&hooked.create());
     let name = hooked.real.cgroup("c1");
     let files =
@@ -147,7 +147,7 @@ fn a_daemon_killed_in_between_sees_the_start_and_the_end() {
     hooked.host.start_daemon();
     let received = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.runc(&["start", "c1"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[3..]].concat();
@@ -164,7 +164,7 @@ fn without_a_daemon_a_hook_passes_and_is_adopted_or_fails() {
     let received = hooked.host.plugin("10", "witness", Script::default());
     assert_eq!(*received.lock().unwrap(), ["Synchronize c1"]);
     succeeds(&hooked.runc(&["start", "c1"]));
-    wait_until("the start is reported", || heard(&received, "PostStartContainer c1"));
+    wait_until("the start is reported", || has_received(&received, "PostStartContainer c1"));
     succeeds(&hooked.runc(&["delete", "--force", "c1"]));
     hooked.nothing_is_left();
     drop(hooked);

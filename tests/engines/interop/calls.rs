@@ -42,9 +42,9 @@ fn block_on(future: impl Future<Output = ()>) {
 
 #[track_caller]
 fn answered<T: std::fmt::Debug>(outcome: Outcome<T>) -> T {
-    let said = format!("{outcome:?}");
+    let printed = format!("{outcome:?}");
     let Outcome::Answered(answer) = outcome else {
-        assert_eq!(said, "an answer");
+        assert_eq!(printed, "an answer");
         unreachable!()
     };
     answer
@@ -157,8 +157,8 @@ fn takes_a_large_snapshot_whole_or_is_refused(version: &str, minor: u32) {
         let (plugin, _process, received) = connected(&program, temp.path()).await;
         let outcome = plugin.synchronize(&[pod()], &many()).await;
         if minor < 7 {
-            let said = "Refused(\"it does not take a snapshot in parts\")";
-            assert_eq!(format!("{outcome:?}"), said);
+            let printed = "Refused(\"it does not take a snapshot in parts\")";
+            assert_eq!(format!("{outcome:?}"), printed);
             return;
         }
         answered(outcome);
@@ -188,7 +188,7 @@ fn unset(place: &str, message: &dyn MessageDyn) -> Vec<String> {
 
 /// Ensures that `life` and `document` cover everything: a field of a newer protocol is listed here.
 #[test]
-fn the_newest_sets_every_field_of_an_adjustment() {
+fn the_newest_stub_sets_every_field_of_an_adjustment() {
     let Some(program) = golang::program("stub-v0.12.5") else { return };
     block_on(async {
         let temp = tempfile::tempdir().unwrap();

@@ -63,39 +63,39 @@ fn differences(place: &str, seen: &Value, wanted: &Value) -> Vec<String> {
 
 /// The events of the lifecycle, in order. Validators exist since v0.10.
 fn life(minor: u32) -> Vec<Value> {
-    let mut told = vec![
+    let mut received = vec![
         json!({"event": "RunPodSandbox", "pod": "c1"}),
         json!({"event": "CreateContainer", "pod": "c1", "container": "c1", "state": "CONTAINER_UNKNOWN"}),
     ];
     if minor >= 10 {
-        told.push(json!({
+        received.push(json!({
             "event": "ValidateContainerAdjustment", "pod": "c1", "container": "c1",
             "owner": "10-stub", "plugins": 1,
         }));
     }
-    let mut hears = |event: &str, state: &str| {
-        told.push(json!({"event": event, "pod": "c1", "container": "c1", "state": state}));
+    let mut on_request = |event: &str, state: &str| {
+        received.push(json!({"event": event, "pod": "c1", "container": "c1", "state": state}));
     };
-    hears("PostCreateContainer", "CONTAINER_CREATED");
-    hears("StartContainer", "CONTAINER_CREATED");
-    hears("PostStartContainer", "CONTAINER_RUNNING");
-    hears("UpdateContainer", "CONTAINER_RUNNING");
-    hears("PostUpdateContainer", "CONTAINER_RUNNING");
-    hears("StopContainer", "CONTAINER_STOPPED");
-    hears("RemoveContainer", "CONTAINER_STOPPED");
+    on_request("PostCreateContainer", "CONTAINER_CREATED");
+    on_request("StartContainer", "CONTAINER_CREATED");
+    on_request("PostStartContainer", "CONTAINER_RUNNING");
+    on_request("UpdateContainer", "CONTAINER_RUNNING");
+    on_request("PostUpdateContainer", "CONTAINER_RUNNING");
+    on_request("StopContainer", "CONTAINER_STOPPED");
+    on_request("RemoveContainer", "CONTAINER_STOPPED");
     // The stub of v0.2.0 does not pass on the engine's values of an update.
     let shares = if minor >= 4 { 900 } else { 0 };
     let is_update = |line: &&mut Value| line["event"] == "UpdateContainer";
-    told.iter_mut().filter(is_update).for_each(|line| line["shares"] = json!(shares));
-    told.push(json!({"event": "StopPodSandbox", "pod": "c1"}));
-    told.push(json!({"event": "RemovePodSandbox", "pod": "c1"}));
-    told
+    received.iter_mut().filter(is_update).for_each(|line| line["shares"] = json!(shares));
+    received.push(json!({"event": "StopPodSandbox", "pod": "c1"}));
+    received.push(json!({"event": "RemovePodSandbox", "pod": "c1"}));
+    received
 }
 
 /// The lines about a lifecycle, without those of another container and of the plugin's own
 /// requests.
-fn about_c1(told: &[Value]) -> Vec<Value> {
-    told.iter().filter(|line| line["pod"] == "c1").cloned().collect()
+fn about_c1(received: &[Value]) -> Vec<Value> {
+    received.iter().filter(|line| line["pod"] == "c1").cloned().collect()
 }
 
 /// The events of this lifecycle that plugins before v0.12 receive as StateChange.
@@ -117,65 +117,66 @@ fn end_daemon(host: &TestHost) {
 
 /// The responses to the plugin's own requests from inside a handler, which must block no other
 /// peer; they are carried out, and the plugin receives the events.
-fn answers(told: &[Value]) -> Vec<Value> {
-    told.iter().filter(|line| line["event"] == "UpdateContainers").cloned().collect()
+fn answers(received: &[Value]) -> Vec<Value> {
+    received.iter().filter(|line| line["event"] == "UpdateContainers").cloned().collect()
 }
 
-fn connects_adjusts_and_hears_a_whole_life(version: &str, minor: u32) {
+fn connects_adjusts_and_receives_a_whole_life(version: &str, minor: u32) {
     let Some(program) = golang::program(&format!("stub-{version}")) else { return };
     let mut host = world();
     host.start_daemon();
     assert!(host.create("old").status.success());
-    let told = host.path("told");
-    let _plugin = by_hand(&program, &host.path("nri.sock"), &told, "all");
+    let received = host.path("told");
+    let _plugin = by_hand(&program, &host.path("nri.sock"), &received, "all");
     wait_until("the plugin is synchronized", || is_synchronized(&host));
     let status = host.admin(&["plugins"])[0].clone();
     assert_eq!((&status["index"], &status["name"]), (&json!("10"), &json!("stub")));
     live(&host, minor);
-    let heard = lines(&told);
-    assert_eq!(heard[0]["event"], "Configure");
-    assert_eq!(heard[0]["config"], "");
-    assert_eq!(heard[0]["runtime"], "nri-runc");
-    assert_eq!(heard[0]["version"], format!("v{}", env!("CARGO_PKG_VERSION")));
+    let requests = lines(&received);
+    assert_eq!(requests[0]["event"], "Configure");
+    assert_eq!(requests[0]["config"], "");
+    assert_eq!(requests[0]["runtime"], "nri-runc");
+    assert_eq!(requests[0]["version"], format!("v{}", env!("CARGO_PKG_VERSION")));
     let all = json!({"event": "Synchronize", "pods": ["old"], "containers": ["old"]});
-    assert_eq!(heard[1], all);
-    assert_eq!(about_c1(&heard), life(minor));
+    assert_eq!(requests[1], all);
+    assert_eq!(about_c1(&requests), life(minor));
     let answer =
         |id: &str| json!({"event": "UpdateContainers", "asked": id, "failed": [], "error": ""});
-    assert_eq!(answers(&heard), [answer("old"), answer("c1")]);
+    assert_eq!(answers(&requests), [answer("old"), answer("c1")]);
     // As the reference warns of them: each event that has a separate method since v0.12.
     let deprecated = host.admin(&["plugins"])[0]["deprecated_events"].clone();
     let log = host.logged(&["10-stub takes ", " as the deprecated StateChange"]);
     let wanted = if minor >= 12 { json!([]) } else { json!(DEPRECATED) };
     assert_eq!((deprecated, log), (wanted.clone(), wanted.as_array().unwrap().len()));
     end_daemon(&host);
-    wait_for(&told, &["Closed"]);
-    let ends: Vec<Value> = lines(&told).iter().rev().take(2).map(|l| l["event"].clone()).collect();
+    wait_for(&received, &["Closed"]);
+    let ends: Vec<Value> =
+        lines(&received).iter().rev().take(2).map(|l| l["event"].clone()).collect();
     assert_eq!(ends, ["Closed", "Shutdown"]);
 }
-of_each_version!(connects_adjusts_and_hears_a_whole_life);
+of_each_version!(connects_adjusts_and_receives_a_whole_life);
 
-fn is_launched_with_its_configuration_and_hears_a_whole_life(version: &str, minor: u32) {
+fn is_launched_and_configured_and_receives_a_whole_life(version: &str, minor: u32) {
     let Some(program) = golang::program(&format!("stub-{version}")) else { return };
     let mut host = world();
     std::fs::create_dir_all(host.path("plugins")).unwrap();
     std::os::unix::fs::symlink(program, host.path("plugins/10-stub")).unwrap();
-    let told = host.path("told");
-    host.write("10-stub.conf", &told.display().to_string());
+    let received = host.path("told");
+    host.write("10-stub.conf", &received.display().to_string());
     host.start_daemon();
     wait_until("the plugin is synchronized", || is_synchronized(&host));
     live(&host, minor);
     end_daemon(&host);
-    wait_for(&told, &["Shutdown"]);
-    let heard = lines(&told);
+    wait_for(&received, &["Shutdown"]);
+    let requests = lines(&received);
     let environment = json!({
         "NRI_PLUGIN_NAME": "stub", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3",
     });
-    assert_eq!(heard[0]["event"], "Configure");
-    assert_eq!(heard[0]["config"], told.display().to_string());
-    assert_eq!(heard[0]["environment"], environment);
-    assert_eq!((&heard[0]["variables"], &heard[0]["arguments"]), (&json!(3), &json!(1)));
-    assert_eq!(heard[1], json!({"event": "Synchronize", "pods": [], "containers": []}));
-    assert_eq!(about_c1(&heard), life(minor));
+    assert_eq!(requests[0]["event"], "Configure");
+    assert_eq!(requests[0]["config"], received.display().to_string());
+    assert_eq!(requests[0]["environment"], environment);
+    assert_eq!((&requests[0]["variables"], &requests[0]["arguments"]), (&json!(3), &json!(1)));
+    assert_eq!(requests[1], json!({"event": "Synchronize", "pods": [], "containers": []}));
+    assert_eq!(about_c1(&requests), life(minor));
 }
-of_each_version!(is_launched_with_its_configuration_and_hears_a_whole_life);
+of_each_version!(is_launched_and_configured_and_receives_a_whole_life);

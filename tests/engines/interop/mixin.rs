@@ -37,9 +37,12 @@ fn the_alert_rules_are_valid_and_fire_exactly_when_expected() {
         nri_runc::testing::files::replace(&dir.path().join(name), text.as_bytes()).unwrap();
     }
     let output = promtool(&program, dir.path(), &["test", "rules", "tests.yaml"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = said + &String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("NriRuncRequiredPluginMissing"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = printed + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && printed.contains("NriRuncRequiredPluginMissing"),
+        "{printed}"
+    );
 }
 
 /// The queries of the dashboard, with the values that Grafana substitutes for its variables.

@@ -48,7 +48,7 @@ fn the_container_has_the_plugins_values() {
     let started = host.verb(&["start", "c1"]);
     assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
     wait_until("the container has spoken", || host.read("stdout").contains("end\n"));
-    let said = host.read("stdout");
+    let printed = host.read("stdout");
     let ipc = std::fs::read_link("/proc/self/ns/ipc").unwrap();
     for wanted in [
         "env yes after [] one".to_owned(),
@@ -60,10 +60,10 @@ fn the_container_has_the_plugins_values() {
         format!("ipc {}", ipc.display()),
         "cpus Cpus_allowed_list:\t0".to_owned(),
     ] {
-        assert!(said.lines().any(|line| line == wanted), "{wanted} is not in: {said}");
+        assert!(printed.lines().any(|line| line == wanted), "{wanted} is not in: {printed}");
     }
-    assert!(said.contains("poolsize"), "{said}");
-    assert!(said.contains("Function not implemented"), "{said}");
+    assert!(printed.contains("poolsize"), "{printed}");
+    assert!(printed.contains("Function not implemented"), "{printed}");
     let path = real.cgroup("c1");
     let of = |controller, v1, v2| cgroup(&path, controller, v1, v2);
     assert_eq!(of("memory", "memory.limit_in_bytes", "memory.max"), "67108864");

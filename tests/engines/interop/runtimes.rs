@@ -23,7 +23,7 @@ struct Everything {
     /// exits after it.
     answered: Semaphore,
     /// The events that each connection received.
-    heard: Mutex<Vec<Vec<&'static str>>>,
+    received: Mutex<Vec<Vec<&'static str>>>,
 }
 
 #[async_trait]
@@ -45,13 +45,13 @@ impl Handler for Everything {
     }
 
     fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
-        let mut heard = self.heard.lock().unwrap();
+        let mut received = self.received.lock().unwrap();
         if method == "Configure" {
-            heard.push(Vec::new());
+            received.push(Vec::new());
         }
         // The runtime uses this container to detect whether the plugin is connected.
         let is_probe = protobuf::text_format::print_to_string(message).contains("\"probe\"");
-        heard.last_mut().unwrap().extend((!is_probe).then_some(method));
+        received.last_mut().unwrap().extend((!is_probe).then_some(method));
     }
 
     async fn create_container(
@@ -112,8 +112,8 @@ fn run(program: &Path, dir: &Path, runtime: (&str, &str), words: &[&str]) -> Val
 /// Requests an update once the pod is removed, when no request is open.
 async fn update_unasked(plugin: &Everything, handle: &PluginHandle, life: usize) {
     let is_over = || {
-        let heard = plugin.heard.lock().unwrap();
-        heard.iter().filter(|heard| heard.contains(&"RemovePodSandbox")).count() == life
+        let received = plugin.received.lock().unwrap();
+        received.iter().filter(|received| received.contains(&"RemovePodSandbox")).count() == life
     };
     while !is_over() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -128,7 +128,7 @@ async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) 
     // The adaptation of v0.2.0 crashes at an unprompted update.
     let is_updated = minor > 2;
     let answered = Semaphore::new(if is_updated { 0 } else { 2 });
-    let plugin = Everything { cache: Cache::new(), answered, heard: Mutex::default() };
+    let plugin = Everything { cache: Cache::new(), answered, received: Mutex::default() };
     let plugin = Arc::new(plugin);
     let running = Plugin::new("10-everything", Arc::clone(&plugin)).unwrap();
     let running = running.socket(dir.join("nri.sock"));
@@ -149,13 +149,13 @@ async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) 
             "unasked": unasked, "errors": null});
         assert_eq!(printed.await.unwrap(), wanted);
     }
-    let heard = plugin.heard.lock().unwrap().clone();
+    let received = plugin.received.lock().unwrap().clone();
     let mut wanted = vec![life(minor), life(minor)];
     if (7..10).contains(&minor) {
         // The plugin requested an event that this runtime does not know, and reconnected without it.
         wanted.insert(1, vec!["Configure"]);
     }
-    assert_eq!(heard, wanted);
+    assert_eq!(received, wanted);
     handle.shut_down();
     running.await.unwrap().unwrap();
     assert!(plugin.cache.pods().is_empty() && plugin.cache.containers().is_empty());
@@ -169,14 +169,15 @@ fn launched(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) {
     program::put_with(&dir.join("plugins/conf.d/10-logger.conf"), config, 0o644);
     let printed = run(program, dir, known, &["-launched"]);
     assert_eq!(printed["errors"], json!(null));
-    let heard = std::fs::read_to_string(log).unwrap();
-    let heard = heard.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let heard: Vec<String> = heard.map(|line| line["event"].as_str().unwrap().into()).collect();
+    let received = std::fs::read_to_string(log).unwrap();
+    let received = received.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let received: Vec<String> =
+        received.map(|line| line["event"].as_str().unwrap().into()).collect();
     let mut wanted = life(minor);
     wanted.retain(|event| *event != "ValidateContainerAdjustment");
     // Before v0.7 a runtime does not synchronize the plugins that it launches.
     wanted.retain(|event| minor >= 7 || *event != "Synchronize");
-    assert_eq!(heard, wanted);
+    assert_eq!(received, wanted);
 }
 
 #[expect(clippy::print_stderr, reason = "make interop lists the versions")]

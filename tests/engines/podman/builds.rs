@@ -18,11 +18,11 @@ fn plugins_are_asked_about_the_steps_of_a_build() {
     let more = ["--cgroup-parent", &cgroup, "--tag", "localhost/built:1", &folder];
     host.good(&[&words[..], &more].concat());
     host.wait_until_no_pods();
-    let said = received.lock().unwrap().join("\n");
-    assert!(said.contains("CreateContainer buildah"), "{said}");
+    let printed = received.lock().unwrap().join("\n");
+    assert!(printed.contains("CreateContainer buildah"), "{printed}");
     run(&host, "built", &[], &["/bin/sleep", "1000"]);
     host.good(&["rm", "--force", "--time", "0", "built"]);
     let words = ["run", "--rm", "--network", "none", "--cgroup-parent", &cgroup];
-    let said = host.good(&[&words[..], &["localhost/built:1", "/bin/cat", "/said"]].concat());
-    assert_eq!(said, "there");
+    let printed = host.good(&[&words[..], &["localhost/built:1", "/bin/cat", "/said"]].concat());
+    assert_eq!(printed, "there");
 }

@@ -69,7 +69,7 @@ fn has_all_of_its_life(crun: PathBuf) {
 fn a_field_that_this_crun_lacks_refuses_the_container() {
     let Some(host) = usual().and_then(on) else { return };
     let device = json!({"linux": {"net_devices": {"eth0": {"name": "eth9"}}}});
-    let _told = host.plugin("10", "devices", adjustments::adjusts(&device));
+    let _plugin = host.plugin("10", "devices", adjustments::adjusts(&device));
     let cgroup = host.cgroup();
     let words = super::run_words(&cgroup, "web", &["--detach"]);
     host.bad(&words, &["10-devices", "LinuxNetDevices"]);

@@ -10,7 +10,7 @@ use test_support::exits::{self, Exit, Received};
 use test_support::podman::PodmanHost;
 use test_support::{LIFE, Script, life};
 
-use super::{hearing, inspect, installed, request_of, run, run_words};
+use super::{inspect, installed, listening, request_of, run, run_words};
 
 fn killed(pid: i64) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
@@ -19,7 +19,7 @@ fn killed(pid: i64) {
 #[test]
 fn stop_kill_and_rm_each_send_one_end() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Script::default());
+    let seen = host.plugin("10", "witness", Script::default());
     let ends: [&[&[&str]]; 4] = [
         &[&["stop", "--time", "0", "web"], &["rm", "web"]],
         &[&["kill", "web"], &["wait", "web"], &["rm", "--force", "web"]],
@@ -30,7 +30,7 @@ fn stop_kill_and_rm_each_send_one_end() {
         run(&host, "web", &[], &[]);
         words.iter().for_each(|words| drop(host.good(words)));
         host.wait_until_no_pods();
-        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("web"), "{words:?}");
+        assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), life("web"), "{words:?}");
         assert_eq!(host.good(&["ps", "--all", "--quiet"]), "", "{words:?}");
     }
     assert_eq!(host.admin(&["status"])["failures"], json!([]));
@@ -39,14 +39,14 @@ fn stop_kill_and_rm_each_send_one_end() {
 #[test]
 fn a_container_that_exits_by_itself_has_its_exit_code() {
     let Some(host) = installed("") else { return };
-    let (script, heard) = hearing(Script::default());
-    let told = host.plugin("10", "witness", script);
+    let (script, requests) = listening(Script::default());
+    let seen = host.plugin("10", "witness", script);
     run(&host, "web", &[], &["sh", "-c", "sleep 0.2; exit 3"]);
     assert_eq!(host.good(&["wait", "web"]), "3");
     host.wait_until_no_pods();
-    assert_eq!(*told.lock().unwrap(), life("web"));
+    assert_eq!(*seen.lock().unwrap(), life("web"));
     // The stop waits only a moment for the code; on a busy machine the removal has it.
-    let removed = &request_of(&heard, "RemoveContainer", "web")["container"];
+    let removed = &request_of(&requests, "RemoveContainer", "web")["container"];
     assert_eq!((&removed["exitCode"], &removed["statusReason"]), (&json!(3), &json!("Error")));
     host.good(&["rm", "web"]);
 }
@@ -55,7 +55,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
 fn without_the_kernel_twenty_codes_come_from_conmon() {
     let Some(host) = installed("debug.kernel_exits = false") else { return };
     let received = Received::default();
-    let _told = host.plugin("10", "codes", received.script());
+    let _plugin = host.plugin("10", "codes", received.script());
     let exits = exits::list();
     for (number, exit) in exits.iter().enumerate() {
         let name = exits::name(number);
@@ -106,25 +106,25 @@ fn events_of_a_container_and_an_exec_need_no_plugin() {
 #[test]
 fn a_foreground_run_returns_its_exit_code_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Script::default());
+    let seen = host.plugin("10", "witness", Script::default());
     let cgroup = host.cgroup();
     let words = run_words(&cgroup, "web", &["--rm"]);
     let output = host.podman(&[&words[..], &["sh", "-c", "echo said; exit 3"]].concat());
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "said\n");
     host.wait_until_no_pods();
-    assert_eq!(std::mem::take(&mut *told.lock().unwrap()), life("web"));
+    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), life("web"));
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
     let missing = host.podman(&[&words[..], &["/no/such/program"]].concat());
     assert_eq!(missing.status.code(), Some(127), "Podman still reads what runc says");
     host.wait_until_no_pods();
-    assert_eq!(*told.lock().unwrap(), [&life("web")[..2], &life("web")[5..]].concat());
+    assert_eq!(*seen.lock().unwrap(), [&life("web")[..2], &life("web")[5..]].concat());
 }
 
 #[test]
 fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "changes", sets("HELLO", "there"));
+    let seen = host.plugin("10", "changes", sets("HELLO", "there"));
     let id = run(&host, "web", &[], &[]);
     host.good(&["restart", "--time", "0", "web"]);
     assert_eq!(inspect(&host, "web")["Id"], id);
@@ -132,46 +132,46 @@ fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     assert_eq!(environ.matches("HELLO=there").count(), 1, "{environ}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.wait_until_no_pods();
-    assert_eq!(*told.lock().unwrap(), [life("web"), life("web")].concat());
+    assert_eq!(*seen.lock().unwrap(), [life("web"), life("web")].concat());
 }
 
 /// The exit was not recorded: Podman fails once or not at all, and then drops the container without
 /// calling the runtime. If a person deletes it there, plugins receive its removal.
-fn forgotten_by_podman(host: &PodmanHost, told: &super::Told, id: &str) {
+fn forgotten_by_podman(host: &PodmanHost, seen: &super::EventLines, id: &str) {
     let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
     let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);
     assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
     host.wait_until("its end is reported", || {
-        told.lock().unwrap().contains(&"StopContainer web".to_owned())
+        seen.lock().unwrap().contains(&"StopContainer web".to_owned())
     });
     let deleted = host.call(&host.program(), &["delete", "--force", id]);
     assert!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
     host.wait_until_no_pods();
-    assert_eq!(*told.lock().unwrap(), life("web"));
+    assert_eq!(*seen.lock().unwrap(), life("web"));
 }
 
 #[test]
 fn a_container_outlives_its_monitor_and_ends_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Script::default());
+    let seen = host.plugin("10", "witness", Script::default());
     let id = run(&host, "web", &[], &[]);
     killed(inspect(&host, "web")["State"]["ConmonPid"].as_i64().unwrap());
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
-    forgotten_by_podman(&host, &told, &id);
+    forgotten_by_podman(&host, &seen, &id);
 }
 
 #[test]
 fn a_container_that_is_killed_with_its_monitor_ends_once() {
     let Some(host) = installed("") else { return };
-    let told = host.plugin("10", "witness", Script::default());
+    let seen = host.plugin("10", "witness", Script::default());
     let id = run(&host, "web", &[], &[]);
     let state = inspect(&host, "web")["State"].clone();
     killed(state["ConmonPid"].as_i64().unwrap());
     killed(state["Pid"].as_i64().unwrap());
     host.wait_until("its end is reported", || {
-        told.lock().unwrap().contains(&"StopContainer web".to_owned())
+        seen.lock().unwrap().contains(&"StopContainer web".to_owned())
     });
-    forgotten_by_podman(&host, &told, &id);
+    forgotten_by_podman(&host, &seen, &id);
 }
 
 #[test]
@@ -186,33 +186,33 @@ fn the_next_daemon_sees_the_end_of_an_earlier_container() {
     host.kill_daemon();
     killed(inspect(&host, "gone")["State"]["Pid"].as_i64().unwrap());
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let seen = host.plugin("10", "witness", Script::default());
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.good(&["rm", "--force", "--time", "0", "gone"]);
     host.wait_until_no_pods();
-    let told = super::events_of(&told, "web");
-    assert_eq!(told, [&["Synchronize"], &LIFE[5..]].concat());
+    let seen = super::events_of(&seen, "web");
+    assert_eq!(seen, [&["Synchronize"], &LIFE[5..]].concat());
 }
 
 #[test]
 fn the_next_daemon_knows_a_create_of_a_killed_daemon() {
     let Some(mut host) = installed("autostart = false") else { return };
     let hangs = Script { hangs: true, ..Script::default() };
-    let told = host.plugin("10", "slow", hangs);
+    let seen = host.plugin("10", "slow", hangs);
     let cgroup = host.cgroup();
     let mut podman = host.spawn_podman(&run_words(&cgroup, "web", &["--detach"]));
     host.wait_until("the plugin is asked", || {
-        told.lock().unwrap().contains(&"CreateContainer web".to_owned())
+        seen.lock().unwrap().contains(&"CreateContainer web".to_owned())
     });
     host.kill_daemon();
     assert!(podman.wait().unwrap().success(), "on_daemon_failure is \"continue\"");
     assert_eq!(inspect(&host, "web")["State"]["Running"], true);
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let seen = host.plugin("10", "witness", Script::default());
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.wait_until_no_pods();
-    let told = super::events_of(&told, "web");
-    assert_eq!(told, [&["Synchronize"], &LIFE[5..]].concat());
+    let seen = super::events_of(&seen, "web");
+    assert_eq!(seen, [&["Synchronize"], &LIFE[5..]].concat());
 }
 
 #[test]
@@ -251,8 +251,8 @@ fn started_by(host: &PodmanHost, args: &[&str]) -> (u64, u64) {
 fn the_monitor_that_started_the_daemon_ends_with_its_container() {
     let Some(mut host) = installed("") else { return };
     host.kill_daemon();
-    let ends_when_told = "trap 'exit 3' TERM; while :; do sleep 0.1; done";
-    let (daemon, conmon) = started_by(&host, &["sh", "-c", ends_when_told]);
+    let ends_on_a_signal = "trap 'exit 3' TERM; while :; do sleep 0.1; done";
+    let (daemon, conmon) = started_by(&host, &["sh", "-c", ends_on_a_signal]);
     assert!(conmon > 1 && is_there(conmon));
     host.good(&["kill", "--signal", "TERM", "web"]);
     assert_eq!(host.good(&["wait", "web"]), "3");

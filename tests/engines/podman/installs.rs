@@ -41,10 +41,10 @@ fn good(output: &Output) -> String {
 fn refuses(host: &PodmanHost, id: &str) {
     let before = settings(host);
     let output = host.nri(&["uninstall", "podman"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     let id = nri_runc::testing::text::short_id(id);
-    assert!(said.contains("1 container still uses") && said.contains(id), "{said}");
+    assert!(printed.contains("1 container still uses") && printed.contains(id), "{printed}");
     assert!(settings(host) == before, "a refusal changed something");
 }
 
@@ -53,10 +53,10 @@ fn by_default(host: &PodmanHost) -> Value {
     let cgroup = host.cgroup();
     let words = ["run", "--detach", "--name", "plain", "--network", "none", "--cgroup-parent"];
     host.good(&[&words[..], &[&cgroup, IMAGE]].concat());
-    let said = inspect(host, "plain");
+    let printed = inspect(host, "plain");
     host.good(&["exec", "plain", "true"]);
     host.good(&["rm", "--force", "--time", "0", "plain"]);
-    said["OCIRuntime"].clone()
+    printed["OCIRuntime"].clone()
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn a_forced_uninstall_lists_containers_that_can_still_end() {
     let Some(host) = installed("") else { return };
     let received = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
-    let said = good(&host.nri(&["uninstall", "podman", "--force"]));
-    assert!(said.contains("1 container still uses"), "{said}");
+    let printed = good(&host.nri(&["uninstall", "podman", "--force"]));
+    assert!(printed.contains("1 container still uses"), "{printed}");
     // Podman no longer knows the name, until it is registered for the last time.
     host.bad(&["exec", "web", "true"], &["nri-runc"]);
     good(&host.nri(&["install", "podman"]));
@@ -110,7 +110,7 @@ fn a_forced_uninstall_lists_containers_that_can_still_end() {
 }
 
 #[test]
-fn as_podmans_default_we_run_every_container_until_uninstalled() {
+fn as_podmans_default_nri_runc_runs_all_until_uninstalled() {
     let Some(mut host) = PodmanHost::new("") else { return };
     let before = settings(&host);
     good(&host.nri(&["install", "podman", "--default"]));
@@ -122,8 +122,8 @@ fn as_podmans_default_we_run_every_container_until_uninstalled() {
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
     });
-    let said = good(&host.nri(&["uninstall", "podman"]));
-    assert!(said.contains("of the whole node until: nri-runc nri reload"), "{said}");
+    let printed = good(&host.nri(&["uninstall", "podman"]));
+    assert!(printed.contains("of the whole node until: nri-runc nri reload"), "{printed}");
     assert!(settings(&host) == before);
     good(&host.nri(&["reload"]));
     assert_eq!(by_default(&host), "runc");
@@ -137,9 +137,9 @@ fn a_manual_entry_is_not_overwritten() {
     host.write("etc/containers/containers.conf.d/10-mine.conf", by_hand);
     let before = settings(&host);
     let output = host.nri(&["install", "podman"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("10-mine.conf") && said.lines().count() == 1, "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("10-mine.conf") && printed.lines().count() == 1, "{printed}");
     assert!(settings(&host) == before);
     assert!(!Path::new(&host.path("var-lib/nri-runc")).exists());
 }

@@ -5,6 +5,7 @@
 
 mod builds;
 mod crun;
+mod described;
 mod ends;
 mod injected;
 mod installs;
@@ -14,7 +15,6 @@ mod origin;
 mod pods;
 mod promised;
 mod rootless;
-mod told;
 mod updates;
 
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex};
 use nri_plugin::Resources;
 use serde_json::Value;
 use test_support::podman::{IMAGE, PodmanHost};
-use test_support::scripted_plugin::{Heard, listening as hearing};
+use test_support::scripted_plugin::{ReceivedRequests, listening};
 use test_support::{Script, cgroup};
 
-type Told = Arc<Mutex<Vec<String>>>;
+type EventLines = Arc<Mutex<Vec<String>>>;
 
 /// A host on which nri-runc is registered and the daemon runs.
 fn installed(more: &str) -> Option<PodmanHost> {
@@ -43,11 +43,11 @@ fn a_file_beside_the_executable_reaches_it_through_conmon() {
     // conmon passes on no variable that could name it.
     std::fs::rename(host.path("etc/nri-runc/config.toml"), host.path("nri-runc.toml")).unwrap();
     host.start_daemon();
-    let told = host.plugin("10", "witness", Script::default());
+    let received = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
     host.wait_until_no_pods();
-    assert_eq!(*told.lock().unwrap(), test_support::life("web"));
+    assert_eq!(*received.lock().unwrap(), test_support::life("web"));
 }
 
 /// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, up to the image.
@@ -68,26 +68,28 @@ fn run(host: &PodmanHost, name: &str, options: &[&str], args: &[&str]) -> String
 }
 
 fn inspect(host: &PodmanHost, name: &str) -> Value {
-    let said = host.good(&["inspect", name]);
-    serde_json::from_str::<Value>(&said).unwrap()[0].clone()
+    let printed = host.good(&["inspect", name]);
+    serde_json::from_str::<Value>(&printed).unwrap()[0].clone()
 }
 
 /// The first request of `event` about the container or pod `name`.
 #[track_caller]
-fn request_of(heard: &Heard, event: &str, name: &str) -> Value {
-    let heard = heard.lock().unwrap();
+fn request_of(requests: &ReceivedRequests, event: &str, name: &str) -> Value {
+    let requests = requests.lock().unwrap();
     let subject = |request: &Value| {
         let key = if event.contains("Pod") { "pod" } else { "container" };
         request[key]["name"] == name
     };
-    let found = heard.iter().find(|(known, request)| known == event && subject(request));
-    found.map(|(_, request)| request.clone()).unwrap_or_else(|| Value::String(format!("{heard:?}")))
+    let found = requests.iter().find(|(known, request)| known == event && subject(request));
+    found
+        .map(|(_, request)| request.clone())
+        .unwrap_or_else(|| Value::String(format!("{requests:?}")))
 }
 
 /// The received events of `name`, without the name.
-fn events_of(told: &Told, name: &str) -> Vec<String> {
-    let told = told.lock().unwrap();
-    let of_it = told.iter().filter_map(|event| event.strip_suffix(&format!(" {name}")));
+fn events_of(received: &EventLines, name: &str) -> Vec<String> {
+    let received = received.lock().unwrap();
+    let of_it = received.iter().filter_map(|event| event.strip_suffix(&format!(" {name}")));
     of_it.map(ToOwned::to_owned).collect()
 }
 

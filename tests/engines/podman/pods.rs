@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use test_support::podman::IMAGE;
 use test_support::{LIFE, ORDER, Script};
 
-use super::{PodmanHost, Told, events_of, hearing, inspect, installed, request_of};
+use super::{EventLines, PodmanHost, events_of, inspect, installed, listening, request_of};
 
 /// Since Podman 5, one pod is a list of one.
 fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
@@ -16,7 +16,7 @@ fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
 
 /// Checks that each member's events come once and in order, and the pod's around all of them.
 #[track_caller]
-fn a_pods_life(received: &Told, pod: &str, members: &[&str]) {
+fn a_pods_life(received: &EventLines, pod: &str, members: &[&str]) {
     for member in members {
         assert_eq!(events_of(received, member), ORDER[1..], "{member}");
     }
@@ -34,7 +34,7 @@ fn a_pods_life(received: &Told, pod: &str, members: &[&str]) {
     assert_eq!(received.len(), 3 + 7 * members.len() - members.len(), "{received:?}");
 }
 
-fn settled(host: &PodmanHost, received: &Told, starts: usize) {
+fn settled(host: &PodmanHost, received: &EventLines, starts: usize) {
     host.wait_until("the starts are reported", || {
         let received = received.lock().unwrap();
         received.iter().filter(|event| event.starts_with("PostStartContainer")).count() == starts
@@ -44,7 +44,7 @@ fn settled(host: &PodmanHost, received: &Told, starts: usize) {
 #[test]
 fn a_podman_pod_is_announced_once_around_its_members() {
     let Some(host) = installed("") else { return };
-    let (script, heard) = hearing(Script::default());
+    let (script, requests) = listening(Script::default());
     let received = host.plugin("10", "witness", script);
     let cgroup = host.cgroup();
     let make = ["--runtime", "nri-runc", "pod", "create", "--name", "shop", "--network", "none"];
@@ -56,17 +56,17 @@ fn a_podman_pod_is_announced_once_around_its_members() {
     }
     host.good(&["pod", "start", "shop"]);
     settled(&host, &received, 2);
-    let said = inspect_pod(&host, "shop");
-    let infra = inspect(&host, said["InfraContainerID"].as_str().unwrap());
-    let pod = &request_of(&heard, "RunPodSandbox", "shop")["pod"];
+    let printed = inspect_pod(&host, "shop");
+    let infra = inspect(&host, printed["InfraContainerID"].as_str().unwrap());
+    let pod = &request_of(&requests, "RunPodSandbox", "shop")["pod"];
     assert_eq!(
         [&pod["id"], &pod["uid"], &pod["labels"], &pod["pid"], &pod["runtimeHandler"]],
-        [&json!(id), &json!(id), &said["Labels"], &infra["State"]["Pid"], &json!("nri-runc")]
+        [&json!(id), &json!(id), &printed["Labels"], &infra["State"]["Pid"], &json!("nri-runc")]
     );
-    let cgroup = test_support::cgroup::in_message(said["CgroupPath"].as_str().unwrap());
+    let cgroup = test_support::cgroup::in_message(printed["CgroupPath"].as_str().unwrap());
     assert_eq!(pod["linux"]["cgroupParent"], cgroup);
     for name in ["shop-web", "shop-helper"] {
-        let request = request_of(&heard, "CreateContainer", name);
+        let request = request_of(&requests, "CreateContainer", name);
         let (container, member) = (&request["container"], inspect(&host, name));
         assert_eq!(
             [&container["id"], &container["labels"], &container["podSandboxId"]],
@@ -128,17 +128,17 @@ spec:
 #[test]
 fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     let Some(host) = installed("") else { return };
-    let (script, heard) = hearing(Script::default());
+    let (script, requests) = listening(Script::default());
     let received = host.plugin("10", "witness", script);
     host.write("kubed.yaml", YAML);
     let file = host.path("kubed.yaml").display().to_string();
     host.good(&["--runtime", "nri-runc", "kube", "play", &file]);
     settled(&host, &received, 2);
-    let said = inspect_pod(&host, "kubed");
-    let request = request_of(&heard, "CreateContainer", "kubed-web");
+    let printed = inspect_pod(&host, "kubed");
+    let request = request_of(&requests, "CreateContainer", "kubed-web");
     let (pod, container) = (&request["pod"], &request["container"]);
-    assert_eq!([&pod["id"], &pod["name"]], [&said["Id"], &said["Name"]]);
-    assert_eq!([&pod["labels"], &pod["labels"]["app"]], [&said["Labels"], &json!("shop")]);
+    assert_eq!([&pod["id"], &pod["name"]], [&printed["Id"], &printed["Name"]]);
+    assert_eq!([&pod["labels"], &pod["labels"]["app"]], [&printed["Labels"], &json!("shop")]);
     assert_eq!(pod["annotations"]["example.org/note"], "from-yaml");
     assert_eq!(container["annotations"]["example.org/note"], "from-yaml");
     let member = inspect(&host, "kubed-web");
@@ -154,7 +154,7 @@ fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     host.good(&["kube", "down", &file]);
     host.wait_until_no_pods();
     a_pods_life(&received, "kubed", &["kubed-web", "kubed-helper"]);
-    let id = said["Id"].as_str().unwrap();
+    let id = printed["Id"].as_str().unwrap();
     drop(host);
     forget_podmans_own_cgroup(id);
 }

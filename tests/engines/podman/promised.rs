@@ -21,7 +21,7 @@ fn a_container_of_podman_with_the_cdi_device_needs_the_plugin() {
     host.bad(&run_words(&cgroup, "web", &[&["--detach"][..], &device].concat()), &wanted);
     run(&host, "other", &[], &[]);
     host.good(&["rm", "--force", "--time", "0", "web"]);
-    let _told = host.plugin("10", "card", Script::default());
+    let _plugin = host.plugin("10", "card", Script::default());
     run(&host, "web", &device, &[]);
     assert!(host.good(&["exec", "web", "cat", "/proc/1/environ"]).contains("CARD=one"));
     for name in ["web", "other"] {

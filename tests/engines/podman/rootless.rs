@@ -12,7 +12,7 @@ use test_support::adjustments::sets;
 use test_support::podman::{IMAGE, PodmanHost};
 use test_support::{Script, cgroup, is_synchronized, life, scripted_plugin, skip, wait_until};
 
-use super::{Told, bytes, resources};
+use super::{EventLines, bytes, resources};
 
 /// A user with a name in `/etc/passwd`, which Podman needs.
 const USER: &str = "65534";
@@ -42,7 +42,7 @@ ExecStart=/bin/sh -c 'cd /sys/fs/cgroup/PATH && mkdir tools && echo $$$$ >tools/
 "#;
 
 impl DelegatedCgroup {
-    /// `None` after saying why the test is skipped.
+    /// Starts the unit; `None` after printing why the test is skipped.
     fn new(name: &str, controllers: &str) -> Option<Self> {
         if !cgroup::has_systemd() {
             skip::machine_lacks("no systemd with cgroup v2 (make vm-engines has it)");
@@ -89,7 +89,7 @@ impl RootlessHost {
         Self::on(PodmanHost::new("")?, None)
     }
 
-    /// The same with a cgroup that has these controllers.
+    /// Prepares the host, with a cgroup for the user that has these controllers.
     fn with_cgroup(controllers: &str) -> Option<Self> {
         let host = PodmanHost::new("")?;
         let folder: PathBuf = host.path("");
@@ -121,9 +121,9 @@ impl RootlessHost {
             &["import", "--quiet", "--change", command, &tar, IMAGE][..],
             &[&run[..], parent.as_ref().map_or(&[], |words| &words[..]), &[IMAGE, "true"]].concat(),
         ] {
-            let said = host.podman(words);
-            if !said.status.success() {
-                let why = String::from_utf8_lossy(&said.stderr).into_owned();
+            let printed = host.podman(words);
+            if !printed.status.success() {
+                let why = String::from_utf8_lossy(&printed.stderr).into_owned();
                 skip::machine_lacks(&format!("rootless Podman does not run here: {why}"));
                 return None;
             }
@@ -176,10 +176,10 @@ impl RootlessHost {
             "podman" => self.podman(words),
             _ => self.nri(words),
         };
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
-            "{words:?}: {said}\n{}",
+            "{words:?}: {printed}\n{}",
             self.host.read("home/daemon.log")
         );
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -202,11 +202,11 @@ impl RootlessHost {
             .wait_until("the user's daemon answers", || self.nri(&["status"]).status.success());
     }
 
-    fn plugin(&self) -> Told {
+    fn plugin(&self) -> EventLines {
         self.connect("10-a", sets("OWN", "1"))
     }
 
-    fn connect(&self, plugin: &str, script: impl Into<Script>) -> Told {
+    fn connect(&self, plugin: &str, script: impl Into<Script>) -> EventLines {
         let socket = self.host.path("home/nri.sock");
         let (index, name) = plugin.split_once('-').unwrap();
         let received = scripted_plugin::connect(socket, index, name, script);
@@ -274,8 +274,8 @@ fn a_users_registration_is_undone_byte_for_byte() {
     assert!(checked.contains("as nri-runc (the default runtime)"), "{checked}");
     user.good("podman", &["run", "--detach", "--name", "web", "--network", "none", IMAGE]);
     let refused = user.nri(&["uninstall", "podman", "--user"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("1 container still uses"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && printed.contains("1 container still uses"), "{printed}");
     user.good("podman", &["rm", "--force", "--time", "0", "web"]);
     // conmon exits a moment later.
     user.host.wait_until("nothing uses the registration", || {
@@ -292,20 +292,20 @@ fn a_users_plugin_sets_what_systemd_delegates() {
     user.start_daemon();
     let next = Arc::default();
     let script = Script { next: Some(Arc::clone(&next)), ..Script::default() };
-    let _told = user.connect("10-limits", script);
+    let _plugin = user.connect("10-limits", script);
     let set = |wanted: Resources| {
         *next.lock().unwrap() = Script::from(Adjustment::new().resources(wanted)).adjust;
     };
     set(resources(32, 0, 77));
     let run = user.run("web");
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    assert!(run.status.success(), "{said}\n{}", user.host.read("home/daemon.log"));
+    let printed = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.success(), "{printed}\n{}", user.host.read("home/daemon.log"));
     let id = String::from_utf8(run.stdout).unwrap().trim().to_owned();
     assert_eq!(user.limits(&id), [bytes(32), "77".to_owned()]);
     user.good("podman", &["update", "--memory", "48m", "web"]);
     assert_eq!(user.limits(&id), [bytes(48), "77".to_owned()]);
     let wants = vec![Update::of(&id).resources(resources(40, 0, 55)).into()];
-    let _told = user.connect("20-late", Script { wants, ..Script::default() });
+    let _plugin = user.connect("20-late", Script { wants, ..Script::default() });
     user.host.wait_until("the daemon has carried it out", || {
         user.limits(&id) == [bytes(40), "55".to_owned()]
     });
@@ -316,9 +316,9 @@ fn a_users_plugin_sets_what_systemd_delegates() {
     ] {
         set(wanted);
         let run = user.run("other");
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&run.stderr).into_owned();
         assert!(!run.status.success(), "{field}");
-        assert!(said.contains("10-limits") && said.contains(field), "{field}: {said}");
+        assert!(printed.contains("10-limits") && printed.contains(field), "{field}: {printed}");
         user.good("podman", &["rm", "--force", "--ignore", "other"]);
     }
 }

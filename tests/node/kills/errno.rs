@@ -209,8 +209,8 @@ impl Place {
         let (create, stop) = (format!("CreateContainer {id}"), format!("StopContainer {id}"));
         let view = self.view.lock().unwrap().clone();
         let of_this_life = view.iter().rposition(|line| *line == create).unwrap_or(0);
-        let is_told = view[of_this_life..].contains(&stop);
-        assert!(!(is_alive && is_told), "{what}: a living container was received as stopped");
+        let is_reported = view[of_this_life..].contains(&stop);
+        assert!(!(is_alive && is_reported), "{what}: a living container was received as stopped");
         found.1
     }
 
@@ -235,7 +235,7 @@ impl Place {
         let id = format!("c{}", self.count);
         let what = case.map(Case::name).unwrap_or_default();
         let pristine = self.bundle(&id);
-        let (told_before, pid_before) = (Arc::clone(&self.view), self.host.daemon_pid());
+        let (received_before, pid_before) = (Arc::clone(&self.view), self.host.daemon_pid());
         let (mut is_made, mut has_failed) = (false, false);
         for verb in VERBS {
             let case = case.filter(|case| case.verb == verb);
@@ -252,14 +252,17 @@ impl Place {
                 None => self.verb(verb, &id, &[]),
             };
             let is_ok = output.status.success() != (verb == REFUSED);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
             let ran = verb == REFUSED && output.stdout.starts_with(b"it ran");
             assert!(!ran, "{what}: a refused process ran");
-            assert!(is_ok || case.is_some(), "{what}: then {verb}: {said}");
-            assert!(!said.contains("panicked"), "{what}: {said}");
+            assert!(is_ok || case.is_some(), "{what}: then {verb}: {printed}");
+            assert!(!printed.contains("panicked"), "{what}: {printed}");
             if verb == "exec" && is_ok {
-                let said = String::from_utf8_lossy(&output.stdout);
-                assert!(said.contains("HELLO=there"), "{what}: exec without the values: {said}");
+                let printed = String::from_utf8_lossy(&output.stdout);
+                assert!(
+                    printed.contains("HELLO=there"),
+                    "{what}: exec without the values: {printed}"
+                );
             }
             if verb == "kill" {
                 wait_until("the process has ended", || {
@@ -277,7 +280,8 @@ impl Place {
             }
         }
         self.is_over(&id, &pristine, &what);
-        let is_same = Arc::ptr_eq(&told_before, &self.view) && self.host.daemon_pid() == pid_before;
+        let is_same =
+            Arc::ptr_eq(&received_before, &self.view) && self.host.daemon_pid() == pid_before;
         self.saw_each_event(&id, &what, is_same && !has_failed);
         is_made
     }
@@ -301,8 +305,8 @@ impl Place {
         let is_done = matches!((verb, state), ("start", "running") | ("delete", ""));
         if !is_done {
             let output = self.verb(verb, id, &[]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{what}: {verb} again: {said}");
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{what}: {verb} again: {printed}");
             if verb == "kill" {
                 wait_until("the process has ended", || {
                     self.runtimes_state(id)["status"] != "running"

@@ -100,9 +100,9 @@ impl Cluster {
     }
 
     /// The number of times that any connection received this event.
-    fn told(&self, line: &str) -> usize {
+    fn count_received(&self, line: &str) -> usize {
         let count = |view: &Arc<Mutex<Vec<String>>>| {
-            view.lock().unwrap().iter().filter(|told| *told == line).count()
+            view.lock().unwrap().iter().filter(|received| *received == line).count()
         };
         self.views.iter().map(count).sum()
     }
@@ -146,10 +146,10 @@ impl Cluster {
         match step {
             // It is recorded before plugins receive it: a kill in between loses the event, and the
             // next snapshot has the values.
-            "resize" => self.told("PostUpdatePodSandbox p1") == 1 || has_died,
+            "resize" => self.count_received("PostUpdatePodSandbox p1") == 1 || has_died,
             "keep" => self.state("c1") == "stopped" && self.is_recorded("c1"),
             "remove" => self.is_over("c1"),
-            "stop" => self.told("StopPodSandbox p1") > 0 && self.is_recorded("p1"),
+            "stop" => self.count_received("StopPodSandbox p1") > 0 && self.is_recorded("p1"),
             _ => self.host.admin(&["pods"]) == json!([]),
         }
     }
@@ -222,19 +222,21 @@ pub(super) fn kill(step: &str, point: &str, passing: usize) {
     for view in &cluster.views {
         in_order(&view.lock().unwrap(), &what);
     }
-    assert_eq!(cluster.told("RemovePodSandbox p1").max(1), 1, "{what}");
+    assert_eq!(cluster.count_received("RemovePodSandbox p1").max(1), 1, "{what}");
 }
 
 /// No resize is sent twice, and the next one is sent. If a resize was not recorded yet, the next
 /// daemon sends it, alone or together with the next one.
 fn another_resize(cluster: &Cluster, what: &str) {
-    let told = |event: &str| cluster.told(&format!("{event} p1"));
-    assert!(told("UpdatePodSandbox") <= 1, "{what}");
-    let before = told("PostUpdatePodSandbox");
+    let received_count = |event: &str| cluster.count_received(&format!("{event} p1"));
+    assert!(received_count("UpdatePodSandbox") <= 1, "{what}");
+    let before = received_count("PostUpdatePodSandbox");
     cluster.limit("268435456");
-    wait_until(&format!("another resize after {what}"), || told("PostUpdatePodSandbox") > before);
+    wait_until(&format!("another resize after {what}"), || {
+        received_count("PostUpdatePodSandbox") > before
+    });
     // By then every other event has been sent.
     std::thread::sleep(Duration::from_millis(500));
-    let events = [told("UpdatePodSandbox"), told("PostUpdatePodSandbox")];
+    let events = [received_count("UpdatePodSandbox"), received_count("PostUpdatePodSandbox")];
     assert!(events.iter().all(|count| *count <= 2), "{what}: {events:?}");
 }

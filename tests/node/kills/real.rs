@@ -34,17 +34,17 @@ fn words<'w>(host: &TestHost, words: &[&'w str]) -> (bool, Vec<&'w str>) {
 }
 
 /// Waits until the plugin is synchronized.
-fn seat(host: &TestHost) {
+fn wait_until_synchronized(host: &TestHost) {
     if host.admin(&["status"])["plugins"] == 0 {
-        let _told = host.plugin("10", "limits", limits_processes(42));
+        let _plugin = host.plugin("10", "limits", limits_processes(42));
     }
 }
 
 /// One lifecycle in which `dies` happens during the create, then an undisturbed one.
 fn life(host: &mut TestHost, real: &RealRuntime, pristine: &str, dies: impl FnOnce(&mut TestHost)) {
-    seat(host);
+    wait_until_synchronized(host);
     dies(host);
-    seat(host);
+    wait_until_synchronized(host);
     let (is_deleted, _) = words(host, &["delete", "--force", "c1"]);
     assert!(is_deleted);
     wait_until("it is undone", || {

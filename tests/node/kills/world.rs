@@ -123,8 +123,8 @@ impl World {
     #[track_caller]
     pub(super) fn succeeds(&self, verb: &str, id: &str) {
         let output = self.verb(verb, id);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{verb} {id}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{verb} {id}: {printed}");
     }
 
     /// The state of a container in the daemon; empty if it is unknown.

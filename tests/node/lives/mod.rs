@@ -189,7 +189,7 @@ impl Stage {
         let mut script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
         // It may be slow at its Synchronize.
         let takes = Duration::from_millis(dice.throw(4) * dice.throw(100));
-        script.hears = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
+        script.on_request = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
             if event == "Synchronize" {
                 std::thread::sleep(takes);
             }
@@ -203,7 +203,7 @@ impl Stage {
         let script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
         let received =
             test_support::scripted_plugin::connect(self.host.path("nri.sock"), "10", name, script);
-        wait_until("the plugin is seated", || self.is_seated(name));
+        wait_until("the plugin is seated", || self.is_listed_as_synchronized(name));
         let (name, since) = (name.to_owned(), self.now());
         let presence = Presence { name: name.clone(), since, until: None, takeovers: 0 };
         self.presences.lock().unwrap().push(presence);
@@ -251,7 +251,7 @@ impl Stage {
     }
 
     /// Whether the daemon lists the plugin as synchronized.
-    fn is_seated(&self, name: &str) -> bool {
+    fn is_listed_as_synchronized(&self, name: &str) -> bool {
         let plugins = self.host.admin(&["plugins"]);
         let mut plugins = plugins.as_array().into_iter().flatten();
         plugins.any(|plugin| plugin["name"] == name && plugin["state"] == "synchronized")
@@ -280,7 +280,7 @@ fn stage() -> Stage {
 }
 
 /// Restarts daemons, which ends every connection; a plugin reconnects immediately.
-fn unrest(stage: &Stage, dice: &mut Dice) {
+fn restart_daemons(stage: &Stage, dice: &mut Dice) {
     let mut connections = 0;
     let mut daemon = stage.host.spawn_daemon();
     while !stage.is_over.load(Ordering::SeqCst) {
@@ -347,7 +347,7 @@ fn every_view_shows_each_container_event_once_and_in_order() {
     say(&format!("LIVES='{count} {seed}'"));
     let stage = Arc::new(stage());
     std::thread::scope(|scope| {
-        let unrest = scope.spawn(|| unrest(&stage, &mut Dice(seed)));
+        let restart_daemons = scope.spawn(|| restart_daemons(&stage, &mut Dice(seed)));
         let workers: Vec<_> = (0..WORKERS)
             .map(|worker| {
                 let stage = &stage;
@@ -365,17 +365,17 @@ fn every_view_shows_each_container_event_once_and_in_order() {
             .collect();
         let failed = workers.into_iter().filter_map(|worker| worker.join().err()).count();
         stage.is_over.store(true, Ordering::SeqCst);
-        unrest.join().unwrap();
+        restart_daemons.join().unwrap();
         assert_eq!(failed, 0);
     });
     let (views, fates) = (stage.views.lock().unwrap(), stage.fates.lock().unwrap());
-    let heard: usize = views.iter().map(|view| check(view, &fates)).sum();
+    let requests: usize = views.iter().map(|view| check(view, &fates)).sum();
     let taken = stage.presences.lock().unwrap().iter().map(|presence| presence.takeovers).sum();
     let taken: usize = taken;
     say(&format!(
-        "{} lives, {} connections, {taken} of them to take over, {heard} events",
+        "{} lives, {} connections, {taken} of them to take over, {requests} events",
         fates.len(),
         views.len()
     ));
-    assert!(heard > 0 && taken > 0);
+    assert!(requests > 0 && taken > 0);
 }

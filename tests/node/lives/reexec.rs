@@ -79,7 +79,7 @@ fn a_thousand_containers_and_ten_plugins_notice_no_reexec() {
         assert_eq!((&row["state"], &row["timeouts"]), (&"synchronized".into(), &0.into()), "{row}");
     }
     for received in &plugins {
-        heard_everything_once(received, &created);
+        assert_all_received_once(received, &created);
     }
     assert_eq!(host.admin(&["status"])["pid"], before, "it is the same process");
     assert_eq!(host.admin(&["status"])["bypassed"], 0);
@@ -125,7 +125,7 @@ fn work(host: &TestHost, number: usize, is_over: &AtomicBool, lives: &AtomicUsiz
     work
 }
 
-fn heard_everything_once(received: &Arc<Mutex<Vec<String>>>, created: &[String]) {
+fn assert_all_received_once(received: &Arc<Mutex<Vec<String>>>, created: &[String]) {
     let count =
         |line: &str| received.lock().unwrap().iter().filter(|received| *received == line).count();
     // The records were copied from one record, and have its name.
@@ -143,8 +143,8 @@ fn heard_everything_once(received: &Arc<Mutex<Vec<String>>>, created: &[String])
         };
         let of_container = test_support::ORDER[1..].iter();
         let wanted: Vec<&&str> = of_container.collect();
-        let heard: Vec<&String> =
+        let requests: Vec<&String> =
             events.iter().filter(|event| !event.contains("PodSandbox")).collect();
-        assert_eq!(format!("{heard:?}"), format!("{wanted:?}"), "{id}");
+        assert_eq!(format!("{requests:?}"), format!("{wanted:?}"), "{id}");
     }
 }

@@ -25,7 +25,7 @@ const SAMPLE: u64 = 24;
 pub(super) struct PodView {
     name: String,
     since: Duration,
-    heard: Arc<Mutex<Vec<(String, String, u64)>>>,
+    received: Arc<Mutex<Vec<(String, String, u64)>>>,
     pub(super) is_cut: bool,
 }
 
@@ -122,31 +122,31 @@ impl Stage {
     }
 
     pub(super) fn connect_to_pods(&self, name: &str) {
-        let heard: Arc<Mutex<Vec<(String, String, u64)>>> = Arc::default();
-        let ear = Arc::clone(&heard);
-        let hears = move |event: &str, request: &dyn MessageDyn| {
+        let received: Arc<Mutex<Vec<(String, String, u64)>>> = Arc::default();
+        let observer = Arc::clone(&received);
+        let on_request = move |event: &str, request: &dyn MessageDyn| {
             let request = json_of(request);
-            let said = |part: &Value| {
+            let printed = |part: &Value| {
                 let limit = part["memory"]["limit"]["value"].as_str();
                 limit.and_then(|limit| limit.parse().ok()).unwrap_or(0)
             };
             let limit = match event {
-                "UpdatePodSandbox" => said(&request["linuxResources"]),
-                _ => said(&request["pod"]["linux"]["podResources"]),
+                "UpdatePodSandbox" => printed(&request["linuxResources"]),
+                _ => printed(&request["pod"]["linux"]["podResources"]),
             };
             let pod = request["pod"]["name"].as_str().unwrap_or_default().to_owned();
-            ear.lock().unwrap().push((event.to_owned(), pod, limit));
+            observer.lock().unwrap().push((event.to_owned(), pod, limit));
         };
         let script = Script {
             events: Some(WITH_RESIZES),
-            hears: Some(Arc::new(hears)),
+            on_request: Some(Arc::new(on_request)),
             ..Script::default()
         };
         let socket = self.host.path("nri.sock");
         let _names_only = test_support::scripted_plugin::connect(socket, "10", name, script);
-        wait_until("the plugin is seated", || self.is_seated(name));
+        wait_until("the plugin is seated", || self.is_listed_as_synchronized(name));
         let (name, since) = (name.to_owned(), self.now());
-        self.pod_views.lock().unwrap().push(PodView { name, since, heard, is_cut: false });
+        self.pod_views.lock().unwrap().push(PodView { name, since, received, is_cut: false });
     }
 }
 
@@ -159,8 +159,8 @@ fn kept(id: &str, pod: &str) -> String {
 impl PodView {
     /// Whether it has received the end of every pod whose beginning it received.
     pub(super) fn is_whole(&self) -> bool {
-        let heard = self.heard.lock().unwrap();
-        let count = |event: &str| heard.iter().filter(|(name, ..)| name == event).count();
+        let received = self.received.lock().unwrap();
+        let count = |event: &str| received.iter().filter(|(name, ..)| name == event).count();
         count("RunPodSandbox") <= count("RemovePodSandbox")
     }
 }
@@ -175,9 +175,9 @@ fn check(view: &PodView, fates: &[PodFate]) -> usize {
         "StopPodSandbox",
         "RemovePodSandbox",
     ];
-    let heard = view.heard.lock().unwrap().clone();
+    let received = view.received.lock().unwrap().clone();
     let mut pods: HashMap<&str, Vec<(&str, u64)>> = HashMap::new();
-    let of_pods = heard.iter().filter(|(event, ..)| PODS.contains(&event.as_str()));
+    let of_pods = received.iter().filter(|(event, ..)| PODS.contains(&event.as_str()));
     let count = of_pods.clone().count();
     for (event, pod, limit) in of_pods {
         pods.entry(pod).or_default().push((event, *limit));
@@ -263,7 +263,7 @@ fn every_pod_resize_and_removal_is_sent_once_and_in_order() {
         assert_eq!(failed, 0);
     });
     let (views, fates) = (stage.pod_views.lock().unwrap(), fates.lock().unwrap());
-    let heard: usize = views.iter().map(|view| check(view, &fates)).sum();
-    say(&format!("{} pods, {} connections, {heard} events", fates.len(), views.len()));
-    assert!(heard > 0);
+    let received: usize = views.iter().map(|view| check(view, &fates)).sum();
+    say(&format!("{} pods, {} connections, {received} events", fates.len(), views.len()));
+    assert!(received > 0);
 }

@@ -105,10 +105,10 @@ pub(super) fn check(view: &View, fates: &[Fate]) -> usize {
             && fate.is_clear
             && fate.begun >= view.since
         {
-            let (heard, whole) = (lives.concat(), fate.life());
-            let what = format!("{}, {id}: {heard:?} of {whole:?}", view.name);
-            assert!(whole.starts_with(&heard), "{what}");
-            assert!(view.is_cut || whole == heard, "{what}");
+            let (requests, whole) = (lives.concat(), fate.life());
+            let what = format!("{}, {id}: {requests:?} of {whole:?}", view.name);
+            assert!(whole.starts_with(&requests), "{what}");
+            assert!(view.is_cut || whole == requests, "{what}");
         }
     }
     received.len()

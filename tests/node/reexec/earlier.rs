@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 use test_support::adjustments::sets;
-use test_support::{BUNDLE, TestHost, heard, life, skip, succeeds, wait_until};
+use test_support::{BUNDLE, TestHost, has_received, life, skip, succeeds, wait_until};
 
 use super::{Installed, put};
 
@@ -66,9 +66,9 @@ fn a_container_lives_through_an_upgrade_and_back() {
     reexec(&installed);
     create(&installed, "c3");
     succeeds(&installed_verb(&installed, &["kill", "c1", "9"]));
-    wait_until("its end is received", || heard(&received, "StopContainer c1"));
+    wait_until("its end is received", || has_received(&received, "StopContainer c1"));
     succeeds(&installed_verb(&installed, &["delete", "c1"]));
-    wait_until("its pod is over", || heard(&received, "RemovePodSandbox c1"));
+    wait_until("its pod is over", || has_received(&received, "RemovePodSandbox c1"));
     let mut of_c1 = received.lock().unwrap().clone();
     of_c1.retain(|line| line.ends_with(" c1"));
     assert_eq!(of_c1, life("c1"), "each event once");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nri_runc::testing::files::replace;
 use nri_runc::testing::host::POINTS;
-use test_support::{Script, TestHost, fails, heard, started, succeeds, wait_until};
+use test_support::{Script, TestHost, fails, has_received, started, succeeds, wait_until};
 
 use super::{Installed, install, install_script};
 
@@ -24,12 +24,12 @@ const GOES_ON: &str = "the daemon continues unchanged";
 fn nothing_has_changed(installed: &Installed, id: &str, received: &std::sync::Mutex<Vec<String>>) {
     assert!(installed.pid() > 0);
     succeeds(&installed.host.create(id));
-    assert!(heard(received, &format!("CreateContainer {id}")));
+    assert!(has_received(received, &format!("CreateContainer {id}")));
     succeeds(&installed.host.verb(&["delete", "--force", id]));
 }
 
 #[test]
-fn a_program_that_cannot_take_over_changes_nothing() {
+fn a_program_that_cannot_start_leaves_the_daemon_running() {
     let installed = Installed::new("");
     let host = &installed.host;
     let received = host.plugin("10", "a", Script::default());
@@ -100,10 +100,10 @@ fn the_daemon_can_restart_after_the_next_program_fails() {
     fails(&installed.reexec(), &["the next program", what, "install.sh --rollback"]);
     installed.start_again();
     let received = installed.host.plugin("10", "a", Script::default());
-    assert!(heard(&received, "Synchronize c1"));
+    assert!(has_received(&received, "Synchronize c1"));
     succeeds(&installed.host.verb(&["start", "c1"]));
     succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
-    wait_until("the event is received", || heard(&received, "RemoveContainer c1"));
+    wait_until("the event is received", || has_received(&received, "RemoveContainer c1"));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_daemon_killed_at_any_point_of_a_reexec_is_restarted() {
         let fault = temp.path().join("fault");
         let more = format!("autostart = false\n[debug]\nfault = \"@{}\"\n", fault.display());
         let mut installed = Installed::new(&more);
-        let _told = installed.host.plugin("10", "a", Script::default());
+        let _plugin = installed.host.plugin("10", "a", Script::default());
         succeeds(&installed.host.create("c1"));
         succeeds(&installed.host.verb(&["start", "c1"]));
         replace(&fault, format!("{point}:kill").as_bytes()).unwrap();
@@ -186,10 +186,10 @@ fn a_daemon_killed_at_any_point_of_a_reexec_is_restarted() {
         assert!(!fault.exists(), "{point} has struck");
         installed.start_again();
         let received = installed.host.plugin("10", "a", Script::default());
-        assert!(heard(&received, "Synchronize c1"), "{point}");
+        assert!(has_received(&received, "Synchronize c1"), "{point}");
         succeeds(&installed.host.verb(&["kill", "c1", "9"]));
         succeeds(&installed.host.verb(&["delete", "--force", "c1"]));
-        wait_until("its end is received", || heard(&received, "RemovePodSandbox c1"));
+        wait_until("its end is received", || has_received(&received, "RemovePodSandbox c1"));
         wait_until("nothing is left", || installed.host.admin(&["pods"]) == serde_json::json!([]));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::process::{Command, Output, Stdio};
 
-use test_support::{Script, Started, TestHost, heard, skip, succeeds, wait_until};
+use test_support::{Script, Started, TestHost, has_received, skip, succeeds, wait_until};
 
 /// Writes into a file the program under test with additional bytes, or a script that only prints a
 /// version.
@@ -75,5 +75,5 @@ fn install_sh_makes_the_daemon_execute_the_new_program() {
     assert!(text.contains("the daemon still runs the program before"), "{text}");
     assert!(text.contains("to go back: install.sh --rollback"), "{text}");
     succeeds(&host.create("c1"));
-    assert!(heard(&received, "CreateContainer c1"), "it was never disconnected");
+    assert!(has_received(&received, "CreateContainer c1"), "it was never disconnected");
 }

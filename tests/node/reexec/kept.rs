@@ -14,7 +14,7 @@ use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
 use test_support::{
-    Script, TestHost, connect, example, heard, is_synchronized, life, succeeds, wait_until,
+    Script, TestHost, connect, example, has_received, is_synchronized, life, succeeds, wait_until,
 };
 
 use super::proxy::Proxy;
@@ -63,14 +63,18 @@ fn an_event_reader_continues_in_the_next_program_without_a_gap() {
 fn a_plugin_receives_all_events_from_three_programs() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let connected_at = host.admin(&["plugins"])[0]["connected_at"].clone();
     assert!(connected_at.as_i64() > Some(0), "{connected_at}");
     succeeds(&host.create("c1"));
     wait_until("it is created", || state(host, "c1") == "created");
     install(host, b"second");
-    let said = installed.reexecuted();
-    assert_eq!((&said["plugins"], &said["reexecuted"]), (&json!(1), &json!(true)), "{said}");
+    let printed = installed.reexecuted();
+    assert_eq!(
+        (&printed["plugins"], &printed["reexecuted"]),
+        (&json!(1), &json!(true)),
+        "{printed}"
+    );
     succeeds(&host.verb(&["start", "c1"]));
     wait_until("it runs", || state(host, "c1") == "running");
     install(host, b"third");
@@ -79,8 +83,8 @@ fn a_plugin_receives_all_events_from_three_programs() {
     succeeds(&host.verb(&["kill", "c1", "9"]));
     wait_until("it has ended", || state(host, "c1") == "stopped");
     succeeds(&host.verb(&["delete", "c1"]));
-    wait_until("its pod is over", || heard(&told, "RemovePodSandbox c1"));
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    wait_until("its pod is over", || has_received(&received, "RemovePodSandbox c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1"));
     let row = host.admin(&["plugins"])[0].clone();
     assert_eq!((&row["requests"], &row["state"]), (&json!(9), &json!("synchronized")), "{row}");
     assert_eq!(row["connected_at"], connected_at, "the connection is the same");
@@ -92,7 +96,7 @@ fn a_plugin_receives_all_events_from_three_programs() {
 fn wrappers_and_operators_wait_for_a_slow_next_program() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let real = env!("CARGO_BIN_EXE_nri-runc");
     let slow = format!("case \"$*\" in *--state-fd*) sleep 5 ;; esac\nexec {real} \"$@\"");
     install_script(host, &slow);
@@ -105,7 +109,7 @@ fn wrappers_and_operators_wait_for_a_slow_next_program() {
         assert!(!under_way.exists());
     });
     assert!(host.read("fake/seen.json").contains("HELLO=there"), "the plugin was asked");
-    assert!(heard(&told, "CreateContainer c1"));
+    assert!(has_received(&received, "CreateContainer c1"));
     assert_eq!(host.admin(&["status"])["bypassed"], 0);
     // A file that an earlier program left delays no caller of a daemon that is killed.
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
@@ -126,13 +130,13 @@ fn sigusr2_re_executes_and_notifies_the_service_manager() {
     };
     let installed = Installed::with_environment("", &[("NOTIFY_SOCKET", &socket)]);
     assert_eq!(receive(), "READY=1\n");
-    let told = installed.host.plugin("10", "env", sets("HELLO", "there"));
+    let received = installed.host.plugin("10", "env", sets("HELLO", "there"));
     kill(Pid::from_raw(i32::try_from(installed.pid()).unwrap()), Signal::SIGUSR2).unwrap();
     let reloading = receive();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
     assert_eq!(receive(), "READY=1\n");
     succeeds(&installed.host.create("c1"));
-    assert!(heard(&told, "CreateContainer c1"));
+    assert!(has_received(&received, "CreateContainer c1"));
     assert_eq!(installed.host.admin(&["status"])["supervisor"], "systemd");
 }
 
@@ -169,7 +173,7 @@ fn a_partial_plugin_request_is_answered_by_the_next_program() {
     let (sender, asks) = tokio::sync::mpsc::unbounded_channel();
     let asks = Some(Arc::new(tokio::sync::Mutex::new(asks)));
     let script = Script { asks, ..sets("HELLO", "there") };
-    let told = connect(proxy.socket.clone(), "10", "asks", script);
+    let received = connect(proxy.socket.clone(), "10", "asks", script);
     wait_until("it is synchronized", || is_synchronized(&host.admin(&["plugins"]), "10-asks"));
     // In a frame's header, in a message's header, and in the message.
     for bytes in [3, 8, 13, 18, 40] {
@@ -182,11 +186,14 @@ fn a_partial_plugin_request_is_answered_by_the_next_program() {
         std::thread::sleep(Duration::from_millis(50));
         installed.reexecuted();
         proxy.release();
-        let said = answered.recv_timeout(Duration::from_secs(120)).unwrap();
-        assert!(said.is_ok() || said.as_ref().is_err_and(|why| why.contains("nobody")), "{said:?}");
+        let printed = answered.recv_timeout(Duration::from_secs(120)).unwrap();
+        assert!(
+            printed.is_ok() || printed.as_ref().is_err_and(|why| why.contains("nobody")),
+            "{printed:?}"
+        );
     }
     succeeds(&host.create("c1"));
-    assert!(heard(&told, "CreateContainer c1"));
+    assert!(has_received(&received, "CreateContainer c1"));
 }
 
 #[test]
@@ -198,10 +205,11 @@ fn a_create_in_progress_is_finished_first_and_sent_once() {
             std::thread::sleep(Duration::from_millis(1500));
         }
     });
-    let told = host.plugin("10", "slow", Script { hears: Some(slow), ..sets("HELLO", "there") });
+    let received =
+        host.plugin("10", "slow", Script { on_request: Some(slow), ..sets("HELLO", "there") });
     std::thread::scope(|scope| {
         let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
-        wait_until("it is asked", || heard(&told, "CreateContainer c1"));
+        wait_until("it is asked", || has_received(&received, "CreateContainer c1"));
         let reexec = scope.spawn(|| installed.reexecuted());
         std::thread::sleep(Duration::from_millis(200));
         // This request is held, and reaches the next program.
@@ -215,10 +223,13 @@ fn a_create_in_progress_is_finished_first_and_sent_once() {
     for id in ["c1", "c2"] {
         wait_until("it is created", || state(host, id) == "created");
         let line = format!("PostCreateContainer {id}");
-        wait_until("the event is received", || heard(&told, &line));
+        wait_until("the event is received", || has_received(&received, &line));
         for event in ["RunPodSandbox", "CreateContainer", "PostCreateContainer"] {
             let line = format!("{event} {id}");
-            assert_eq!(told.lock().unwrap().iter().filter(|told| **told == line).count(), 1);
+            assert_eq!(
+                received.lock().unwrap().iter().filter(|received| **received == line).count(),
+                1
+            );
         }
     }
     assert_eq!(host.admin(&["status"])["bypassed"], 0);
@@ -253,10 +264,10 @@ fn the_plugin_socket_stays_and_accepts_new_plugins() {
     let before = host.admin(&["status"])["plugin_socket_state"]["since"].clone();
     installed.reexecuted();
     assert_eq!(host.admin(&["status"])["plugin_socket_state"]["since"], before);
-    let told = host.plugin("10", "late", sets("HELLO", "there"));
+    let received = host.plugin("10", "late", sets("HELLO", "there"));
     installed.reexecuted();
     succeeds(&host.create("c1"));
-    assert!(heard(&told, "CreateContainer c1"));
+    assert!(has_received(&received, "CreateContainer c1"));
     assert!(host.read("bundle/config.json").contains("HELLO=there"));
 }
 
@@ -264,7 +275,7 @@ fn the_plugin_socket_stays_and_accepts_new_plugins() {
 fn a_foreground_run_continues_and_its_end_is_sent() {
     let installed = Installed::new("");
     let host = &installed.host;
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
     let bundle = host.path("bundle").display().to_string();
     let mut run = host.spawn(&["restore", "--bundle", &bundle, "c1"]);
     wait_until("it runs", || state(host, "c1") == "running");
@@ -272,15 +283,15 @@ fn a_foreground_run_continues_and_its_end_is_sent() {
     assert_eq!(state(host, "c1"), "running");
     succeeds(&host.verb(&["kill", "c1", "9"]));
     run.wait().unwrap();
-    wait_until("its end is received", || heard(&told, "RemovePodSandbox c1"));
-    assert_eq!(*told.lock().unwrap(), life("c1"));
+    wait_until("its end is received", || has_received(&received, "RemovePodSandbox c1"));
+    assert_eq!(*received.lock().unwrap(), life("c1"));
 }
 
 #[test]
 fn rights_and_policies_apply_in_the_next_program() {
     let installed = Installed::new("[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     installed.reexecuted();
     let output = host.create("c1");
     assert!(!output.status.success(), "its right is denied");

@@ -3,7 +3,7 @@
 //! daemon execute the newer program, and no wrapper bypasses plugins.
 
 use serde_json::json;
-use test_support::{BUNDLE, Script, TestHost, fails, heard, succeeds, wait_until};
+use test_support::{BUNDLE, Script, TestHost, fails, has_received, succeeds, wait_until};
 
 use super::{Installed, install_script};
 
@@ -32,7 +32,7 @@ fn a_newer_wrapper_makes_the_daemon_execute_its_program() {
         let received = host.plugin("10", "a", Script::default());
         speak(host, newer, "");
         succeeds(&host.create("c1"));
-        assert!(heard(&received, "CreateContainer c1"));
+        assert!(has_received(&received, "CreateContainer c1"));
         let status = host.admin(&["status"]);
         assert_eq!((&status["pid"], &status["bypassed"]), (&json!(before), &json!(0)));
         assert_eq!(reexecs(host), "1");
@@ -50,8 +50,8 @@ fn wrappers_of_the_two_older_versions_are_understood() {
         speak(host, older, "");
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        assert!(heard(&received, "CreateContainer c1"));
-        wait_until("its end is received", || heard(&received, "RemoveContainer c1"));
+        assert!(has_received(&received, "CreateContainer c1"));
+        wait_until("its end is received", || has_received(&received, "RemoveContainer c1"));
         assert_eq!(
             (reexecs(host).as_str(), host.admin(&["status"])["bypassed"].clone()),
             ("0", json!(0))
@@ -80,7 +80,10 @@ fn a_newer_wrapper_follows_the_policy_if_the_program_is_old() {
     fails(&host.create("c1"), &["the daemon continues unchanged"]);
     speak(host, 5, "");
     succeeds(&host.create("c2"));
-    assert!(heard(&received, "CreateContainer c2") && !heard(&received, "CreateContainer c1"));
+    assert!(
+        has_received(&received, "CreateContainer c2")
+            && !has_received(&received, "CreateContainer c1")
+    );
 }
 
 #[test]
@@ -120,6 +123,6 @@ fn admin_requests_of_every_version_are_answered() {
         speak(host, version, "");
         assert_eq!(host.admin(&["status"])["pid"], before, "{version}");
     }
-    let said = installed.reexecuted();
-    assert_eq!(said["pid"], before);
+    let printed = installed.reexecuted();
+    assert_eq!(printed["pid"], before);
 }

@@ -22,9 +22,9 @@ fn lacks() -> Option<String> {
         Ok(output) => output,
         Err(_) => return Some("no CRIU (make vm has a guest with it)".to_owned()),
     };
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     // Programs that CRIU needs only for networks are not required.
-    let mut errors = said.lines().filter(|line| !line.contains("exited, status"));
+    let mut errors = printed.lines().filter(|line| !line.contains("exited, status"));
     let first = errors.find(|line| line.contains("Error")).unwrap_or_default();
     Some(format!("this machine's CRIU does not work with its kernel ({first})"))
 }
@@ -95,7 +95,7 @@ fn a_restored_container_keeps_its_plugins_values() {
     let Some(place) = place() else { return };
     let received = place.host.plugin("10", "bringer", bringing(&place));
     let before = place.counted_and_checkpointed("c1", 5);
-    wait_until("its end is reported", || test_support::heard(&received, "StopContainer c1"));
+    wait_until("its end is reported", || test_support::has_received(&received, "StopContainer c1"));
     let output = place.restore("c1");
     assert!(output.status.success(), "{}{}", explain(&output), place.criu("images/restore.log"));
     wait_until("it counts on", || place.count() > before + 3);
@@ -120,7 +120,7 @@ fn a_refused_restore_starts_nothing_and_can_be_repeated() {
     let Some(place) = place() else { return };
     let received = place.host.plugin("10", "bringer", bringing(&place));
     let before = place.counted_and_checkpointed("c1", 5);
-    wait_until("its end is reported", || test_support::heard(&received, "StopContainer c1"));
+    wait_until("its end is reported", || test_support::has_received(&received, "StopContainer c1"));
     let guard = Script {
         refuses: Some("not from here"),
         at: Some("StartContainer".to_owned()),

@@ -82,7 +82,7 @@ fn a_block_io_class_sets_all_limits_and_survives_an_update() {
 fn a_limit_of_the_creation_does_not_return_with_an_update() {
     let Some((place, disk, _classes)) = classed() else { return };
     let adjust = Adjustment::new().resources(Resources::new().blockio_class("slow"));
-    let _told = place.host.plugin("20", "classes", adjust);
+    let _plugin = place.host.plugin("20", "classes", adjust);
     place.run("c1", &json!({}));
     assert_eq!(place.file("c1", "blkio", READ), format!("{disk} 60000000"));
     let asking = place.asker();
@@ -99,7 +99,7 @@ fn the_answer_to_an_update_may_name_a_class() {
     let Some((place, disk, _classes)) = classed() else { return };
     place.run("c1", &json!({}));
     let updates = vec![blockio("slow")];
-    let _told = place.host.plugin("20", "classes", Script { updates, ..Script::default() });
+    let _plugin = place.host.plugin("20", "classes", Script { updates, ..Script::default() });
     succeeds(&place.update("c1", &json!({"pids": {"limit": 77}})));
     super::wait_until("what runc does not apply is applied", || {
         place.file("c1", "blkio", READ) == format!("{disk} 60000000")

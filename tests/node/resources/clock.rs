@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime, clock_settime};
 use serde_json::json;
 use test_support::adjustments::sets;
-use test_support::{heard, is_synchronized, skip};
+use test_support::{has_received, is_synchronized, skip};
 
 use super::{anywhere, succeeds, wait_until};
 
@@ -61,7 +61,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
         wait_until("each event is received", || {
             ["CreateContainer", "PostStartContainer", "UpdateContainer"]
                 .iter()
-                .all(|event| heard(&received, &format!("{event} {id}")))
+                .all(|event| has_received(&received, &format!("{event} {id}")))
         });
     }
     // The next daemon also accepts records from the future.
@@ -74,7 +74,7 @@ fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
     wait_until("it is synchronized", || is_synchronized(&place.host.admin(&["plugins"]), "10-env"));
     clock.is_wrong_by(0);
     succeeds(&place.host.verb(&["kill", "later", "9"]));
-    wait_until("its end is received", || heard(&again, "StopContainer later"));
+    wait_until("its end is received", || has_received(&again, "StopContainer later"));
     let status = place.host.admin(&["status"]);
     assert_eq!(status["bypassed"], 0, "{status}");
     let page = String::from_utf8(place.host.call(&["nri", "pods"]).stdout).unwrap();

@@ -51,7 +51,7 @@ fn pinned(more: &str) -> Option<Place> {
     let place = anywhere("runc", more)?;
     let resources = Resources::new().cpus("0").mems("0").memory_limit(256 << 20).pids_limit(77);
     let adjust = just_so_many_files(Adjustment::new().resources(resources));
-    let _told = place.host.plugin("10", "pins", adjust);
+    let _plugin = place.host.plugin("10", "pins", adjust);
     place.prepare("c1", &json!({"pids": {"limit": 100}}));
     let file = place.host.path("c1/config.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -67,12 +67,12 @@ fn a_foreign_write_is_reported_and_sets_the_exit_code() {
     let Some(place) = pinned("") else { return };
     assert_eq!(drift(&place, &[]), (Some(0), json!([]), String::new()));
     write(&place, "pids", "pids.max", "5");
-    let (code, rows, said) = drift(&place, &["c1"]);
+    let (code, rows, printed) = drift(&place, &["c1"]);
     let row = json!([{
         "container_id": "c1", "field": "PidsLimit", "owner": "10-pins", "expected": "77",
         "actual": "5", "writer": null, "process": false, "file": path(&place, "pids", "pids.max"),
     }]);
-    assert_eq!((code, &rows, said.as_str()), (Some(3), &row, ""));
+    assert_eq!((code, &rows, printed.as_str()), (Some(3), &row, ""));
     let page = place.host.call(&["nri", "drift"]);
     let page = String::from_utf8_lossy(&page.stdout).into_owned();
     assert!(page.contains("PidsLimit") && page.lines().count() == 2, "{page}");
@@ -173,9 +173,12 @@ fn drift_fails_for_unknown_containers_and_skips_unowned_values() {
     assert!(is_done(&asking, "c1", &json!({"pids": {"limit": 55}})));
     write(&place, "pids", "pids.max", "50");
     assert_eq!(drift(&place, &["c1"]).0, Some(3));
-    let (code, _, said) = drift(&place, &["nobody"]);
-    assert!(code == Some(1) && said.contains("no container or pod has the ID nobody"), "{said}");
+    let (code, _, printed) = drift(&place, &["nobody"]);
+    assert!(
+        code == Some(1) && printed.contains("no container or pod has the ID nobody"),
+        "{printed}"
+    );
     place.host.kill_daemon();
-    let (code, _, said) = drift(&place, &[]);
-    assert!(code == Some(1) && said.contains("the daemon is not running"), "{said}");
+    let (code, _, printed) = drift(&place, &[]);
+    assert!(code == Some(1) && printed.contains("the daemon is not running"), "{printed}");
 }

@@ -48,7 +48,7 @@ fn an_update_response_may_evict_with_the_configured_signal() {
     place.run("c1", &json!({}));
     place.run("c2", &json!({}));
     let script = Script { evicts: vec![eviction("c2")], ..Script::default() };
-    let _told = place.host.plugin("10", "evictor", script);
+    let _plugin = place.host.plugin("10", "evictor", script);
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
     ends(&place, "c2");
     assert_eq!(place.state("c1").as_deref(), Some("running"));

@@ -49,7 +49,7 @@ fn audited(scopes: &Scopes, id: &str, action: &str) -> Vec<Value> {
 #[test]
 fn refusals_are_found_in_the_journal_by_field_and_by_priority() {
     let Some(scopes) = journaled() else { return };
-    let _told = scopes.place.host.plugin("10", "limits", limits_processes(42));
+    let _plugin = scopes.place.host.plugin("10", "limits", limits_processes(42));
     let id = format!("{}refused", scopes.prefix());
     assert!(!scopes.create(&id, &json!({})).status.success());
     let refused = audited(&scopes, &id, "refused");
@@ -73,7 +73,7 @@ fn refusals_are_found_in_the_journal_by_field_and_by_priority() {
 #[test]
 fn another_users_journal_entry_is_not_an_audit_line() {
     let Some(scopes) = journaled() else { return };
-    let _told = scopes.place.host.plugin("20", "env", sets("GREETING", "hello"));
+    let _plugin = scopes.place.host.plugin("20", "env", sets("GREETING", "hello"));
     let id = format!("{}applied", scopes.prefix());
     succeeds(&scopes.create(&id, &json!({})));
     // By whichever of these tests runs first.
@@ -102,7 +102,7 @@ fn another_users_journal_entry_is_not_an_audit_line() {
 fn audit_follows_a_real_journal() {
     let Some(scopes) = journaled() else { return };
     let host = &scopes.place.host;
-    let _told = host.plugin("10", "limits", limits_processes(42));
+    let _plugin = host.plugin("10", "limits", limits_processes(42));
     let [before, after] = ["before", "after"].map(|name| format!("{}{name}", scopes.prefix()));
     assert!(!scopes.create(&before, &json!({})).status.success());
     audited(&scopes, &before, "refused");

@@ -18,7 +18,7 @@ fn shares(place: &Place) -> String {
     place.file("c1", "cpu", "cpu.shares")
 }
 
-fn says(explained: &Value, word: &str) -> bool {
+fn mentions(explained: &Value, word: &str) -> bool {
     explained["skipped"].to_string().contains(word)
 }
 
@@ -70,7 +70,7 @@ fn a_recreated_container_gets_its_plugins_values_again() {
     };
     delete();
     // The engine has changed one of its values, and a plugin sets another.
-    let _told = place.host.plugin("20", "counts", limits_processes(44));
+    let _plugin = place.host.plugin("20", "counts", limits_processes(44));
     let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100},
         "memory": {"reservation": 4_194_304}});
     place.run("c1", &resources);
@@ -130,7 +130,7 @@ fn a_disconnected_plugin_owns_nothing_after_a_recreation() {
     let (asking, asks) = super::asking();
     let at = Some("RemoveContainer".to_owned());
     let leaves = Script { asks: Some(asks), leaves: true, at, ..Script::default() };
-    let _told = place.host.plugin("10", "leaver", leaves);
+    let _plugin = place.host.plugin("10", "leaver", leaves);
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
     succeeds(&place.host.verb(&["delete", "--force", "c1"]));
     wait_until("it has left", || place.host.admin(&["status"])["plugins"] == 0);
@@ -193,7 +193,7 @@ fn an_update_without_the_daemon_is_corrected_and_logged() {
     wait_until("what the plugin owns holds again", || shares(&place) == "300");
     assert_eq!(place.file("c1", "pids", "pids.max"), "77", "the engine's own value stays");
     wait_until("it is said", || {
-        says(&place.host.admin(&["explain", "c1"]), "were written again after that update")
+        mentions(&place.host.admin(&["explain", "c1"]), "were written again after that update")
     });
     // The container is gone by then: the log reports that nothing could be done.
     place.host.kill_daemon();
@@ -202,7 +202,7 @@ fn an_update_without_the_daemon_is_corrected_and_logged() {
     wait_until("it has ended", || place.file("c1", "pids", "cgroup.procs").is_empty());
     place.host.start_daemon();
     wait_until("it is said", || {
-        says(&place.host.admin(&["explain", "c1"]), "could not be restored: it has ended")
+        mentions(&place.host.admin(&["explain", "c1"]), "could not be restored: it has ended")
     });
 }
 
@@ -214,7 +214,10 @@ fn a_fault_before_the_first_file_is_reported_to_the_plugin() {
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
     assert_eq!(shares(&place), "1024");
     let explained = place.host.admin(&["explain", "c1"]);
-    assert!(says(&explained, "fault injected") && explained["owners"] == json!({}), "{explained}");
+    assert!(
+        mentions(&explained, "fault injected") && explained["owners"] == json!({}),
+        "{explained}"
+    );
     next_daemon(&mut place, "[debug]\nfault = \"daemon.cgroup:kill\"");
     let asking = place.asker();
     let wish = update_of("c1", &json!({"cpu": {"shares": 300}}));
@@ -255,5 +258,7 @@ fn an_update_that_waits_for_a_failed_creation_fails() {
     place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));
     assert!(!place.host.create_from("c1", "c1").status.success());
     assert!(received.lock().unwrap().contains(&"inside 0 failed".to_owned()));
-    wait_until("it is said", || says(&place.host.admin(&["explain", "c1"]), "it was not created"));
+    wait_until("it is said", || {
+        mentions(&place.host.admin(&["explain", "c1"]), "it was not created")
+    });
 }

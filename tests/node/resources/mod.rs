@@ -151,7 +151,7 @@ impl Place {
     fn asker_called(&self, index: &str, name: &str) -> Asking {
         let (asking, asks) = asking();
         let script = Script { asks: Some(asks), ..Script::default() };
-        let _told = self.host.plugin(index, name, script);
+        let _plugin = self.host.plugin(index, name, script);
         asking
     }
 }

@@ -70,7 +70,7 @@ impl Drop for Unit {
 }
 
 #[test]
-fn the_helper_has_systemd_restart_the_first_unit_that_is_active() {
+fn the_helper_restarts_the_first_active_unit_by_systemd() {
     let Some(unit) = Unit::start() else { return };
     for socket in SOCKETS {
         let before = unit.shows("MainPID");

@@ -18,16 +18,16 @@ fn answers_to_every_event_reach_the_other_container() {
         leaves_room: shares(104),
         ..Script::default()
     };
-    let _told = place.host.plugin("10", "mover", script);
-    let says = |wanted: &str| place.file("other", "cpu", "cpu.shares") == wanted;
-    wait_until("Synchronize's answer is carried out", || says("101"));
+    let _plugin = place.host.plugin("10", "mover", script);
+    let has_limit = |wanted: &str| place.file("other", "cpu", "cpu.shares") == wanted;
+    wait_until("Synchronize's answer is carried out", || has_limit("101"));
     place.run("c1", &json!({}));
-    assert!(says("102"), "before the created container is there");
+    assert!(has_limit("102"), "before the created container is there");
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
-    assert!(says("103"), "before the runtime has updated");
+    assert!(has_limit("103"), "before the runtime has updated");
     assert_eq!(place.file("c1", "pids", "pids.max"), "50");
     succeeds(&place.host.verb(&["kill", "c1", "9"]));
-    wait_until("StopContainer's answer is carried out", || says("104"));
+    wait_until("StopContainer's answer is carried out", || has_limit("104"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use test_support::adjustments::owns;
-use test_support::scripted_plugin::Hears;
+use test_support::scripted_plugin::OnRequest;
 
 use super::{Place, Script, fails, is_done, place, request, succeeds, update_of, wait_until};
 
@@ -33,7 +33,7 @@ fn a_plugins_limit_stays_when_the_engine_repeats_its_own() {
     assert_eq!(received.lock().unwrap().iter().filter(|line| is_asked(line)).count(), 1);
     // The response of a plugin takes precedence, also over values of flags.
     let updates = vec![update_of("c1", &json!({"memory": {"limit": 100_663_296}}))];
-    let _told = place.host.plugin("20", "giver", Script { updates, ..Script::default() });
+    let _plugin = place.host.plugin("20", "giver", Script { updates, ..Script::default() });
     let root = place.host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--memory", "128m", "c1"];
     succeeds(&place.host.call(&words));
@@ -45,7 +45,7 @@ fn a_plugins_limit_stays_when_the_engine_repeats_its_own() {
 #[test]
 fn a_quota_alone_leaves_a_plugins_period_in_the_cgroup() {
     let Some(place) = place("") else { return };
-    let _told = place.host.plugin("10", "slow", owns(&json!({"cpu": {"period": 60_000}})));
+    let _plugin = place.host.plugin("10", "slow", owns(&json!({"cpu": {"period": 60_000}})));
     place.run("c1", &engine());
     assert_eq!(bandwidth(&place), ("50000".to_owned(), "60000".to_owned()));
     succeeds(&place.update("c1", &json!({"cpu": {"quota": 40_000, "period": 100_000}})));
@@ -75,13 +75,13 @@ fn holding() -> (mpsc::Receiver<()>, mpsc::Sender<()>, Script) {
     let (reached, reaches) = mpsc::channel();
     let (lets_go, goes) = mpsc::channel();
     let goes = Mutex::new(goes);
-    let hears: Hears = Arc::new(move |event, _request| {
+    let on_request: OnRequest = Arc::new(move |event, _request| {
         if event == "StartContainer" {
             reached.send(()).unwrap();
             goes.lock().unwrap().recv().unwrap();
         }
     });
-    (reaches, lets_go, Script { hears: Some(hears), ..Script::default() })
+    (reaches, lets_go, Script { on_request: Some(on_request), ..Script::default() })
 }
 
 const PATIENT: &str = "[nri]\nplugin_request_timeout = \"60s\"";
@@ -132,7 +132,7 @@ fn an_update_that_waited_for_a_refused_start_is_carried_out() {
     let Some(place) = place(PATIENT) else { return };
     let (reaches, lets_go, script) = holding();
     let (refuses, at) = (Some("not today"), Some("StartContainer".to_owned()));
-    let _told = place.host.plugin("20", "holder", Script { refuses, at, ..script });
+    let _plugin = place.host.plugin("20", "holder", Script { refuses, at, ..script });
     let asking = place.asker();
     place.create("c1", &json!({"cpu": {"shares": 1024}}));
     let mut start = place.host.spawn(&["start", "c1"]);
@@ -152,7 +152,7 @@ fn an_update_that_waited_for_a_refused_start_is_carried_out() {
 fn an_update_that_waited_for_a_missing_start_is_reported() {
     let Some(place) = place(PATIENT) else { return };
     let (reaches, lets_go, script) = holding();
-    let _told = place.host.plugin("20", "holder", script);
+    let _plugin = place.host.plugin("20", "holder", script);
     let asking = place.asker();
     place.create("c1", &json!({"cpu": {"shares": 1024}}));
     let mut start = place.host.spawn(&["start", "c1"]);

@@ -93,10 +93,10 @@ impl Divided {
 }
 
 #[test]
-fn a_group_that_a_plugin_sets_is_made_divided_and_monitored() {
+fn a_group_set_by_a_plugin_is_created_and_monitored() {
     let Some(host) = divided() else { return };
     let script = sets("gold", &["L3:0=f;1=ff0", "MB:0=50"], true);
-    let _told = host.place.host.plugin("10", "rdt", script);
+    let _plugin = host.place.host.plugin("10", "rdt", script);
     host.run("c1", SLEEPS);
     assert_eq!(host.resctrl.kernel().groups(), ["gold", "gold/mon_groups/c1"]);
     let schemata = host.resctrl.kernel().schemata("gold");
@@ -113,7 +113,7 @@ fn schemata_that_the_kernel_refuses_leave_no_group_behind() {
     let Some(host) = divided() else { return };
     let next = std::sync::Arc::new(std::sync::Mutex::default());
     let script = Script { next: Some(std::sync::Arc::clone(&next)), ..Script::default() };
-    let _told = host.place.host.plugin("10", "rdt", script);
+    let _plugin = host.place.host.plugin("10", "rdt", script);
     host.resctrl.kernel().group("mine");
     let before = host.resctrl.kernel().schemata("mine");
     for (number, (line, why)) in [
@@ -134,8 +134,11 @@ fn schemata_that_the_kernel_refuses_leave_no_group_behind() {
         for group in ["gold", "mine"] {
             let id = format!("{group}{number}");
             *next.lock().unwrap() = sets(group, &[line], false).adjust;
-            let said = host.refuses(&id);
-            assert!(said.contains(why) && said.trim().lines().count() == 1, "{line}: {said}");
+            let printed = host.refuses(&id);
+            assert!(
+                printed.contains(why) && printed.trim().lines().count() == 1,
+                "{line}: {printed}"
+            );
             let refused = host.explained(&id)["refused"].to_string();
             assert!(refused.contains(why), "{line}: {refused}");
             assert!(refused.contains("10-rdt set linux.intelRdt.schemata"), "{line}: {refused}");
@@ -152,23 +155,23 @@ fn schemata_that_the_kernel_refuses_leave_no_group_behind() {
 #[test]
 fn a_group_without_a_free_class_id_refuses_the_container() {
     let Some(host) = divided() else { return };
-    let _told = host.place.host.plugin("10", "rdt", sets("gold", &["L3:0=f"], true));
+    let _plugin = host.place.host.plugin("10", "rdt", sets("gold", &["L3:0=f"], true));
     let taken = ["a", "b", "c"];
     taken.iter().for_each(|name| host.resctrl.kernel().group(name));
-    let said = host.refuses("c1");
-    assert!(said.contains("last_cmd_status: Out of CLOSIDs"), "{said}");
+    let printed = host.refuses("c1");
+    assert!(printed.contains("last_cmd_status: Out of CLOSIDs"), "{printed}");
     let refused = host.explained("c1")["refused"].to_string();
     assert!(refused.contains("Out of CLOSIDs") && refused.contains("10-rdt set"), "{refused}");
     assert_eq!(host.resctrl.kernel().groups(), taken);
     host.resctrl.kernel().remove("a");
     // Monitoring IDs of removed groups are in use until their caches are empty.
     host.resctrl.kernel().refuse(Command::Mkdir, 0, Errno::EBUSY, "Out of RMIDs");
-    let said = host.refuses("c2");
-    assert!(said.contains("busy, last_cmd_status: Out of RMIDs"), "{said}");
+    let printed = host.refuses("c2");
+    assert!(printed.contains("busy, last_cmd_status: Out of RMIDs"), "{printed}");
     // The group is created, but not its monitoring group.
     host.resctrl.kernel().refuse(Command::Mkdir, 1, Errno::EBUSY, "Out of RMIDs");
-    let said = host.refuses("c3");
-    assert!(said.contains("busy, last_cmd_status: Out of RMIDs"), "{said}");
+    let printed = host.refuses("c3");
+    assert!(printed.contains("busy, last_cmd_status: Out of RMIDs"), "{printed}");
     assert_eq!(host.resctrl.kernel().groups(), ["b", "c"]);
     host.run("c4", SLEEPS);
     assert_eq!(host.resctrl.kernel().groups(), ["b", "c", "gold", "gold/mon_groups/c4"]);
@@ -178,13 +181,13 @@ fn a_group_without_a_free_class_id_refuses_the_container() {
 fn a_container_kept_out_of_its_class_by_the_kernel_is_refused() {
     let Some(host) = divided() else { return };
     let adjust = Adjustment::new().resources(Resources::new().rdt_class("gold"));
-    let _told = host.place.host.plugin("10", "class", adjust);
-    let said = host.refuses("c1");
-    assert!(said.contains("there is no class \"gold\" in /sys/fs/resctrl"), "{said}");
+    let _plugin = host.place.host.plugin("10", "class", adjust);
+    let printed = host.refuses("c1");
+    assert!(printed.contains("there is no class \"gold\" in /sys/fs/resctrl"), "{printed}");
     host.resctrl.kernel().group("gold");
     host.resctrl.kernel().refuse(Command::Tasks, 0, Errno::EINVAL, "Pseudo-locking in progress");
-    let said = host.refuses("c2");
-    assert!(said.contains("last_cmd_status: Pseudo-locking in progress"), "{said}");
+    let printed = host.refuses("c2");
+    assert!(printed.contains("last_cmd_status: Pseudo-locking in progress"), "{printed}");
     let refused = host.explained("c2")["refused"].to_string();
     assert!(refused.contains("Pseudo-locking in progress"), "{refused}");
     assert_eq!(host.resctrl.kernel().groups(), ["gold"], "the administrator's stays");
@@ -248,7 +251,7 @@ fn the_group_of_a_refused_container_is_removed_too() {
     let program = host.place.host.path("held-runc");
     host.place.host.configure(&program, "");
     host.place.host.start_daemon();
-    let _told = host.place.host.plugin("10", "rdt", sets("gold", &["L3:0=5"], false));
+    let _plugin = host.place.host.plugin("10", "rdt", sets("gold", &["L3:0=5"], false));
     host.prepare("c1", SLEEPS);
     let root = host.place.host.path("root").display().to_string();
     let bundle = host.place.host.path("c1").display().to_string();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use test_support::cgroup::test_is_kubelet;
 use test_support::scripted_plugin::WITH_RESIZES;
-use test_support::scripted_plugin::{Heard, listening};
+use test_support::scripted_plugin::{ReceivedRequests, listening};
 
 use super::{Place, Script, anywhere, skip, succeeds, wait_until};
 
@@ -101,7 +101,7 @@ impl ResizedPod {
         succeeds(&self.place.host.verb(&["start", "p1"]));
     }
 
-    fn plugin(&self, name: &str) -> Heard {
+    fn plugin(&self, name: &str) -> ReceivedRequests {
         listen(&self.place, name)
     }
 }
@@ -118,10 +118,10 @@ pub(super) fn sandbox(id: &str, uid: &str) -> Value {
 }
 
 /// Connects a plugin that records every request.
-pub(super) fn listen(place: &Place, name: &str) -> Heard {
-    let (script, heard) = listening(Script { events: Some(WITH_RESIZES), ..Script::default() });
+pub(super) fn listen(place: &Place, name: &str) -> ReceivedRequests {
+    let (script, requests) = listening(Script { events: Some(WITH_RESIZES), ..Script::default() });
     let _names_only = place.host.plugin("10", name, script);
-    heard
+    requests
 }
 
 fn write(path: PathBuf, text: &str) {
@@ -129,9 +129,9 @@ fn write(path: PathBuf, text: &str) {
 }
 
 /// The requests of this event.
-pub(super) fn all(heard: &Heard, event: &str) -> Vec<Value> {
-    let heard = heard.lock().unwrap();
-    heard.iter().filter(|(name, _)| name == event).map(|(_, request)| request.clone()).collect()
+pub(super) fn all(requests: &ReceivedRequests, event: &str) -> Vec<Value> {
+    let requests = requests.lock().unwrap();
+    requests.iter().filter(|(name, _)| name == event).map(|(_, request)| request.clone()).collect()
 }
 
 /// Waits long enough for a write that must not be sent.
@@ -142,15 +142,15 @@ fn a_while() {
 #[test]
 fn a_kubelet_resize_is_sent_once_with_the_values_in_force() {
     let Some(pod) = ResizedPod::new() else { return };
-    let heard = pod.plugin("a");
+    let requests = pod.plugin("a");
     pod.run();
     let same = [("quota", "50000"), ("shares", "512"), ("memory", "67108864")];
     pod.limit(&same);
     a_while();
-    assert_eq!(all(&heard, "UpdatePodSandbox").len(), 0, "nothing changed");
+    assert_eq!(all(&requests, "UpdatePodSandbox").len(), 0, "nothing changed");
     pod.limit(&[("memory", "134217728"), ("quota", "150000"), ("shares", "2048")]);
-    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
-    let updates = all(&heard, "UpdatePodSandbox");
+    wait_until("it is reported", || all(&requests, "PostUpdatePodSandbox").len() == 1);
+    let updates = all(&requests, "UpdatePodSandbox");
     assert_eq!(updates.len(), 1, "files that are written together are one resize");
     let received = &updates[0]["linuxResources"];
     assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
@@ -159,40 +159,40 @@ fn a_kubelet_resize_is_sent_once_with_the_values_in_force() {
     assert_eq!(received["cpu"]["shares"]["value"], pod.shares(2048).to_string(), "{received}");
     let known = &updates[0]["pod"]["linux"]["podResources"];
     assert!(known.is_null(), "nothing received it: {known}");
-    let after = all(&heard, "PostUpdatePodSandbox");
+    let after = all(&requests, "PostUpdatePodSandbox");
     assert_eq!(after[0]["pod"]["linux"]["podResources"], *received);
     // A removed limit is absent, and the rest stays.
     pod.limit(&[("quota", "max")]);
-    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 2);
-    let received = all(&heard, "UpdatePodSandbox")[1]["linuxResources"].clone();
+    wait_until("it is reported", || all(&requests, "PostUpdatePodSandbox").len() == 2);
+    let received = all(&requests, "UpdatePodSandbox")[1]["linuxResources"].clone();
     assert!(received["cpu"]["quota"].is_null(), "{received}");
     assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
     succeeds(&pod.place.host.verb(&["kill", "p1", "KILL"]));
     wait_until("it is deleted", || pod.place.host.verb(&["delete", "p1"]).status.success());
     wait_until("it is gone", || pod.place.host.admin(&["pods"]) == json!([]));
-    assert_eq!(all(&heard, "RemovePodSandbox").len(), 1);
+    assert_eq!(all(&requests, "RemovePodSandbox").len(), 1);
 }
 
 #[test]
 fn a_resize_without_a_daemon_is_sent_once_by_the_next_one() {
     let Some(mut pod) = ResizedPod::new() else { return };
-    let _heard = pod.plugin("a");
+    let _plugin = pod.plugin("a");
     pod.run();
     pod.place.host.kill_daemon();
     pod.limit(&[("memory", "134217728")]);
     pod.place.host.start_daemon();
-    let heard = pod.plugin("a");
-    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
-    let received = all(&heard, "UpdatePodSandbox")[0]["linuxResources"].clone();
+    let requests = pod.plugin("a");
+    wait_until("it is reported", || all(&requests, "PostUpdatePodSandbox").len() == 1);
+    let received = all(&requests, "UpdatePodSandbox")[0]["linuxResources"].clone();
     assert_eq!(received["memory"]["limit"]["value"], "134217728", "{received}");
     // The next daemon knows that it was sent, and still watches the pod.
     pod.place.host.kill_daemon();
     pod.place.host.start_daemon();
-    let heard = pod.plugin("a");
+    let requests = pod.plugin("a");
     a_while();
-    assert_eq!(all(&heard, "UpdatePodSandbox").len(), 0);
+    assert_eq!(all(&requests, "UpdatePodSandbox").len(), 0);
     pod.limit(&[("shares", "1024")]);
-    wait_until("it is reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    wait_until("it is reported", || all(&requests, "PostUpdatePodSandbox").len() == 1);
 }
 
 #[test]
@@ -205,10 +205,10 @@ fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
         ..Script::default()
     };
     let refusing = pod.place.host.plugin("10", "refusing", script);
-    let heard = pod.plugin("other");
+    let requests = pod.plugin("other");
     pod.run();
     pod.limit(&[("memory", "134217728")]);
-    wait_until("the others are reported", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    wait_until("the others are reported", || all(&requests, "PostUpdatePodSandbox").len() == 1);
     let refusing = refusing.lock().unwrap().join("\n");
     assert!(refusing.ends_with("UpdatePodSandbox web\nPostUpdatePodSandbox web"), "{refusing}");
     let status = pod.place.host.admin(&["status"])["failures"].to_string();
@@ -223,21 +223,23 @@ fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
 #[test]
 fn each_of_several_resizes_is_sent_with_its_own_values() {
     let Some(pod) = ResizedPod::new() else { return };
-    let heard = pod.plugin("a");
+    let requests = pod.plugin("a");
     pod.run();
     for memory in ["134217728", "100663296", "83886080"] {
         pod.limit(&[("memory", memory)]);
         let is_it = |update: &Value| update["linuxResources"]["memory"]["limit"]["value"] == memory;
-        wait_until("it is reported", || all(&heard, "UpdatePodSandbox").last().is_some_and(is_it));
+        wait_until("it is reported", || {
+            all(&requests, "UpdatePodSandbox").last().is_some_and(is_it)
+        });
     }
-    assert_eq!(all(&heard, "UpdatePodSandbox").len(), 3);
+    assert_eq!(all(&requests, "UpdatePodSandbox").len(), 3);
 }
 
 /// As Koordinator does, which writes a pod's quota all the time, and kubelet the rest.
 #[test]
 fn an_agents_quota_never_becomes_the_pods_own() {
     let Some(pod) = ResizedPod::new() else { return };
-    let heard = pod.plugin("a");
+    let requests = pod.plugin("a");
     pod.run();
     let (file, text) = pod.written("quota", "20000");
     let mut agent = std::process::Command::new("sh");
@@ -246,13 +248,13 @@ fn an_agents_quota_never_becomes_the_pods_own() {
     let is_written = || std::fs::read_to_string(&file).unwrap().trim() == text;
     wait_until("the agent has written", is_written);
     pod.limit(&[("memory", "134217728")]);
-    wait_until("it is told", || all(&heard, "PostUpdatePodSandbox").len() == 1);
+    wait_until("it is told", || all(&requests, "PostUpdatePodSandbox").len() == 1);
     agent.kill().unwrap();
     agent.wait().unwrap();
-    let updates = all(&heard, "UpdatePodSandbox");
+    let updates = all(&requests, "UpdatePodSandbox");
     assert_eq!(updates.len(), 1, "only kubelet's write is a resize");
-    let told = &updates[0]["linuxResources"];
-    assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");
-    assert_eq!(told["cpu"]["quota"]["value"], "50000", "kubelet's own: {told}");
-    assert_eq!(all(&heard, "PostUpdatePodSandbox")[0]["pod"]["linux"]["podResources"], *told);
+    let seen = &updates[0]["linuxResources"];
+    assert_eq!(seen["memory"]["limit"]["value"], "134217728", "{seen}");
+    assert_eq!(seen["cpu"]["quota"]["value"], "50000", "kubelet's own: {seen}");
+    assert_eq!(all(&requests, "PostUpdatePodSandbox")[0]["pod"]["linux"]["podResources"], *seen);
 }

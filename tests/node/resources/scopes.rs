@@ -311,7 +311,7 @@ fn moved(runtime: &'static str) {
     let Some(scopes) = scopes(runtime) else { return };
     let (prefix, slice) = (scopes.prefix(), format!("{}.slice", scopes.prefix()));
     let adjust = Adjustment::new().cgroups_path(&format!("{slice}:{prefix}:c1"));
-    let _told = scopes.place.host.plugin("20", "mover", adjust);
+    let _plugin = scopes.place.host.plugin("20", "mover", adjust);
     scopes.run("c1", &first());
     assert_eq!(scopes.property("c1", "Slice"), slice);
     assert_eq!(scopes.systemctl(&["is-active", &scopes.unit("c1")]), "active");
@@ -470,12 +470,12 @@ fn a_plugin_may_name_another_slice_with_crun() {
 }
 
 #[test]
-fn a_frozen_scope_differs_from_an_ended_one_with_runc() {
+fn a_frozen_scope_does_not_count_as_ended_with_runc() {
     lives("runc");
 }
 
 #[test]
-fn a_frozen_scope_differs_from_an_ended_one_with_crun() {
+fn a_frozen_scope_does_not_count_as_ended_with_crun() {
     lives("crun");
 }
 
@@ -490,7 +490,7 @@ fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
     scopes.systemctl(&["start", &slice]);
     let set = |what: &str| scopes.systemctl(&["set-property", "--runtime", &slice, what]);
     set("MemoryMax=67108864");
-    let heard = super::resized::listen(&scopes.place, "a");
+    let requests = super::resized::listen(&scopes.place, "a");
     let mut document = scopes.place.real.document("p1", &["sleep", "1000"]);
     document["linux"]["cgroupsPath"] = json!(format!("{slice}:cri-containerd:p1"));
     document["annotations"] = super::resized::sandbox("p1", &uid);
@@ -501,7 +501,7 @@ fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
     succeeds(&scopes.verb(&["create", "--bundle", &bundle, "p1"], &json!(null)));
     succeeds(&scopes.verb(&["start", "p1"], &json!(null)));
     set("MemoryMax=134217728");
-    let all = |event| super::resized::all(&heard, event);
+    let all = |event| super::resized::all(&requests, event);
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(all("UpdatePodSandbox").len(), 0, "systemd alone");
     let limit = format!("/sys/fs/cgroup/kubepods.slice/{slice}/memory.max");

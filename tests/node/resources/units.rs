@@ -95,7 +95,7 @@ fn a_hardened_unit_serves_as_any_other_daemon() {
     let bounding = u64::from_str_radix(&status_line(&pid, "CapBnd"), 16).unwrap();
     assert_eq!(bounding.count_ones(), 12, "{bounding:x}");
     // It still works: a create, an update in a scope, an eviction.
-    let _told = scopes.place.host.plugin("10", "limits", limits_processes(42));
+    let _plugin = scopes.place.host.plugin("10", "limits", limits_processes(42));
     scopes.run("c1", &json!({"memory": {"limit": 67_108_864}}));
     scopes.all_say("c1", &[("pids.max", "42")], &[("TasksMax", "42")]);
     let asking = scopes.place.asker_called("20", "asker");
@@ -118,7 +118,7 @@ fn systemd_reloads_the_daemon_and_keeps_its_process() {
     let host = &unit.scopes.place.host;
     let status = || host.admin(&["status"]);
     wait_until("it answers", || status()["pid"].as_u64() == pid.parse().ok());
-    let _told = host.plugin("10", "a", Script::default());
+    let _plugin = host.plugin("10", "a", Script::default());
     unit.configure("level = \"debug\"\n");
     assert!(unit.can_reload());
     assert_eq!(status()["configuration"]["log_level"], "debug");
@@ -127,11 +127,15 @@ fn systemd_reloads_the_daemon_and_keeps_its_process() {
     assert_eq!((unit.shows("ActiveState"), unit.shows("MainPID")), ("active".into(), pid.clone()));
     unit.configure("");
     unit.install(b"newer");
-    let said = host.call(&["nri", "--json", "reexec"]);
-    let line = String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.success(), "{line}\n{}", host.read("run/daemon.log"));
-    let said: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!((said["pid"].to_string(), &said["plugins"]), (pid.clone(), &json!(1)), "{said}");
+    let printed = host.call(&["nri", "--json", "reexec"]);
+    let line = String::from_utf8_lossy(&printed.stderr);
+    assert!(printed.status.success(), "{line}\n{}", host.read("run/daemon.log"));
+    let printed: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(
+        (printed["pid"].to_string(), &printed["plugins"]),
+        (pid.clone(), &json!(1)),
+        "{printed}"
+    );
     wait_until("systemd knows that it is ready", || unit.shows("ActiveState") == "active");
     assert_eq!((unit.shows("MainPID"), unit.shows("NRestarts")), (pid, "0".to_owned()));
 }

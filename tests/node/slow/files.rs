@@ -134,7 +134,7 @@ fn with_files(strace: &Path, other: fn(&Path)) -> Option<Place> {
 fn names_what_is_not_there(place: &mut Place) {
     let next: Arc<Mutex<api::ContainerAdjustment>> = Arc::default();
     let script = Script { next: Some(Arc::clone(&next)), ..Script::default() };
-    let _told = place.host.plugin("10", "names", script);
+    let _plugin = place.host.plugin("10", "names", script);
     for wanted in [
         Adjustment::new().cdi_device("v.com/d=x"),
         Adjustment::new().resources(Resources::new().blockio_class("slow")),
@@ -142,8 +142,8 @@ fn names_what_is_not_there(place: &mut Place) {
     ] {
         *next.lock().unwrap() = Script::from(wanted).adjust;
         let output = place.host.create("c1");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("nri-runc: "), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains("nri-runc: "), "{printed}");
         place.beat();
         let _undone = place.host.verb(&["delete", "--force", "c1"]);
     }
@@ -193,8 +193,11 @@ fn only_a_lock(place: &mut Place, other: fn(&Path)) {
     }
     let mut daemon = second.spawn_kept(&["nri", "daemon"], None, "second.err");
     wait_until("it has exited", || daemon.try_wait().unwrap().is_some());
-    let said = second.read("second.err");
+    let printed = second.read("second.err");
     let reasons = ["it is not a regular file", "it is a symbolic link", "it is a folder"];
-    assert!(reasons.iter().any(|why| said.contains(&format!("daemon.lock: {why}"))), "{said}");
+    assert!(
+        reasons.iter().any(|why| printed.contains(&format!("daemon.lock: {why}"))),
+        "{printed}"
+    );
     place.beat();
 }

@@ -50,7 +50,7 @@ fn drips(strace: &Path) -> Option<Place> {
     host.start_daemon();
     let slow = Arc::new(AtomicBool::new(false));
     between(&host, &slow);
-    let _told =
+    let _plugin =
         scripted_plugin::connect(host.path("between.sock"), "10", "drip", Script::default());
     wait_until("the plugin is synchronized", || {
         is_synchronized(&host.admin(&["plugins"]), "10-drip")
@@ -90,7 +90,7 @@ fn between(host: &TestHost, slow: &Arc<AtomicBool>) {
 fn answers_most(strace: &Path) -> Option<Place> {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let _told = host.plugin("10", "most", sets("A", &"x".repeat((4 << 20) - 4096)));
+    let _plugin = host.plugin("10", "most", sets("A", &"x".repeat((4 << 20) - 4096)));
     let mut place = Place::new(host, strace);
     for id in ["c1", "c2"] {
         place.lives(id);

@@ -24,7 +24,7 @@ pub(super) const CASES: &[Row] = &[
 /// More lines than any reader's buffer holds.
 fn many_lines(place: &mut Place) {
     for number in 0..40 {
-        let _told = place.host.plugin("10", &format!("plugin{number}"), Script::default());
+        let _plugin = place.host.plugin("10", &format!("plugin{number}"), Script::default());
         place.beat();
     }
 }

@@ -46,7 +46,7 @@ fn never_answers(strace: &Path) -> Option<Place> {
     let adjust = Adjustment::new().env("HELLO", "there").mount(mount);
     let limit = json!({"memory": {"limit": 1 << 30}});
     let script = Script { update: vec![update_of("c1", &limit)], ..adjust.into() };
-    let _told = place.host.plugin("10", "a", script);
+    let _plugin = place.host.plugin("10", "a", script);
     let mut create = place.host.spawn(&["create", "--bundle", "BUNDLE", "c2"]);
     let mut updates = 0;
     let created = loop {

@@ -78,7 +78,7 @@ fn root(strace: &Path) -> Option<Place> {
     let mut host = TestHost::new("");
     host.start_daemon();
     let mut place = Place::new(host, strace);
-    let _told = place.host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = place.host.plugin("10", "a", sets("HELLO", "there"));
     let folder = place.host.path("served");
     std::fs::create_dir(&folder).unwrap();
     let server = silent(&folder)?;
@@ -215,7 +215,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     let roots = format!("autostart = false\nruntime_roots = [\"{root}\"]\n");
     host.configure(&host.path("fake/runc"), &roots);
     host.start_daemon();
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     for id in ["c1", "known"] {
         std::fs::create_dir_all(host.path("served").join(id).join("rootfs")).unwrap();
         put(&host, &format!("served/{id}/config.json"), BUNDLE);
@@ -231,7 +231,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
         std::fs::remove_dir_all(host.path("run")).unwrap();
     }
     let server = silent(&host.path("served"))?;
-    let said = File::options().append(true).create(true).open(host.path("daemon.err")).unwrap();
+    let printed = File::options().append(true).create(true).open(host.path("daemon.err")).unwrap();
     let daemon = Command::new("sh")
         .args(["-c", STOPPED, &test_support::program::nri_runc().display().to_string()])
         // From cargo: the linker would search it for libraries.
@@ -239,7 +239,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
         .env("NRI_RUNC_CONFIG", host.path("config.toml"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(said)
+        .stderr(printed)
         .spawn();
     let daemon = Started(daemon.unwrap());
     let pid = i32::try_from(daemon.0.id()).unwrap();
@@ -292,7 +292,7 @@ fn outcome(strace: &Path) -> Option<Place> {
     host.configure(&host.path("fake/silent-runc"), "");
     host.start_daemon();
     let mut place = Place::new(host, strace);
-    let _told = place.host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = place.host.plugin("10", "a", sets("HELLO", "there"));
     let path = |name: &str| place.host.path(name).display().to_string();
     let (folder, log, file) = (place.host.path("engine"), path("engine/log"), path("engine/pid"));
     std::fs::create_dir(&folder).unwrap();
@@ -325,7 +325,7 @@ fn bundle(strace: &Path) -> Option<Place> {
     let mut host = TestHost::new("");
     host.start_daemon();
     let mut place = Place::new(host, strace);
-    let _told = place.host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = place.host.plugin("10", "a", sets("HELLO", "there"));
     let created = place.host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     let server = silent(&place.host.path("bundle"))?;

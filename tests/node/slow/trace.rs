@@ -460,7 +460,7 @@ fn only_calls_that_could_wait_for_another_process_are_found() {
 }
 
 #[test]
-fn calls_on_files_of_others_are_found_and_on_known_ones_not() {
+fn calls_on_foreign_files_are_found_but_not_on_known_ones() {
     let others = "statx(AT_FDCWD</>, \"/b/c\", 0, STATX_ALL, {stx_mask=0}) = 0\n\
         newfstatat(5</b>, \"c\", {st_mode=0}, AT_SYMLINK_NOFOLLOW) = 0\n\
         newfstatat(5</b/c>, \"\", {st_mode=0}, AT_EMPTY_PATH) = 0\n\

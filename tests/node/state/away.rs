@@ -19,7 +19,7 @@ fn update(host: &TestHost, id: &str, resources: &Value) {
 fn changes_without_the_daemon_are_sent_in_order() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
-    let _told = host.plugin("10", "pin", pins("0"));
+    let _plugin = host.plugin("10", "pin", pins("0"));
     for id in ["ends", "goes", "stays", "waits"] {
         bundle(&host, id);
         succeeds(&host.create_from(id, id));
@@ -36,7 +36,7 @@ fn changes_without_the_daemon_are_sent_in_order() {
     update(&host, "stays", &json!({"cpu": {"shares": 77, "cpus": ""}}));
     run(&host, "comes");
     host.start_daemon();
-    let (script, heard) = listening(pins("0"));
+    let (script, requests) = listening(pins("0"));
     let received = host.plugin("10", "pin", script);
     let ends = ["StopContainer ends", "StopContainer goes", "RemoveContainer goes"];
     wait_until("the ends are reported", || {
@@ -52,11 +52,12 @@ fn changes_without_the_daemon_are_sent_in_order() {
     assert_eq!(state(&host, "waits"), "running");
     assert_eq!(state(&host, "comes"), "running");
     // Synchronize has the values in force: the engine's new value, and the plugin's own.
-    let heard = heard.lock().unwrap();
-    let stays = heard.iter().filter(|(event, _)| event == "Synchronize").find_map(|(_, sync)| {
-        let mut all = sync["containers"].as_array().into_iter().flatten();
-        all.find(|container| container["id"] == "stays").cloned()
-    });
+    let requests = requests.lock().unwrap();
+    let stays =
+        requests.iter().filter(|(event, _)| event == "Synchronize").find_map(|(_, sync)| {
+            let mut all = sync["containers"].as_array().into_iter().flatten();
+            all.find(|container| container["id"] == "stays").cloned()
+        });
     let cpu = stays.unwrap()["linux"]["resources"]["cpu"].clone();
     assert_eq!((&cpu["shares"]["value"], &cpu["cpus"]), (&json!("77"), &json!("0")), "{cpu}");
     // The log has the result for the plugin's value (there is no real cgroup here).

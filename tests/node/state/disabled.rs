@@ -112,7 +112,7 @@ fn an_id_reused_while_disabled_means_the_new_container() {
 }
 
 #[test]
-fn without_a_daemon_at_enable_the_next_one_finds_out() {
+fn the_next_daemon_finds_changes_made_while_disabled() {
     let (mut host, received) = with_running(&["gone"], "");
     host.kill_daemon();
     drop(received);
@@ -128,7 +128,7 @@ fn without_a_daemon_at_enable_the_next_one_finds_out() {
 
 #[test]
 fn a_reload_that_ends_nri_disable_catches_up_too() {
-    let (host, _told) = with_running(&["gone"], "");
+    let (host, _plugin) = with_running(&["gone"], "");
     let root = host.path("root").display().to_string();
     let configured = |more: &str| {
         let more = format!("autostart = false\nruntime_roots = [\"{root}\"]\n{more}");

@@ -16,9 +16,9 @@ fn end(host: &test_support::TestHost, id: &str) {
 
 fn refused(host: &test_support::TestHost, words: &[&str]) -> String {
     let output = host.call(&[&["nri", "forget"][..], words].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    said
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), printed.lines().count()), (Some(1), 1), "{printed}");
+    printed
 }
 
 #[test]
@@ -26,8 +26,8 @@ fn a_container_that_runs_is_not_forgotten_even_by_force() {
     let host = started("");
     run(&host, "c1");
     for words in [&["c1"][..], &["c1", "--force"]] {
-        let said = refused(&host, words);
-        assert!(said.contains("c1 still runs: process "), "{said}");
+        let printed = refused(&host, words);
+        assert!(printed.contains("c1 still runs: process "), "{printed}");
     }
     std::fs::remove_dir_all(host.path("root/c1")).unwrap();
     assert!(refused(&host, &["c1", "--force"]).contains("still runs"));
@@ -40,8 +40,11 @@ fn a_container_that_the_runtime_has_needs_forced_forgetting() {
     let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");
     end(&host, "c1");
-    let said = refused(&host, &["c1"]);
-    assert!(said.contains("the runtime still has c1, in ") && said.contains("--force"), "{said}");
+    let printed = refused(&host, &["c1"]);
+    assert!(
+        printed.contains("the runtime still has c1, in ") && printed.contains("--force"),
+        "{printed}"
+    );
     let document = host.admin(&["forget", "c", "--force"]);
     assert_eq!(document["containers"][0]["id"], "c1", "{document}");
     assert!(document["warning"].as_str().unwrap().contains("plugins receive no further events"));
@@ -61,8 +64,11 @@ fn a_record_without_its_state_is_removed_with_a_log_line() {
     std::fs::remove_dir_all(host.path("root/c1")).unwrap();
     let output = host.call(&["nri", "forget", "c1"]);
     succeeds(&output);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("forgot container c1\n") && said.contains("warning: "), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        printed.contains("forgot container c1\n") && printed.contains("warning: "),
+        "{printed}"
+    );
     assert_eq!(host.admin(&["pods"]), json!([]));
     assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 0);
 }

@@ -64,12 +64,12 @@ fn fill(disk: &Path) {
 /// A plugin that fills the disk when it receives this event.
 fn fills(disk: &Disk, at: &'static str) -> Script {
     let disk = disk.0.clone();
-    let hears = move |event: &str, _: &dyn MessageDyn| {
+    let on_request = move |event: &str, _: &dyn MessageDyn| {
         if event == at {
             fill(&disk);
         }
     };
-    Script { hears: Some(Arc::new(hears)), ..sets("HELLO", "there") }
+    Script { on_request: Some(Arc::new(on_request)), ..sets("HELLO", "there") }
 }
 
 /// A host whose run directory is a small disk.
@@ -208,7 +208,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
     succeeds(&host.create_from("c1", "c1"));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || host.admin(&["pods"]) == json!([]));
-    let _told = host.plugin("10", "env", fills(&disk, "CreateContainer"));
+    let _plugin = host.plugin("10", "env", fills(&disk, "CreateContainer"));
     for _again in 0..2 {
         fails(&host.create_from("c1", "c1"), &["cannot create c1", "config.json", "unchanged"]);
         untouched(&host, "c1");
@@ -217,7 +217,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
     }
     host.kill_daemon();
     host.start_daemon();
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
     // Restoring the engine's document must not need more space than there is; otherwise it stays
@@ -232,7 +232,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
 }
 
 #[test]
-fn a_daemon_starts_on_a_full_disk_with_what_is_recorded() {
+fn a_daemon_on_a_full_disk_starts_with_the_written_records() {
     let Some((mut host, disk)) = small() else { return };
     run(&host, "c1");
     wait_until("it runs", || state(&host, "c1") == "running");

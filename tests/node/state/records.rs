@@ -87,7 +87,7 @@ fn containers_with_records_set_aside_are_deleted_unchanged() {
 fn a_pod_with_a_lost_record_is_described_from_its_container() {
     for damaged in [false, true] {
         let mut host = started("");
-        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
         run(&host, "c1");
         let before = host.admin(&["pods"]);
         host.kill_daemon();
@@ -191,7 +191,7 @@ fn records_of_an_older_version_are_used_after_an_upgrade() {
 #[test]
 fn a_run_directory_of_an_earlier_boot_counts_as_empty() {
     let mut host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     run(&host, "c1");
     host.kill_daemon();
     for kind in ["containers", "pods"] {

@@ -31,7 +31,7 @@ fn wiped_with_three() -> (TestHost, Arc<Mutex<Vec<String>>>) {
     let mut host = ours();
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["found"], 0);
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     for id in ["runs", "ended"] {
         run(&host, id);
     }
@@ -42,13 +42,13 @@ fn wiped_with_three() -> (TestHost, Arc<Mutex<Vec<String>>>) {
     host.kill_daemon();
     wipe(&host);
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
-    (host, told)
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
+    (host, received)
 }
 
 #[test]
 fn containers_of_a_wiped_run_directory_are_recovered() {
-    let (host, told) = wiped_with_three();
+    let (host, received) = wiped_with_three();
     assert_eq!(host.admin(&["status"])["found"], 3);
     let states = ["runs", "ended", "made"].map(|id| state(&host, id));
     assert_eq!(states, ["running", "stopped", "created"]);
@@ -60,13 +60,13 @@ fn containers_of_a_wiped_run_directory_are_recovered() {
         succeeds(&host.verb(&["delete", "--force", id]));
     }
     wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
-    wait_until("all is reported", || told.lock().unwrap().len() == 16);
-    let told = told.lock().unwrap().clone();
-    let mut known = told[..3].to_vec();
+    wait_until("all is reported", || received.lock().unwrap().len() == 16);
+    let received = received.lock().unwrap().clone();
+    let mut known = received[..3].to_vec();
     known.sort();
     assert_eq!(known, ["Synchronize ended", "Synchronize made", "Synchronize runs"]);
     let of = |id: &str| -> Vec<&str> {
-        let lines = told.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
+        let lines = received.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
         lines.filter(|event| !event.contains("Pod")).skip(1).collect()
     };
     assert_eq!(of("runs"), ["StopContainer", "RemoveContainer"]);
@@ -77,7 +77,7 @@ fn containers_of_a_wiped_run_directory_are_recovered() {
 
 #[test]
 fn a_recovered_container_is_marked_on_every_screen() {
-    let (host, _told) = wiped_with_three();
+    let (host, _plugin) = wiped_with_three();
     let found = shown(&host, "runs");
     let pid: u64 = host.read("root/runs/pid").trim().parse().unwrap();
     assert_eq!((&found["found"], &found["pid"]), (&json!(true), &json!(pid)));
@@ -218,8 +218,8 @@ fn only_pods_of_a_registered_engine_are_recovered() {
     host.kill_daemon();
     files(&host, "pods").iter().for_each(|path| std::fs::remove_file(path).unwrap());
     host.start_daemon();
-    let told = host.plugin("10", "env", sets("HELLO", "there"));
-    assert_eq!(*told.lock().unwrap(), ["Synchronize app"]);
+    let received = host.plugin("10", "env", sets("HELLO", "there"));
+    assert_eq!(*received.lock().unwrap(), ["Synchronize app"]);
     let pods = host.admin(&["pods"]);
     assert_eq!(pods.as_array().unwrap().len(), 1, "{pods}");
     let shown = ["name", "namespace", "engine", "state"].map(|key| pods[0][key].clone());
@@ -230,10 +230,10 @@ fn only_pods_of_a_registered_engine_are_recovered() {
     for id in ["c1", "pod", "theirs"] {
         succeeds(&verb(&["delete", "--force", id]));
     }
-    wait_until("the pod's end is reported", || told.lock().unwrap().len() == 5);
+    wait_until("the pod's end is reported", || received.lock().unwrap().len() == 5);
     let ends =
         ["StopContainer app", "RemoveContainer app", "StopPodSandbox web", "RemovePodSandbox web"];
-    assert_eq!(told.lock().unwrap()[1..], ends);
+    assert_eq!(received.lock().unwrap()[1..], ends);
 }
 
 /// Checks the state after a living daemon has noticed the loss.
@@ -250,7 +250,7 @@ fn is_whole(host: &TestHost, pid: i32) {
 fn a_running_daemon_restores_wiped_files() {
     for what in ["run", "run/state", "run/daemon.sock", "moved"] {
         let mut host = started("");
-        let told = host.plugin("10", "env", sets("HELLO", "there"));
+        let received = host.plugin("10", "env", sets("HELLO", "there"));
         run(&host, "c1");
         wait_until("it runs", || state(&host, "c1") == "running");
         let pid = host.daemon_pid();
@@ -274,17 +274,17 @@ fn a_running_daemon_restores_wiped_files() {
             ("running", &json!("10-env"))
         );
         assert_eq!(host.admin(&["status"])["found"], 0, "{what}");
-        drop(told);
-        let told = host.plugin("10", "env", Script::default());
+        drop(received);
+        let received = host.plugin("10", "env", Script::default());
         succeeds(&host.verb(&["delete", "--force", "c1"]));
         wait_until("its end is reported", || {
-            told.lock().unwrap().contains(&"RemoveContainer c1".to_owned())
+            received.lock().unwrap().contains(&"RemoveContainer c1".to_owned())
         });
     }
 }
 
 #[test]
-fn commands_that_bypass_a_daemon_after_a_wipe_are_noticed() {
+fn bypasses_while_the_run_directory_is_wiped_are_noticed() {
     let mut host = started("");
     run(&host, "c1");
     let pid = host.daemon_pid();

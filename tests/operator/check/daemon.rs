@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::wait_until;
 
-use super::{FAULT, Fault, Mend, World, try_all};
+use super::{FAULT, Fault, Fix, World, try_all};
 
 fn signal(world: &World, signal: Signal) {
     kill(Pid::from_raw(world.host.daemon_pid()), signal).unwrap();
@@ -43,7 +43,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "none can start: thread",
         next: "install another version",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -53,7 +53,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "the last one ended with: thread",
         next: "nri-runc nri restart",
-        mend: Mend::Then(|world| world.configure("")),
+        mend: Fix::Then(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -67,7 +67,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "the last one ended with: nri-runc: ",
         next: "nri-runc nri restart",
-        mend: Mend::Then(|world| {
+        mend: Fix::Then(|world| {
             std::fs::remove_file(world.path("run/state/containers")).unwrap();
         }),
         ..FAULT
@@ -80,7 +80,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "not running; autostart is off",
         next: "start the service",
-        mend: Mend::By(|world| world.host.start_daemon()),
+        mend: Fix::By(|world| world.host.start_daemon()),
         ..FAULT
     },
     Fault {
@@ -93,7 +93,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "the daemon stopped responding",
         next: "kill ",
-        mend: Mend::By(|world| world.kept.lock().unwrap().clear()),
+        mend: Fix::By(|world| world.kept.lock().unwrap().clear()),
         ..FAULT
     },
     Fault {
@@ -103,7 +103,7 @@ const START: &[Fault] = &[
         row: "daemon",
         says: "this nri-runc 99",
         next: "install this version at ",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
 ];
@@ -126,7 +126,7 @@ const CONFIGURED: &[Fault] = &[
         row: "switched on",
         says: "nri.disable is set",
         next: "remove it",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -135,7 +135,7 @@ const CONFIGURED: &[Fault] = &[
         row: "configuration",
         says: "config.toml:3:",
         next: "correct the error in this file",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -144,7 +144,7 @@ const CONFIGURED: &[Fault] = &[
         row: "configuration",
         says: "autostart",
         next: "correct the error in this file",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -153,7 +153,7 @@ const CONFIGURED: &[Fault] = &[
         row: "configuration",
         says: "creates are refused until it is fixed",
         next: "correct the error in this file",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -177,7 +177,7 @@ const CONFIGURED: &[Fault] = &[
 ];
 
 #[test]
-fn a_daemon_that_hangs_is_replaced_by_the_next_step() {
+fn the_suggested_command_replaces_a_daemon_that_hangs() {
     std::thread::scope(|scope| {
         for fault in HUNG {
             scope.spawn(|| try_all(std::slice::from_ref(fault)));
@@ -214,10 +214,10 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
         let before = world.host.daemon_pid();
         // Not waited for, because it may still be exiting.
         signal(&world, Signal::SIGKILL);
-        let said = world.host.admin(&["restart"]);
-        assert!(said["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{said}");
+        let printed = world.host.admin(&["restart"]);
+        assert!(printed["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{printed}");
         world.host.kill_daemon();
-        assert_eq!(world.host.admin(&["status"])["pid"], said["pid"]);
+        assert_eq!(world.host.admin(&["status"])["pid"], printed["pid"]);
         assert_eq!(world.host.admin(&["stop"])["stopped"], true);
     }
 }
@@ -233,9 +233,9 @@ fn the_next_daemon_reports_the_panic_of_the_last_one() {
     assert!(notes[0].contains("fault injected at daemon.start"), "{notes:?}");
     world.configure("");
     world.host.start_daemon();
-    let is_told = |status: &Value| {
+    let is_reported = |status: &Value| {
         status["failures"].to_string().contains("the previous daemon ended with: thread")
     };
-    wait_until("it is reported", || is_told(&world.host.admin(&["status"])));
+    wait_until("it is reported", || is_reported(&world.host.admin(&["status"])));
     assert_eq!(world.host.admin(&["status"])["bypassed"], 1);
 }

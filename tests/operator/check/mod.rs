@@ -35,11 +35,11 @@ struct Fault {
     says: &'static str,
     /// The beginning of its next step.
     next: &'static str,
-    mend: Mend,
+    mend: Fix,
 }
 
 /// How it is fixed.
-enum Mend {
+enum Fix {
     /// The next step is a command that fixes it.
     Command,
     /// An operator does what the next step says.
@@ -57,7 +57,7 @@ const FAULT: Fault = Fault {
     row: "",
     says: "",
     next: "",
-    mend: Mend::Command,
+    mend: Fix::Command,
 };
 
 /// The host of a fault, and objects that end before it.
@@ -228,12 +228,12 @@ fn try_fault(fault: &Fault) -> Result<(), String> {
         return Err("the last row names no next step".to_owned());
     }
     let is_command = match fault.mend {
-        Mend::Command => true,
-        Mend::By(mend) => {
+        Fix::Command => true,
+        Fix::By(mend) => {
             mend(&mut world);
             false
         }
-        Mend::Then(mend) => {
+        Fix::Then(mend) => {
             mend(&mut world);
             true
         }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use test_support::{succeeds, wait_until};
 
-use super::{FAULT, Fault, Mend, World, try_all};
+use super::{FAULT, Fault, Fix, World, try_all};
 
 fn set_mode(world: &World, name: &str, mode: u32) {
     std::fs::set_permissions(world.path(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -24,7 +24,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "/nowhere/runc is missing",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
     Fault {
@@ -33,7 +33,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "is not an executable file",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
     Fault {
@@ -42,7 +42,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "is writable by all users",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
     Fault {
@@ -54,7 +54,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "is nri-runc itself",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
     Fault {
@@ -67,7 +67,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "executes nri-runc again",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
     Fault {
@@ -82,7 +82,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "exec format error",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
     Fault {
@@ -94,7 +94,7 @@ const RUNTIME: &[Fault] = &[
         row: "real runtime",
         says: "it is missing",
         next: "install runc, or set `runtime`",
-        mend: Mend::By(put_back),
+        mend: Fix::By(put_back),
         ..FAULT
     },
 ];
@@ -109,7 +109,7 @@ const AROUND: &[Fault] = &[
         row: "cgroups",
         says: "not mounted",
         next: "mount /sys/fs/cgroup",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             world.host.write("host/sys/fs/cgroup/cgroup.controllers", "memory");
         }),
         ..FAULT
@@ -121,7 +121,7 @@ const AROUND: &[Fault] = &[
         row: "audit log",
         says: "file",
         next: "make it writable",
-        mend: Mend::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
+        mend: Fix::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
         ..FAULT
     },
     Fault {
@@ -130,12 +130,12 @@ const AROUND: &[Fault] = &[
         runs: true,
         seed: |world| {
             std::fs::create_dir(world.path("audit.log")).unwrap();
-            let _told = world.host.plugin("10", "a", test_support::Script::default());
+            let _plugin = world.host.plugin("10", "a", test_support::Script::default());
         },
         row: "audit log",
         says: "audit.log: it is a folder",
         next: "make it writable",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             std::fs::remove_dir(world.path("audit.log")).unwrap();
             // Lost lines stay counted until the daemon is replaced.
             world.host.kill_daemon();
@@ -156,7 +156,7 @@ const AROUND: &[Fault] = &[
         row: "log",
         says: "daemon.log: it is a folder (EISDIR); ",
         next: "restart the service that reads the log, or make its file writable",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             std::fs::remove_dir(world.path("run/daemon.log")).unwrap();
             let _logs_a_line = world.host.plugin("10", "a", test_support::Script::default());
         }),
@@ -194,7 +194,7 @@ const REGISTERED: &[Fault] = &[
         row: "registered with podman",
         says: "no longer matches the registration",
         next: "nri-runc nri install podman",
-        mend: Mend::By(|world| register(world)),
+        mend: Fix::By(|world| register(world)),
         ..FAULT
     },
     Fault {
@@ -206,7 +206,7 @@ const REGISTERED: &[Fault] = &[
         row: "registered with podman",
         says: "nri-runc is missing",
         next: "reinstall nri-runc at this path",
-        mend: Mend::By(|world| register(world)),
+        mend: Fix::By(|world| register(world)),
         ..FAULT
     },
     Fault {
@@ -218,7 +218,7 @@ const REGISTERED: &[Fault] = &[
         row: "program",
         says: "does not run",
         next: "install nri-runc at ",
-        mend: Mend::By(|world| register(world)),
+        mend: Fix::By(|world| register(world)),
         ..FAULT
     },
 ];

@@ -8,7 +8,7 @@ use serde_json::Value;
 use test_support::example::example;
 use test_support::{Script, is_synchronized, wait_until};
 
-use super::{FAULT, Fault, Mend, World, try_all};
+use super::{FAULT, Fault, Fix, World, try_all};
 
 fn listen(world: &mut World) {
     world.keep(UnixListener::bind(world.path("nri.sock")).unwrap());
@@ -42,7 +42,7 @@ fn uninstall(world: &mut World) {
 }
 
 fn connect(world: &World, script: Script) {
-    let _told = world.host.plugin("10", "slow", script);
+    let _plugin = world.host.plugin("10", "slow", script);
 }
 
 fn hanging() -> Script {
@@ -57,7 +57,7 @@ const SOCKET: &[Fault] = &[
         row: "plugin socket",
         says: "listens on ",
         next: "free the socket",
-        mend: Mend::By(hang_up),
+        mend: Fix::By(hang_up),
         ..FAULT
     },
     Fault {
@@ -69,7 +69,7 @@ const SOCKET: &[Fault] = &[
         row: "plugin socket",
         says: "until then containers are created without plugins",
         next: "free the socket",
-        mend: Mend::By(hang_up),
+        mend: Fix::By(hang_up),
         ..FAULT
     },
     Fault {
@@ -78,7 +78,7 @@ const SOCKET: &[Fault] = &[
         row: "plugin socket",
         says: "it exists and is not a socket",
         next: "remove ",
-        mend: Mend::By(hang_up),
+        mend: Fix::By(hang_up),
         ..FAULT
     },
     Fault {
@@ -91,7 +91,7 @@ const SOCKET: &[Fault] = &[
         row: "plugin socket",
         says: "file",
         next: "make the folder writable",
-        mend: Mend::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
+        mend: Fix::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
         ..FAULT
     },
     Fault {
@@ -164,7 +164,7 @@ const ACCESS: &[Fault] = &[
         row: "plugin socket",
         says: "nri.socket_mode 0666 opens the socket to every user",
         next: "set nri.socket_mode to \"0600\"",
-        mend: Mend::By(reconfigure),
+        mend: Fix::By(reconfigure),
         ..FAULT
     },
     Fault {
@@ -173,7 +173,7 @@ const ACCESS: &[Fault] = &[
         row: "plugin socket",
         says: "nri.socket_gid gives the socket to group 12345",
         next: "remove nri.socket_gid",
-        mend: Mend::By(reconfigure),
+        mend: Fix::By(reconfigure),
         ..FAULT
     },
     Fault {
@@ -182,7 +182,7 @@ const ACCESS: &[Fault] = &[
         row: "plugin socket",
         says: "nri.allowed_uids lets user 12345 be a plugin",
         next: "set nri.allowed_uids to [0]",
-        mend: Mend::By(reconfigure),
+        mend: Fix::By(reconfigure),
         ..FAULT
     },
     Fault {
@@ -192,7 +192,7 @@ const ACCESS: &[Fault] = &[
         row: "plugin socket",
         says: "1 container can connect as a plugin, since the socket is mounted there",
         next: "remove the mount from the pod",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             assert!(world.host.verb(&["delete", "--force", "tenant"]).status.success());
         }),
         ..FAULT
@@ -204,7 +204,7 @@ const ACCESS: &[Fault] = &[
         row: "plugin socket",
         says: "can connect as a plugin",
         next: "remove the mount from the pod, or set `from` in [plugin.\"*\"]",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             world.configure("[plugin.\"*\"]\nfrom = [\"pod:kube-system/*\"]");
             assert!(world.host.call(&["nri", "reload"]).status.success());
         }),
@@ -252,7 +252,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "elsewhere is missing",
         next: "make the folder",
-        mend: Mend::By(|world| std::fs::create_dir(world.path("elsewhere")).unwrap()),
+        mend: Fix::By(|world| std::fs::create_dir(world.path("elsewhere")).unwrap()),
         ..FAULT
     },
     Fault {
@@ -265,7 +265,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "it is not executable",
         next: "make it executable",
-        mend: Mend::By(|world| install(world, "10-a", "")),
+        mend: Fix::By(|world| install(world, "10-a", "")),
         ..FAULT
     },
     Fault {
@@ -274,7 +274,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "not of the form NN-name",
         next: "name it NN-name, with two digits (10-name), or move it out of the folder",
-        mend: Mend::By(uninstall),
+        mend: Fix::By(uninstall),
         ..FAULT
     },
     Fault {
@@ -283,7 +283,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "README.md was skipped: it is neither executable nor named NN-name",
         next: "move it out of the folder",
-        mend: Mend::By(|world| std::fs::remove_file(world.path("plugins/README.md")).unwrap()),
+        mend: Fix::By(|world| std::fs::remove_file(world.path("plugins/README.md")).unwrap()),
         ..FAULT
     },
     Fault {
@@ -295,7 +295,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "a.conf",
         next: "make its configuration file readable",
-        mend: Mend::By(|world| std::fs::remove_file(world.path("a.conf")).unwrap()),
+        mend: Fix::By(|world| std::fs::remove_file(world.path("a.conf")).unwrap()),
         ..FAULT
     },
     Fault {
@@ -307,7 +307,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "10-a is not running: could not be started",
         next: "nri-runc nri plugins --logs 10-a",
-        mend: Mend::By(uninstall),
+        mend: Fix::By(uninstall),
         ..FAULT
     },
     Fault {
@@ -320,7 +320,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "did not register in time",
         next: "nri-runc nri plugins --logs 10-a",
-        mend: Mend::By(uninstall),
+        mend: Fix::By(uninstall),
         ..FAULT
     },
     Fault {
@@ -333,7 +333,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "10-a is not running: could not be started",
         next: "nri-runc nri plugins --logs 10-a",
-        mend: Mend::By(uninstall),
+        mend: Fix::By(uninstall),
         ..FAULT
     },
     Fault {
@@ -342,19 +342,19 @@ const INSTALLED: &[Fault] = &[
             launch_sample(world);
             install(world, "10-a", "echo no device >&2; exit 3");
             // In every place where an operator looks.
-            let says = |verb: &str| {
+            let printed_by = |verb: &str| {
                 let output = world.host.call(&["nri", verb]);
                 String::from_utf8_lossy(&output.stdout).into_owned()
             };
             let older = "older than its file or configuration: the newer one could not be started";
-            wait_until("status says so", || says("status").contains(older));
-            assert!(says("plugins").contains(older), "{}", says("plugins"));
-            assert!(says("metrics").contains("nri_runc_outdated_plugins 1"));
+            wait_until("status says so", || printed_by("status").contains(older));
+            assert!(printed_by("plugins").contains(older), "{}", printed_by("plugins"));
+            assert!(printed_by("metrics").contains("nri_runc_outdated_plugins 1"));
         },
         row: "pre-installed plugins",
         says: "10-a: it is older than its file",
         next: "nri-runc nri plugins --logs 10-a",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
         }),
         ..FAULT
@@ -371,7 +371,7 @@ const INSTALLED: &[Fault] = &[
         row: "plugins",
         says: "10-a disconnected",
         next: "put 10-a back into",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
         }),
         ..FAULT
@@ -386,8 +386,8 @@ const CONNECTED: &[Fault] = &[
         row: "required plugins",
         says: "guard not connected: creates are refused",
         next: "start it",
-        mend: Mend::By(|world| {
-            let _told = world.host.plugin("10", "guard", Script::default());
+        mend: Fix::By(|world| {
+            let _plugin = world.host.plugin("10", "guard", Script::default());
         }),
         ..FAULT
     },
@@ -402,7 +402,7 @@ const CONNECTED: &[Fault] = &[
         row: "plugins",
         says: "10-slow disconnected",
         next: "restart 10-slow",
-        mend: Mend::By(|world| connect(world, Script::default())),
+        mend: Fix::By(|world| connect(world, Script::default())),
         ..FAULT
     },
     Fault {
@@ -418,7 +418,7 @@ const CONNECTED: &[Fault] = &[
         row: "plugins",
         says: "10-slow does not answer: containers are created without it",
         next: "restart 10-slow",
-        mend: Mend::By(|world| connect(world, Script::default())),
+        mend: Fix::By(|world| connect(world, Script::default())),
         ..FAULT
     },
     Fault {
@@ -432,7 +432,7 @@ const CONNECTED: &[Fault] = &[
         row: "plugins",
         says: "10-slow disconnected",
         next: "restart 10-slow",
-        mend: Mend::By(|world| connect(world, Script::default())),
+        mend: Fix::By(|world| connect(world, Script::default())),
         ..FAULT
     },
     Fault {
@@ -442,7 +442,7 @@ const CONNECTED: &[Fault] = &[
         row: "plugins",
         says: "slow took part before the daemon started, and has not returned",
         next: "start slow",
-        mend: Mend::By(|world| connect(world, Script::default())),
+        mend: Fix::By(|world| connect(world, Script::default())),
         ..FAULT
     },
 ];

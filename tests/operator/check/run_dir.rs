@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use nix::mount::MsFlags;
 use test_support::wait_until;
 
-use super::{FAULT, Fault, Mend, World, try_all};
+use super::{FAULT, Fault, Fix, World, try_all};
 
 fn set_mode(world: &World, name: &str, mode: u32) {
     std::fs::set_permissions(world.path(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -99,7 +99,7 @@ const FOLDER: &[Fault] = &[
         row: "run directory",
         says: "a path component is not a folder",
         next: "make ",
-        mend: Mend::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
+        mend: Fix::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
         ..FAULT
     },
     Fault {
@@ -112,7 +112,7 @@ const FOLDER: &[Fault] = &[
         row: "run directory",
         says: "is too long for a socket",
         next: "set a shorter run_dir",
-        mend: Mend::By(|world| world.configure("")),
+        mend: Fix::By(|world| world.configure("")),
         ..FAULT
     },
     Fault {
@@ -175,7 +175,7 @@ const DISK: &[Fault] = &[
         row: "run directory",
         says: "read-only file system",
         next: "make ",
-        mend: Mend::By(|world| world.remount(MsFlags::empty(), "")),
+        mend: Fix::By(|world| world.remount(MsFlags::empty(), "")),
         ..FAULT
     },
     Fault {
@@ -190,7 +190,7 @@ const DISK: &[Fault] = &[
         row: "run directory",
         says: "no space left",
         next: "make ",
-        mend: Mend::By(make_room),
+        mend: Fix::By(make_room),
         ..FAULT
     },
     Fault {
@@ -212,7 +212,7 @@ const DISK: &[Fault] = &[
         row: "run directory",
         says: "KiB left",
         next: "free space in ",
-        mend: Mend::By(make_room),
+        mend: Fix::By(make_room),
         ..FAULT
     },
     Fault {
@@ -232,7 +232,7 @@ const DISK: &[Fault] = &[
         row: "run directory",
         says: "no space left",
         next: "make ",
-        mend: Mend::By(|world| world.remount(MsFlags::empty(), "nr_inodes=1000")),
+        mend: Fix::By(|world| world.remount(MsFlags::empty(), "nr_inodes=1000")),
         ..FAULT
     },
     Fault {
@@ -245,14 +245,14 @@ const DISK: &[Fault] = &[
                 world.host.start_daemon();
                 fill(world);
                 assert!(!world.host.create("c1").status.success());
-                let said = world.host.admin(&["metrics"])["text"].as_str().unwrap().to_owned();
-                assert!(said.contains("nri_runc_records{problem=\"unwritten\"} 1"), "{said}");
+                let printed = world.host.admin(&["metrics"])["text"].as_str().unwrap().to_owned();
+                assert!(printed.contains("nri_runc_records{problem=\"unwritten\"} 1"), "{printed}");
             }
         },
         row: "records",
         says: "1 requests failed",
         next: "free space in ",
-        mend: Mend::By(make_room),
+        mend: Fix::By(make_room),
         ..FAULT
     },
     Fault {
@@ -265,7 +265,7 @@ const DISK: &[Fault] = &[
         row: "records",
         says: "1 unusable: c1.json",
         next: "the log says why",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             std::fs::remove_file(world.path("run/state/aside/c1.json")).unwrap();
         }),
         ..FAULT
@@ -296,7 +296,7 @@ const LEFT: &[Fault] = &[
         row: "bypassed",
         says: "1 command ran without plugins, because the daemon was away; the last",
         next: "nri-runc nri restart",
-        mend: Mend::Then(|world| {
+        mend: Fix::Then(|world| {
             world.configure("");
             assert!(world.host.verb(&["delete", "--force", "c1"]).status.success());
         }),
@@ -313,7 +313,7 @@ const LEFT: &[Fault] = &[
         row: "bypassed",
         says: "1 container created without plugins, because the daemon was away: c1",
         next: "recreate them",
-        mend: Mend::By(|world| {
+        mend: Fix::By(|world| {
             assert!(world.host.verb(&["delete", "--force", "c1"]).status.success());
         }),
         ..FAULT
@@ -325,7 +325,7 @@ const LEFT: &[Fault] = &[
         row: "refusals",
         says: "1 command refused, because the daemon was away; the last",
         next: "nri-runc nri restart",
-        mend: Mend::Then(|world| world.configure("on_daemon_failure = \"fail\"\n")),
+        mend: Fix::Then(|world| world.configure("on_daemon_failure = \"fail\"\n")),
         ..FAULT
     },
 ];

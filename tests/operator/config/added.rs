@@ -30,7 +30,7 @@ fn creates_wait_for_a_plugin_that_a_reload_names() {
     succeeds(&host.create("c1"));
     reload(&host, &format!("{PATIENT}wait_for = [\"10-late\"]\n"));
     create_waits(&host, "c2", "HELLO=late", || {
-        let _told = host.plugin("10", "late", sets("HELLO", "late"));
+        let _plugin = host.plugin("10", "late", sets("HELLO", "late"));
     });
     assert_eq!(host.logged(&["requests wait up to"]), 1, "{}", host.read("daemon.err"));
 }
@@ -53,20 +53,20 @@ fn creates_wait_for_the_plugins_of_another_plugin_path() {
 fn creates_wait_for_plugins_lost_while_the_socket_was_closed() {
     let host = started(PATIENT);
     let at = Some("PostCreateContainer".to_owned());
-    let _told = host.plugin("10", "a", Script { leaves: true, at, ..sets("HELLO", "a") });
+    let _plugin = host.plugin("10", "a", Script { leaves: true, at, ..sets("HELLO", "a") });
     reload(&host, &format!("{PATIENT}disable_connections = true\n"));
     succeeds(&host.create("c1"));
     wait_until("it has left", || host.admin(&["status"])["plugins"] == 0);
     reload(&host, PATIENT);
     create_waits(&host, "c2", "HELLO=a", || {
-        let _told = host.plugin("10", "a", sets("HELLO", "a"));
+        let _plugin = host.plugin("10", "a", sets("HELLO", "a"));
     });
 }
 
 #[test]
 fn creates_do_not_wait_for_values_unchanged_by_a_reload() {
     let host = started(PATIENT);
-    let _told = host.plugin("10", "a", sets("HELLO", "a"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "a"));
     reload(&host, &format!("{PATIENT}wait_for = [\"10-a\"]\n[log]\nlevel = \"debug\"\n"));
     succeeds(&host.create("c1"));
     assert_eq!(host.logged(&["requests wait up to"]), 0);

@@ -25,7 +25,7 @@ fn change_run_dir(host: &TestHost) {
 #[test]
 fn a_changed_run_directory_starts_no_second_daemon() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     change_run_dir(&host);
     // Without a protection the container is created without plugins, and recorded.
     succeeds(&host.create("c1"));
@@ -54,7 +54,7 @@ fn a_changed_run_directory_starts_no_second_daemon() {
     let status = host.admin(&["status"]);
     assert_eq!(status["run_dir"], host.path("run2").display().to_string());
     assert_ne!(status["pid"], pid);
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c2"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
     assert_eq!(finding(&host, "daemon")["ok"], true);
@@ -63,7 +63,7 @@ fn a_changed_run_directory_starts_no_second_daemon() {
 #[test]
 fn a_required_plugin_refuses_while_the_run_directory_differs() {
     let host = started("[plugin.env]\nrequired = true\n");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     change_run_dir(&host);
     let pid = format!("process {}", host.daemon_pid());
@@ -105,7 +105,7 @@ fn a_mount_over_the_run_directory_is_survived_by_the_daemon() {
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     let pid = host.daemon_pid();
     let over = |path: PathBuf| {

@@ -122,7 +122,7 @@ fn a_reload_with_a_missing_runtime_keeps_the_previous_one() {
 #[test]
 fn a_broken_file_on_disk_changes_nothing_for_a_create() {
     let host = started("[nri.default_validator]\nenable = true\n");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     for (index, more) in [
         // Without the error each of these would let containers pass, or set nothing.
         "[nri]\ndisable = true\n[plugin.a]\nrequird = true\n",
@@ -144,7 +144,7 @@ fn a_broken_file_on_disk_changes_nothing_for_a_create() {
 #[test]
 fn a_reload_and_check_name_probable_mistakes() {
     let host = started("");
-    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     let more = "[plugin.env]\nstrikes = 2\n[plugin.ghost]\nstrikes = 2\n[[rule]]\nname = \"all\"\n\
                 deny = [\"Mounts\"]\n[[rule]]\nname = \"late\"\nengines = [\"cri-o\"]\nhide = true\n";
     host.configure(&host.path("fake/runc"), more);

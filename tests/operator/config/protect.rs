@@ -82,8 +82,11 @@ fn a_named_file_that_is_missing_is_a_failed_check() {
     let host = TestHost::new("");
     std::fs::remove_file(host.path("config.toml")).unwrap();
     let output = host.call(&["nri", "check"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(!output.status.success() && said.contains("config.toml: it is missing"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        !output.status.success() && printed.contains("config.toml: it is missing"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -146,13 +149,16 @@ fn a_mistake_exempts_no_namespace_that_a_tenant_can_write() {
 #[test]
 fn no_plugin_changes_an_exempt_container_with_unknown_rights() {
     let host = started("[plugin.a]\nDeny = [\"Env\"]\n");
-    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = container_in(&host, "kube-system", "passes");
     succeeds(&host.create_from(&bundle, "passes"));
     assert!(!host.read("fake/seen.json").contains("HELLO"), "{}", host.read("fake/seen.json"));
     let output = host.call(&["nri", "explain", "--json", "passes"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("10-a") && said.contains("configuration has an error"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        printed.contains("10-a") && printed.contains("configuration has an error"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -160,11 +166,11 @@ fn a_denial_for_all_plugins_covers_any_index_and_name() {
     let lines = "[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
     for (index, name) in [("10", "a"), ("99", "trusted-not"), ("10", "Trusted")] {
         let host = started(lines);
-        let _told = host.plugin(index, name, sets("HELLO", "there"));
+        let _plugin = host.plugin(index, name, sets("HELLO", "there"));
         fails(&host.create("c1"), &[&format!("{index}-{name}"), "Env"]);
     }
     let host = started(lines);
-    let _told = host.plugin("10", "trusted", sets("HELLO", "there"));
+    let _plugin = host.plugin("10", "trusted", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));
 }

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
-use test_support::{Script, TestHost, heard, is_synchronized, wait_until};
+use test_support::{Script, TestHost, has_received, is_synchronized, wait_until};
 
 use super::{fails, started, succeeds};
 
@@ -218,7 +218,7 @@ fn the_rights_of_a_connected_plugin_change_and_it_stays() {
 fn a_plugins_settings_change_while_it_is_connected() {
     let host = started("[nri]\nplugin_request_timeout = \"60s\"\n[plugin.slow]\nstrikes = 0\n");
     let script = Script { hangs: true, ..Script::default() };
-    let _told = host.plugin("10", "slow", script);
+    let _plugin = host.plugin("10", "slow", script);
     let more = "[nri]\nplugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 0\n\
                 on_failure = \"refuse\"\nconcurrency = 4\n";
     configure(&host, more);
@@ -268,7 +268,9 @@ fn the_plugin_socket_moves_and_connected_plugins_stay() {
     let other = test_support::connect(host.path("other.sock"), "20", "b", Script::default());
     wait_until("it is synchronized", || is_synchronized(&host.admin(&["plugins"]), "20-b"));
     succeeds(&host.create("c1"));
-    assert!(heard(&received, "CreateContainer c1") && heard(&other, "CreateContainer c1"));
+    assert!(
+        has_received(&received, "CreateContainer c1") && has_received(&other, "CreateContainer c1")
+    );
     at("other.sock", "socket_mode = \"0660\"\n");
     assert_eq!(applies(&host), ["nri.socket_mode"]);
     let mode = std::fs::metadata(host.path("other.sock")).unwrap().permissions().mode();
@@ -340,7 +342,7 @@ fn pre_installed_plugins_follow_another_folder() {
 #[test]
 fn creates_that_run_meanwhile_neither_fail_nor_wait() {
     let host = started("");
-    let _told = host.plugin("10", "env", with_env());
+    let _plugin = host.plugin("10", "env", with_env());
     let text = |strikes: usize| format!("[plugin.env]\nstrikes = {strikes}\n");
     std::thread::scope(|scope| {
         let reloads = scope.spawn(|| {

@@ -37,8 +37,8 @@ fn creates_continue_once_a_mistake_is_fixed() {
 fn stop_ends_the_daemon_and_the_next_container_starts_it() {
     let host = started("");
     let before = pid(&host).unwrap();
-    let said = host.admin(&["stop"]);
-    assert_eq!((&said["stopped"], &said["pid"]), (&true.into(), &before.into()), "{said}");
+    let printed = host.admin(&["stop"]);
+    assert_eq!((&printed["stopped"], &printed["pid"]), (&true.into(), &before.into()), "{printed}");
     assert_eq!(pid(&host), None);
     let output = host.call(&["nri", "stop"]);
     succeeds(&output);
@@ -57,10 +57,10 @@ fn restart_keeps_the_daemons_configuration_file() {
     let text = host.read("config.toml");
     host.write("other.toml", &text);
     let other = host.path("other.toml").display().to_string();
-    let said = host.admin(&["--config", &other, "restart"]);
-    assert_eq!(said["was"], before, "{said}");
+    let printed = host.admin(&["--config", &other, "restart"]);
+    assert_eq!(printed["was"], before, "{printed}");
     let status = host.admin(&["status"]);
-    assert_eq!(status["pid"], said["pid"]);
+    assert_eq!(status["pid"], printed["pid"]);
     assert_eq!(status["configuration"]["file"], host.path("config.toml").display().to_string());
     assert_eq!(status["containers"], 1, "the next daemon knows the containers");
     succeeds(&host.verb(&["start", "c1"]));
@@ -77,8 +77,8 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
     freeze(&host);
     fails(&host.call(&["nri", "status"]), &["stopped responding", "nri-runc nri restart"]);
     let begun = Instant::now();
-    let said = host.admin(&["stop"]);
-    assert_eq!((&said["killed"], &said["pid"]), (&true.into(), &before.into()), "{said}");
+    let printed = host.admin(&["stop"]);
+    assert_eq!((&printed["killed"], &printed["pid"]), (&true.into(), &before.into()), "{printed}");
     assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
     succeeds(&host.create("c1"));
     assert!(pid(&host).is_some_and(|now| now != before));
@@ -153,8 +153,8 @@ fn run_by_systemd() -> (TestHost, std::process::Child) {
     let socket = host.path("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
     let daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
-    let mut said = [0; 16];
-    assert_eq!(listener.recv(&mut said).unwrap(), b"READY=1\n".len());
+    let mut printed = [0; 16];
+    assert_eq!(listener.recv(&mut printed).unwrap(), b"READY=1\n".len());
     (host, daemon)
 }
 
@@ -299,15 +299,15 @@ fn systemd_restarts_and_stops_the_daemon_that_it_runs() {
             host.write("systemd/hangs", "");
             kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGSTOP).unwrap();
         }
-        let (is_done, said) = with_systemctl(&host, daemon.id(), &["restart"]);
+        let (is_done, printed) = with_systemctl(&host, daemon.id(), &["restart"]);
         daemon.wait().unwrap();
-        assert!(is_done && said["by"] == "systemd" && said["killed"] == hangs, "{said}");
-        assert_eq!(said["was"], daemon.id(), "{said}");
-        let next = u32::try_from(said["pid"].as_u64().unwrap()).unwrap();
+        assert!(is_done && printed["by"] == "systemd" && printed["killed"] == hangs, "{printed}");
+        assert_eq!(printed["was"], daemon.id(), "{printed}");
+        let next = u32::try_from(printed["pid"].as_u64().unwrap()).unwrap();
         assert_eq!(pid(&host), Some(next.into()));
         let _hangs_no_more = std::fs::remove_file(host.path("systemd/hangs"));
-        let (is_done, said) = with_systemctl(&host, next, &["stop"]);
-        assert!(is_done && said["by"] == "systemd" && said["pid"] == next, "{said}");
+        let (is_done, printed) = with_systemctl(&host, next, &["stop"]);
+        assert!(is_done && printed["by"] == "systemd" && printed["pid"] == next, "{printed}");
         assert_eq!(pid(&host), None);
     }
 }

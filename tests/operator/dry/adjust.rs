@@ -66,17 +66,17 @@ impl Stand {
 }
 
 fn shown(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// The line of a failure.
 fn refused(output: &Output) -> String {
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    let printed = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!((output.status.code(), printed.lines().count()), (Some(1), 1), "{printed}");
     assert!(output.stdout.is_empty());
-    said
+    printed
 }
 
 fn env(name: &str, value: &str) -> Value {
@@ -142,8 +142,8 @@ fn a_value_that_a_kernel_may_refuse_is_a_warning() {
         let output = stand.apply(&[adjust], &["--output", "spec"]);
         let spec: Value = serde_json::from_str(&shown(&output)).unwrap();
         assert_eq!(spec["linux"].pointer(place), Some(&wanted));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("would be refused: 10-odd: "), "{said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(printed.contains("would be refused: 10-odd: "), "{printed}");
     }
     for adjust in [
         resources(json!({"unified": {"cgroup.procs": "1"}})),
@@ -228,16 +228,19 @@ fn an_rdt_class_without_resctrl_is_shown_with_a_warning() {
     let output = stand.apply(&[class("gold")], &["--output", "spec"]);
     let spec: Value = serde_json::from_str(&shown(&output)).unwrap();
     assert_eq!(spec["linux"]["intelRdt"], json!({"closID": "gold"}));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("would be refused: 10-gold: ") && said.contains("resctrl"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        printed.contains("would be refused: 10-gold: ") && printed.contains("resctrl"),
+        "{printed}"
+    );
     refused(&stand.apply(&[class("../gold")], &[]));
     // If groups exist, a class that is not among them is a mistake.
     std::fs::create_dir(resctrl.path().join("info")).unwrap();
     refused(&stand.apply(&[class("gold")], &[]));
     std::fs::create_dir(resctrl.path().join("gold")).unwrap();
     let output = stand.apply(&[class("gold")], &["--output", "spec"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!said.contains("needs resctrl"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!printed.contains("needs resctrl"), "{printed}");
     assert!(shown(&output).contains("gold"));
 }
 
@@ -288,12 +291,12 @@ fn a_pods_infrastructure_container_is_not_for_plugins() {
 fn a_connecting_plugin_is_awaited_and_receives_all_events() {
     let stand = Stand::new("");
     let socket = stand.path("nri.sock");
-    let heard = ReplayPlugin::new().creating(setting("B", "2")).connect(socket.clone(), "10-a");
+    let received = ReplayPlugin::new().creating(setting("B", "2")).connect(socket.clone(), "10-a");
     let socket = socket.to_str().unwrap();
     let words = ["--wait", "a", "--socket", socket, "--output", "json", "--id", "c7"];
     let verdict: Value = serde_json::from_str(&shown(&stand.adjust(&words))).unwrap();
     assert_eq!(verdict["owners"], json!({"Env[B]": "10-a"}));
-    let methods = heard.methods();
+    let methods = received.methods();
     let wanted = [
         "Configure",
         "Synchronize",
@@ -305,7 +308,7 @@ fn a_connecting_plugin_is_awaited_and_receives_all_events() {
         "RemovePodSandbox",
     ];
     assert_eq!(methods[..wanted.len()], wanted);
-    assert!(heard.last("CreateContainer").contains("c7"));
+    assert!(received.last("CreateContainer").contains("c7"));
     assert!(!std::path::Path::new(socket).exists());
 }
 

@@ -61,12 +61,12 @@ fn every_request_reaches_exactly_its_subscribers() {
 #[test]
 fn a_resized_pods_resources_are_sent() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", ReplayPlugin::new());
+    let requests = replay.plugin("10-a", ReplayPlugin::new());
     let line = json!({"id": 1, "call": "UpdatePodSandbox", "request": {"pod": {"id": "p0"},
         "overheadLinuxResources": {"cpu": {"shares": {"value": "77"}}},
         "linux_resources": {"memory": {"limit": {"value": 4096}}}}});
     assert!(replay.ask(&line).get("error").is_none());
-    let received = heard.last("UpdatePodSandbox");
+    let received = requests.last("UpdatePodSandbox");
     assert!(received.contains("77") && received.contains("4096"), "{received}");
 }
 
@@ -76,11 +76,11 @@ fn newcomers_are_synchronized_with_the_last_state() {
     let state = json!({"id": 1, "state": {"pods": [{"id": "p7"}], "containers": [{"id": "c7"}]}});
     assert_eq!(replay.ask(&state), json!({"id": 1, "ok": true}));
     let plugin = ReplayPlugin::new().synchronizing(Action::Update(shares("c7", 12)));
-    let heard = plugin.connect(replay.path("nri.sock"), "10-a");
+    let requests = plugin.connect(replay.path("nri.sock"), "10-a");
     replay.event("registered", "10-a");
     let line = replay.event("synchronized", "10-a");
     assert_eq!(line["updates"][0]["containerId"], "c7", "{line}");
-    let received = heard.last("Synchronize");
+    let received = requests.last("Synchronize");
     assert!(received.contains("p7") && received.contains("c7"), "{received}");
 }
 
@@ -147,11 +147,11 @@ fn with_ask_updates_the_script_decides() {
 #[test]
 fn with_ask_sync_the_script_gives_the_state() {
     let mut replay = Replay::with("", &["--ask-sync"]);
-    let heard = ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
+    let requests = ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let line = replay.event("synchronize", "10-a");
     replay.send(&json!({"answer": line["ask"], "state": {"pods": [{"id": "p9"}]}}));
     replay.event("synchronized", "10-a");
-    assert!(heard.last("Synchronize").contains("p9"));
+    assert!(requests.last("Synchronize").contains("p9"));
 }
 
 #[test]

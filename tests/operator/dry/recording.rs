@@ -35,14 +35,14 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Waits until a running replay has printed this.
-fn wait_until_said(file: &Path, wanted: &str) {
+fn wait_until_printed(file: &Path, wanted: &str) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
-        let said = std::fs::read_to_string(file).unwrap_or_default();
-        if said.contains(wanted) {
+        let printed = std::fs::read_to_string(file).unwrap_or_default();
+        if printed.contains(wanted) {
             return;
         }
-        assert!(std::time::Instant::now() < deadline, "no {wanted}: {said}");
+        assert!(std::time::Instant::now() < deadline, "no {wanted}: {printed}");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
@@ -52,27 +52,27 @@ fn a_recordings_first_call_waits_for_its_plugins() {
     let temp = prepared("");
     let file = write(&temp, &[recorded_state(&["10-a", "20-b"]), create(json!(1))]);
     let mut replay = Replay::on(temp, &[&file]);
-    wait_until_said(&replay.path("stderr"), "waits up to 30s for 10-a, 20-b");
+    wait_until_printed(&replay.path("stderr"), "waits up to 30s for 10-a, 20-b");
     let first = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));
     let answer = replay.answer(&json!(1));
     assert_eq!(answer["owners"], json!({"Env[A]": "10-a", "Env[B]": "20-b"}), "{answer}");
     assert!(first.last("Synchronize").contains("p0"), "it is reported the recorded state");
-    let said = std::fs::read_to_string(replay.path("stderr")).unwrap();
-    assert!(!said.contains("not connected"), "{said}");
+    let printed = std::fs::read_to_string(replay.path("stderr")).unwrap();
+    assert!(!printed.contains("not connected"), "{printed}");
 }
 
 #[test]
 fn a_recording_continues_without_a_missing_plugin() {
     let lines = [recorded_state(&["10-a", "20\u{1b}[2J"]), create(json!(1)), create(json!(2))];
     let output = replay_alone("", &lines, &["--wait-timeout", "300ms"]);
-    let said = stderr(&output);
-    assert!(said.contains("not connected within 300ms: 10-a, 20"), "{said}");
-    assert_eq!(said.matches("waits up to").count(), 1, "once, not for every call: {said}");
-    assert!(!said.contains('\u{1b}'), "{said}");
+    let printed = stderr(&output);
+    assert!(printed.contains("not connected within 300ms: 10-a, 20"), "{printed}");
+    assert_eq!(printed.matches("waits up to").count(), 1, "once, not for every call: {printed}");
+    assert!(!printed.contains('\u{1b}'), "{printed}");
     let answers = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(answers.contains("{\"id\":1,\"reply\"") && answers.contains("{\"id\":2,\"reply\""));
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{printed}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_recording_that_names_no_plugin_waits_for_any() {
         let temp = prepared("");
         let file = write(&temp, &[state, create(json!(1))]);
         let mut replay = Replay::on(temp, &[&file]);
-        wait_until_said(&replay.path("stderr"), "for a plugin to connect");
+        wait_until_printed(&replay.path("stderr"), "for a plugin to connect");
         replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
         assert_eq!(replay.answer(&json!(1))["owners"], json!({"Env[A]": "10-a"}));
     }
@@ -134,7 +134,7 @@ fn a_state_of_several_lines_is_one_state_for_a_plugin() {
     let lines = [recorded_state(&["10-a"]), adds("c1"), adds("c2"), create(json!(1))];
     let file = write(&temp, &lines);
     let mut replay = Replay::on(temp, &[&file]);
-    wait_until_said(&replay.path("stderr"), "waits up to 30s for 10-a");
+    wait_until_printed(&replay.path("stderr"), "waits up to 30s for 10-a");
     let plugin = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.answer(&json!(1));
     assert_eq!(answer["owners"], json!({"Env[A]": "10-a"}), "{answer}");

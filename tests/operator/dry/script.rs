@@ -9,7 +9,7 @@ use test_support::example::example;
 use test_support::replay::{Action, Replay, ReplayPlugin, command, create, prepared, setting};
 
 #[test]
-fn calls_run_concurrently_and_wait_delays_later_lines() {
+fn script_calls_run_concurrently_and_wait_delays_later_ones() {
     let mut replay = Replay::with("plugin_request_timeout = \"60s\"", &[]);
     let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!("held")));
@@ -106,9 +106,9 @@ fn bytes_that_are_not_text_are_one_malformed_line() {
     script.write_all(b"\xff\xfe\n{\"id\":1,\"state\":{}}").unwrap();
     drop(script);
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].starts_with("{\"error\":\"line 1: "), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].starts_with("{\"error\":\"line 1: "), "{printed}");
     assert_eq!((lines[1], lines.len()), ("{\"id\":1,\"ok\":true}", 2));
 }
 
@@ -168,7 +168,8 @@ fn an_empty_script_and_one_valid_line_succeed() {
 #[test]
 fn at_the_end_pending_calls_finish_and_plugins_are_shut_down() {
     let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
-    let heard = replay.plugin("10-a", ReplayPlugin::new().at(Event::StopContainer, Action::Hang));
+    let received =
+        replay.plugin("10-a", ReplayPlugin::new().at(Event::StopContainer, Action::Hang));
     replay.send(&json!({"id": 1, "call": "StopContainer", "request": {"container": {"id": "c"}}}));
     let socket = replay.path("nri.sock");
     replay.send(&create(json!(2)));
@@ -179,24 +180,24 @@ fn at_the_end_pending_calls_finish_and_plugins_are_shut_down() {
         assert!(rest.iter().any(|line| line["id"] == id), "{rest:?}");
     }
     assert!(!temp_outlives.exists(), "the socket is gone");
-    assert_eq!(heard.methods().last().unwrap(), "StopContainer");
+    assert_eq!(received.methods().last().unwrap(), "StopContainer");
 }
 
 #[test]
 fn responsive_plugins_receive_shutdown() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", ReplayPlugin::new());
+    let received = replay.plugin("10-a", ReplayPlugin::new());
     assert!(replay.end().1.success());
-    heard.wait_for("Shutdown");
+    received.wait_for("Shutdown");
 }
 
 #[test]
 fn a_signal_ends_a_replay_like_the_end_of_the_script() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", ReplayPlugin::new());
+    let received = replay.plugin("10-a", ReplayPlugin::new());
     let pid = nix::unistd::Pid::from_raw(i32::try_from(replay.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    heard.wait_for("Shutdown");
+    received.wait_for("Shutdown");
     assert!(replay.end().1.success());
 }
 
@@ -224,8 +225,12 @@ fn a_failed_start_is_one_line_and_exit_code_1() {
         let _not_read = std::io::Write::write_all(&mut script, b"{}\nnonsense\n");
         drop(script);
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{words:?}: {said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            (output.status.code(), printed.lines().count()),
+            (Some(1), 1),
+            "{words:?}: {printed}"
+        );
         assert!(output.stdout.is_empty(), "not even a malformed line is answered");
     }
 }
@@ -234,9 +239,12 @@ fn a_failed_start_is_one_line_and_exit_code_1() {
 fn a_broken_configuration_prevents_a_replay() {
     let temp = prepared("plugin_request_timeout = \"soon\"");
     let output = command(&temp, &["replay"]).stderr(std::process::Stdio::piped()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("plugin_request_timeout") && said.lines().count() == 1, "{said}");
+    assert!(
+        printed.contains("plugin_request_timeout") && printed.lines().count() == 1,
+        "{printed}"
+    );
 }
 
 #[test]
@@ -271,17 +279,17 @@ fn a_pre_installed_file_that_cannot_run_is_skipped() {
     test_support::program::put(&file, b"#!/nowhere/at/all\n");
     let mut replay = Replay::on(temp, &[]);
     assert!(replay.create().get("error").is_none());
-    let said = std::fs::read_to_string(replay.path("stderr")).unwrap();
-    assert!(said.contains("10-broken"), "{said}");
+    let printed = std::fs::read_to_string(replay.path("stderr")).unwrap();
+    assert!(printed.contains("10-broken"), "{printed}");
 }
 
 #[test]
 fn calls_after_a_disconnect_do_not_reach_the_plugin() {
     let mut replay = Replay::start();
-    let heard = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
+    let received = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     assert_eq!(replay.ask(&json!({"id": 1, "disconnect": "10-a"})), json!({"id": 1, "ok": true}));
     replay.event("gone", "10-a");
     let answer = replay.create();
     assert!(answer["reply"]["adjust"].get("env").is_none(), "{answer}");
-    assert!(!heard.methods().iter().any(|method| method == "CreateContainer"));
+    assert!(!received.methods().iter().any(|method| method == "CreateContainer"));
 }

@@ -107,10 +107,13 @@ fn an_edited_addition_is_removed_but_not_overwritten() {
     let text = k3s.place.read(&path);
     let edited = text.replace("SystemdCgroup = true", "SystemdCgroup = false");
     k3s.place.write(&path, &edited);
-    let said = k3s.place.refused("install", "containerd --take-over-nri");
-    assert!(said.contains("the addition of nri-runc was edited since"), "{said}");
-    let said = k3s.place.uninstall("containerd");
-    assert!(said.contains("the addition of nri-runc was edited since, and was removed"), "{said}");
+    let printed = k3s.place.refused("install", "containerd --take-over-nri");
+    assert!(printed.contains("the addition of nri-runc was edited since"), "{printed}");
+    let printed = k3s.place.uninstall("containerd");
+    assert!(
+        printed.contains("the addition of nri-runc was edited since, and was removed"),
+        "{printed}"
+    );
     assert!(k3s.template().is_none(), "nothing else was in it");
     // An operator's additions around it are kept.
     k3s.install("--take-over-nri");
@@ -163,8 +166,8 @@ fn a_distribution_alone_means_its_containerd() {
     let before = tree(place.root());
     place.install("--distribution k3s --take-over-nri");
     assert!(place.install("containerd --take-over-nri").contains("nothing to change"));
-    let said = place.refused("uninstall", "--distribution rke2");
-    assert!(said.contains("not registered with RKE2"), "{said}");
+    let printed = place.refused("uninstall", "--distribution rke2");
+    assert!(printed.contains("not registered with RKE2"), "{printed}");
     place.uninstall("--distribution k3s");
     assert_eq!(tree(place.root()), before);
     let output = place.run("install", "");
@@ -187,10 +190,11 @@ fn each_distribution_is_restarted_by_its_own_service() {
     ] {
         let (_, case, args) = cases().into_iter().find(|(case, ..)| case == name).unwrap();
         let place = Place::of(&case);
-        let said: Value = serde_json::from_str(&place.install(&format!("{args} --json"))).unwrap();
-        assert_eq!(said["next"], wanted, "{name}");
-        let said: Value = serde_json::from_str(&place.uninstall("containerd --json")).unwrap();
-        assert_eq!(said["next"], wanted, "{name}, after uninstall");
+        let printed: Value =
+            serde_json::from_str(&place.install(&format!("{args} --json"))).unwrap();
+        assert_eq!(printed["next"], wanted, "{name}");
+        let printed: Value = serde_json::from_str(&place.uninstall("containerd --json")).unwrap();
+        assert_eq!(printed["next"], wanted, "{name}, after uninstall");
     }
 }
 
@@ -208,8 +212,11 @@ fn containers_are_found_where_each_distribution_keeps_them() {
         place.install(&args);
         let bundle = format!("{state}/io.containerd.runtime.v2.task/k8s.io/ours");
         place.write(&format!("{bundle}/runtime"), super::PROGRAM);
-        let said = place.refused("uninstall", "containerd");
-        assert!(said.contains("1 container still uses") && said.contains(": ours ("), "{said}");
+        let printed = place.refused("uninstall", "containerd");
+        assert!(
+            printed.contains("1 container still uses") && printed.contains(": ours ("),
+            "{printed}"
+        );
         std::fs::remove_dir_all(place.path(&bundle)).unwrap();
         place.uninstall("containerd");
     }
@@ -231,9 +238,9 @@ fn the_suggested_commands_fit_the_distribution() {
         ("kind", ["crictl runp --runtime nri-runc ", "ctr run --runc-binary "]),
     ] {
         let place = fixture(name);
-        let said: Value =
+        let printed: Value =
             serde_json::from_str(&place.install("containerd --json --take-over-nri")).unwrap();
-        let lines: Vec<&str> = said["use"]
+        let lines: Vec<&str> = printed["use"]
             .as_array()
             .unwrap()
             .iter()

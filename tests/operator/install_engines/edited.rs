@@ -327,8 +327,11 @@ fn additions_of_the_operator_to_our_file_stay() {
         place.install(engine);
         let ours = place.read(path);
         place.write(path, &format!("{ours}\n{added}"));
-        let said = place.uninstall(engine);
-        assert!(said.contains("was edited since: only the values that `install` set"), "{said}");
+        let printed = place.uninstall(engine);
+        assert!(
+            printed.contains("was edited since: only the values that `install` set"),
+            "{printed}"
+        );
         assert_eq!(toml_of(&place.read(path)), toml_of(added), "{engine}");
     }
 }
@@ -340,8 +343,11 @@ fn uninstall_removes_only_its_own_name_from_an_edited_list() {
     let path = "/etc/containers/containers.conf.d/50-nri-runc.conf";
     let ours = place.read(path);
     place.write(path, &ours.replace("[\"crun\"", "[\"mine\", \"crun\""));
-    let said = place.uninstall("podman");
-    assert!(said.contains("engine.runtime_supports_json was edited since, and was kept"), "{said}");
+    let printed = place.uninstall("podman");
+    assert!(
+        printed.contains("engine.runtime_supports_json was edited since, and was kept"),
+        "{printed}"
+    );
     let left = place.read(path);
     assert!(left.contains("\"mine\"") && !left.contains("nri-runc"), "{left}");
 }
@@ -354,8 +360,8 @@ fn an_extended_entry_is_removed_if_it_names_our_program() {
     let mut now: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
     now["runtimes"]["nri-runc"]["runtimeArgs"] = json!(["--debug"]);
     place.write(DOCKER, &format!("{now:#}"));
-    let said = place.uninstall("docker");
-    assert!(said.contains("runtimes.nri-runc was edited since, and was removed"), "{said}");
+    let printed = place.uninstall("docker");
+    assert!(printed.contains("runtimes.nri-runc was edited since, and was removed"), "{printed}");
     let left: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
     assert_eq!(left, json!({"debug": true}));
 }
@@ -369,8 +375,8 @@ fn a_default_chosen_after_install_stays() {
         .read(DOCKER)
         .replace("\"default-runtime\": \"nri-runc\"", "\"default-runtime\": \"crun\"");
     place.write(DOCKER, &now);
-    let said = place.uninstall("docker");
-    assert!(said.contains("default-runtime was edited since, and was kept"), "{said}");
+    let printed = place.uninstall("docker");
+    assert!(printed.contains("default-runtime was edited since, and was kept"), "{printed}");
     let left: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
     assert_eq!(left, json!({"default-runtime": "crun"}));
 }
@@ -383,8 +389,8 @@ fn a_default_that_names_the_handler_is_removed_with_it() {
     let mut now: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
     now["default-runtime"] = json!("nri-runc");
     place.write(DOCKER, &format!("{now:#}"));
-    let said = place.uninstall("docker");
-    assert!(said.contains("default-runtime was edited since, and was removed"), "{said}");
+    let printed = place.uninstall("docker");
+    assert!(printed.contains("default-runtime was edited since, and was removed"), "{printed}");
     let left: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
     assert_eq!(left, json!({"debug": true}));
 }
@@ -402,13 +408,16 @@ fn a_file_that_is_broken_stops_uninstall_and_force_leaves_it() {
         let broken = format!("{}{}", place.read(path), if is_docker { "{" } else { "[[\n" });
         let broken = if is_docker { broken.replacen('{', "", 1) } else { broken };
         place.write(path, &broken);
-        let said = place.refused("uninstall", engine);
-        assert!(said.contains(path) && said.contains("--force"), "{said}");
-        let said = place.uninstall(&format!("{engine} --force"));
-        assert!(said.contains("left as it is") && said.contains("runtimes.nri-runc"), "{said}");
+        let printed = place.refused("uninstall", engine);
+        assert!(printed.contains(path) && printed.contains("--force"), "{printed}");
+        let printed = place.uninstall(&format!("{engine} --force"));
+        assert!(
+            printed.contains("left as it is") && printed.contains("runtimes.nri-runc"),
+            "{printed}"
+        );
         assert_eq!(place.read(path), broken);
-        let said = place.refused("uninstall", engine);
-        assert!(said.contains("is not registered with"), "{said}");
+        let printed = place.refused("uninstall", engine);
+        assert!(printed.contains("is not registered with"), "{printed}");
     }
 }
 

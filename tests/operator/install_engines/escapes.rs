@@ -73,10 +73,10 @@ fn stays_inside(place: &Place, outside: &Outside, case: &str) {
             ("uninstall", engine.to_owned()),
         ] {
             let output = place.run(verb, &words);
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            assert!(!said.contains(SECRET), "{case}: {verb} {words}: {said}");
-            outside.is_untouched(&format!("{case}: {verb} {words}: {said}"));
+            let printed = [output.stdout, output.stderr].concat();
+            let printed = String::from_utf8_lossy(&printed);
+            assert!(!printed.contains(SECRET), "{case}: {verb} {words}: {printed}");
+            outside.is_untouched(&format!("{case}: {verb} {words}: {printed}"));
         }
     }
 }
@@ -133,8 +133,8 @@ fn paths_with_dots_in_options_imports_and_records_stay_inside() {
     let [_, up] = outside.targets();
     let place = Place::new();
     let output = place.run("install", &format!("docker --engine-config /{up}/daemon.json"));
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(!said.contains(SECRET), "{said}");
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(!printed.contains(SECRET), "{printed}");
     outside.is_untouched("--engine-config");
 
     let place = Place::new();
@@ -190,8 +190,11 @@ fn links_that_stay_inside_are_followed_as_the_image_sees_them() {
     assert!(place.read(DOCKER).contains("/usr/local/bin/link"));
     let place = Place::new();
     symlink("/bin/sh", place.path("/usr/local/bin/link")).unwrap();
-    let said = place.refused("install", "docker --binary /usr/local/bin/link");
-    assert!(said.contains("/usr/local/bin/link"), "the host's /bin/sh is not the image's: {said}");
+    let printed = place.refused("install", "docker --binary /usr/local/bin/link");
+    assert!(
+        printed.contains("/usr/local/bin/link"),
+        "the host's /bin/sh is not the image's: {printed}"
+    );
 }
 
 #[test]
@@ -201,8 +204,8 @@ fn a_fifo_in_an_image_blocks_nothing() {
     nix::unistd::mkfifo(&place.path(DOCKER), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let output = place.run("install", "docker");
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("regular file"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("regular file"), "{printed}");
 }
 
 /// Makes openat2 unknown to a process and its children, as before Linux 5.6.
@@ -248,10 +251,10 @@ fn without_openat2_only_a_root_option_is_refused() {
     let root = place.root().display().to_string();
     let words = ["install", "docker", "--binary", PROGRAM, "--root", &root];
     let output = call(&words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("openat2") && said.contains("chroot"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("openat2") && printed.contains("chroot"), "{printed}");
+    assert_eq!(printed.lines().count(), 1, "{printed}");
     // Without a root there is nothing to escape from.
     let output = call(&["install", "docker", "--dry-run", "--binary", "/bin/sh"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

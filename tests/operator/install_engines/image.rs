@@ -136,8 +136,8 @@ fn programs_that_would_not_run_in_the_image_are_refused() {
         let mut all = vec!["--out", out.as_str()];
         all.extend(words.iter().map(String::as_str));
         let output = programs.image(&all);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains(why), "{words:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && printed.contains(why), "{words:?}: {printed}");
         assert!(!programs.path("image.tar").exists());
     }
 }

@@ -22,13 +22,13 @@ fn isulad_is_registered_and_its_file_restored() {
             place.write(ISULAD, text);
         }
         let before = tree(place.root());
-        let said = place.install("isulad --beside");
-        assert!(said.contains("systemctl restart isulad"), "{said}");
-        assert!(said.contains("isula run --runtime nri-runc IMAGE"), "{said}");
+        let printed = place.install("isulad --beside");
+        assert!(printed.contains("systemctl restart isulad"), "{printed}");
+        assert!(printed.contains("isula run --runtime nri-runc IMAGE"), "{printed}");
         let runtime = json!({"path": PROGRAM, "runtime-args": []});
         assert_eq!(settings(&place)["runtimes"], json!({"nri-runc": runtime}));
-        let said = place.install("isulad --default --beside");
-        assert_eq!(settings(&place)["default-runtime"], "nri-runc", "{said}");
+        let printed = place.install("isulad --default --beside");
+        assert_eq!(settings(&place)["default-runtime"], "nri-runc", "{printed}");
         place.uninstall("isulad");
         assert_eq!(tree(place.root()), before);
     }
@@ -47,8 +47,8 @@ fn isulads_own_nri_is_switched_off_when_it_is_taken_over() {
 #[test]
 fn isulads_reserved_names_and_foreign_entries_are_refused() {
     for name in ["runc", "lcr", "kata-runtime", "runsc"] {
-        let said = Place::new().refused("install", &format!("isulad --name {name}"));
-        assert!(said.contains(&format!("iSulad reserves the name {name}")), "{said}");
+        let printed = Place::new().refused("install", &format!("isulad --name {name}"));
+        assert!(printed.contains(&format!("iSulad reserves the name {name}")), "{printed}");
     }
     for (entry, word) in [
         (json!({"path": "/opt/other"}), "path"),
@@ -57,8 +57,8 @@ fn isulads_reserved_names_and_foreign_entries_are_refused() {
         let place = Place::new();
         let text = json!({"runtimes": {"nri-runc": entry}}).to_string();
         place.write(ISULAD, &text);
-        let said = place.refused("install", "isulad");
-        assert!(said.contains(ISULAD) && said.contains(word), "{said}");
+        let printed = place.refused("install", "isulad");
+        assert!(printed.contains(ISULAD) && printed.contains(word), "{printed}");
         assert_eq!(place.read(ISULAD), text);
     }
     let place = Place::new();
@@ -73,8 +73,11 @@ fn isulads_containers_keep_the_registration_unless_forced() {
     place.install("isulad --beside");
     place.write("/srv/isulad/engines/runc/other/config.json", "{}");
     place.write("/srv/isulad/engines/nri-runc/ours/config.json", "{}");
-    let said = place.refused("uninstall", "isulad");
-    assert!(said.contains("1 container still uses") && said.contains(": ours ("), "{said}");
+    let printed = place.refused("uninstall", "isulad");
+    assert!(
+        printed.contains("1 container still uses") && printed.contains(": ours ("),
+        "{printed}"
+    );
     assert!(place.uninstall("isulad --force").contains("1 container still uses"));
     assert_eq!(place.read(ISULAD), PACKAGED);
 }

@@ -231,8 +231,8 @@ fn undoing_leaves_every_byte_mode_and_folder_as_it_was() {
         let before = tree(place.root());
         place.install(&args);
         if tree(place.root()) == before {
-            let said = place.refused("uninstall", engine(&args));
-            assert!(said.contains("is not registered with"), "{name}: {said}");
+            let shown = place.refused("uninstall", engine(&args));
+            assert!(shown.contains("is not registered with"), "{name}: {shown}");
             continue;
         }
         place.uninstall(engine(&args));
@@ -286,12 +286,12 @@ fn an_entry_edited_to_another_program_stays() {
         for (path, text) in new.filter(|(path, text)| text.contains(PROGRAM) && !is_template(path))
         {
             place.write(&path, &text.replace(PROGRAM, "/opt/mine"));
-            let said = place.refused("install", &args);
-            let is_named = said.contains(".runtimes.") || said.contains(": runtimes.");
-            assert!(is_named && said.contains(" was edited since `install`"), "{name}: {said}");
-            assert_eq!(said.lines().count(), 1, "{said}");
-            let said = place.uninstall(engine(&args));
-            assert!(said.contains(" was edited since, and was kept"), "{name}: {said}");
+            let shown = place.refused("install", &args);
+            let is_named = shown.contains(".runtimes.") || shown.contains(": runtimes.");
+            assert!(is_named && shown.contains(" was edited since `install`"), "{name}: {shown}");
+            assert_eq!(shown.lines().count(), 1, "{shown}");
+            let shown = place.uninstall(engine(&args));
+            assert!(shown.contains(" was edited since, and was kept"), "{name}: {shown}");
             assert!(place.read(&path).contains("/opt/mine"), "{name}");
             edited += 1;
         }
@@ -336,8 +336,8 @@ fn containers_that_name_our_path_keep_the_registration() {
         let place = Place::new();
         place.install(engine);
         place.write(&path, &text);
-        let said = place.refused("uninstall", engine);
-        assert!(said.contains("1 container still uses") && said.contains(": ours ("), "{said}");
+        let shown = place.refused("uninstall", engine);
+        assert!(shown.contains("1 container still uses") && shown.contains(": ours ("), "{shown}");
         let renamed = place.install(&format!("{engine} --name other --dry-run"));
         let warning = "note: 1 container still uses the handler nri-runc, which this replaces";
         assert!(renamed.contains(warning), "{renamed}");
@@ -407,8 +407,8 @@ fn a_link_is_not_replaced_and_no_file_is_left() {
     place.write("/srv/daemon.json", "{}\n");
     std::fs::create_dir_all(place.path("/etc/docker")).unwrap();
     symlink("/srv/daemon.json", place.path(DOCKER)).unwrap();
-    let said = place.refused("install", "docker");
-    assert!(said.contains("symbolic link") && said.contains("manually"), "{said}");
+    let shown = place.refused("install", "docker");
+    assert!(shown.contains("symbolic link") && shown.contains("manually"), "{shown}");
 }
 
 #[test]
@@ -473,8 +473,8 @@ fn an_install_ends_with_the_line_that_uses_it() {
         ("nerdctl", "use:  nerdctl run --runtime /usr/local/bin/nri-runc IMAGE\n"),
     ] {
         let place = Place::new();
-        let said = place.install(words);
-        assert!(said.contains(wanted), "{words}: {said}");
+        let shown = place.install(words);
+        assert!(shown.contains(wanted), "{words}: {shown}");
         let dry = place.install(&format!("{words} --dry-run"));
         assert!(!dry.contains("use:"), "{dry}");
         if words != "nerdctl" {
@@ -551,9 +551,9 @@ fn a_listener_on_the_plugin_socket_is_named_and_kept() {
     let place = Place::new();
     let path = socket(&place);
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let said = place.install("containerd");
+    let shown = place.install("containerd");
     let us = format!("(process {}) listens on /var/run/nri/nri.sock: plugins", std::process::id());
-    assert!(said.contains(&us), "{said}");
+    assert!(shown.contains(&us), "{shown}");
     // A second call changes nothing, and reports the same.
     assert!(place.install("containerd").contains(&us));
     drop(listener);
@@ -565,7 +565,7 @@ fn a_socket_without_a_listener_is_not_reported() {
     let place = Place::new();
     let path = socket(&place);
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let said = place.install("containerd");
-    assert!(!said.contains("listens on"), "{said}");
+    let shown = place.install("containerd");
+    assert!(!shown.contains("listens on"), "{shown}");
     assert!(path.exists());
 }

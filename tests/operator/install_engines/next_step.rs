@@ -29,9 +29,9 @@ pub(super) fn host() -> Place {
 pub(super) fn nri(place: &Place, words: &[&str]) -> Value {
     let mut command = place.command(&place.path("here.toml"));
     let output = command.arg("--json").args(words).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     let document = serde_json::from_slice(&output.stdout);
-    assert!(document.is_ok(), "{words:?}: {said}");
+    assert!(document.is_ok(), "{words:?}: {printed}");
     document.unwrap()
 }
 

@@ -153,7 +153,7 @@ pub(super) struct Running {
 
 impl Running {
     #[track_caller]
-    pub(super) fn says(&mut self, what: &str) -> String {
+    pub(super) fn prints(&mut self, what: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(LINE_WAIT);
             assert!(line.is_ok(), "it never said {what:?}, but {:#?}", self.seen);
@@ -245,8 +245,11 @@ fn a_failed_restart_is_retried_and_its_command_printed() {
     node.write("fails", "");
     let output = node.once("");
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
-    assert!(said.contains("systemd says no (on this node: systemctl reload docker)"), "{said}");
+    let printed = stderr(&output);
+    assert!(
+        printed.contains("systemd says no (on this node: systemctl reload docker)"),
+        "{printed}"
+    );
     assert_eq!(node.calls(), [RELOAD], "no label");
     std::fs::remove_file(node.path("fails")).unwrap();
     assert!(node.once("--unit docker-one --unit docker-two").status.success());
@@ -307,7 +310,7 @@ fn sigterm_removes_everything_and_restores_the_node() {
     let node = DockerNode::new();
     let before = node.tree();
     let mut running = node.start("--uninstall-on-exit");
-    running.says("ready: nri-runc with Docker");
+    running.prints("ready: nri-runc with Docker");
     assert_ne!(node.tree(), before);
     node.calls();
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
@@ -322,7 +325,7 @@ fn a_repeated_sigterm_during_a_restart_leaves_no_half_state() {
     let node = DockerNode::new();
     let before = node.tree();
     let mut running = node.start("--uninstall-on-exit");
-    running.says("ready: nri-runc with Docker");
+    running.prints("ready: nri-runc with Docker");
     node.write("terminates", "");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
     assert_eq!(node.tree(), before);
@@ -335,16 +338,16 @@ fn a_replaced_pod_leaves_all_and_a_deleted_daemonset_nothing() {
     let words = "--uninstall-on-exit --daemonset kube-system/nri-runc";
     node.write("daemonset", "{\"metadata\": {\"name\": \"nri-runc\"}}");
     let mut running = node.start(words);
-    running.says("ready");
+    running.prints("ready");
     let installed = node.tree();
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
     assert_eq!(node.tree(), installed, "{:#?}", running.seen);
     let mut running = node.start("");
-    running.says("ready");
+    running.prints("ready");
     assert_eq!(running.ends(), Some(0));
     assert_eq!(node.tree(), installed, "without the option it stays too");
     let mut running = node.start(words);
-    running.says("ready");
+    running.prints("ready");
     node.write("daemonset", "{\"metadata\": {\"deletionTimestamp\": \"2026-01-01T00:00:00Z\"}}");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
     assert_eq!(node.tree(), before);
@@ -354,7 +357,7 @@ fn a_replaced_pod_leaves_all_and_a_deleted_daemonset_nothing() {
 fn nothing_is_removed_while_a_container_needs_it() {
     let node = DockerNode::new();
     let mut running = node.start("--uninstall-on-exit --removal-wait 1s");
-    running.says("ready");
+    running.prints("ready");
     let installed = node.tree();
     node.calls();
     let users = "root/var/lib/docker/containers/c0ffee";
@@ -366,11 +369,11 @@ fn nothing_is_removed_while_a_container_needs_it() {
     assert_eq!(node.calls(), [PATCH, NO_LABEL, PATCH, LABEL], "pods may come again");
     // It waits for the last of them.
     let mut running = node.start("--uninstall-on-exit --removal-wait 60s");
-    running.says("ready");
+    running.prints("ready");
     running.signal();
-    running.says("waiting: ");
+    running.prints("waiting: ");
     std::fs::remove_dir_all(node.root().join("var/lib/docker")).unwrap();
-    running.says("the node is as it was");
+    running.prints("the node is as it was");
     assert!(!node.root().join(PROGRAM).exists() && installed.contains_key(PROGRAM));
 }
 
@@ -378,7 +381,7 @@ fn nothing_is_removed_while_a_container_needs_it() {
 fn an_engine_that_cannot_be_restarted_keeps_its_program() {
     let node = DockerNode::new();
     let mut running = node.start("--uninstall-on-exit");
-    running.says("ready");
+    running.prints("ready");
     node.write("fails", "");
     assert_eq!(running.ends(), Some(1), "{:#?}", running.seen);
     assert!(node.root().join(PROGRAM).exists());
@@ -387,7 +390,7 @@ fn an_engine_that_cannot_be_restarted_keeps_its_program() {
     // The next attempt finishes it.
     std::fs::remove_file(node.path("fails")).unwrap();
     let mut running = node.start("--uninstall-on-exit");
-    running.says("ready");
+    running.prints("ready");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
     assert!(!node.root().join(PROGRAM).exists());
 }
@@ -398,7 +401,7 @@ fn edited_files_on_the_node_are_kept() {
     node.write("one.toml", "[log]\nlevel = \"debug\"\n");
     let words = format!("--uninstall-on-exit --node-config {}", node.path("one.toml").display());
     let mut running = node.start(&words);
-    running.says("ready");
+    running.prints("ready");
     let put = "root/etc/nri-runc/config.d/40-node.toml";
     node.write(put, "# mine\n");
     assert_eq!(running.ends(), Some(0));
@@ -412,9 +415,9 @@ fn probes_distinguish_a_ready_node() {
     let node = DockerNode::new();
     node.write("fails", "");
     let mut running = node.start("--listen 127.0.0.1:0");
-    let line = running.says("probes are answered at ");
+    let line = running.prints("probes are answered at ");
     let address = line.rsplit(' ').next().unwrap().to_owned();
-    running.says("systemd says no");
+    running.prints("systemd says no");
     let unready = ask(&address, "/readyz");
     assert!(
         unready.starts_with("HTTP/1.1 503") && unready.contains("systemd says no"),
@@ -424,9 +427,9 @@ fn probes_distinguish_a_ready_node() {
     drop(running);
     std::fs::remove_file(node.path("fails")).unwrap();
     let mut running = node.start("--listen 127.0.0.1:0");
-    let line = running.says("probes are answered at ");
+    let line = running.prints("probes are answered at ");
     let address = line.rsplit(' ').next().unwrap().to_owned();
-    running.says("ready: ");
+    running.prints("ready: ");
     // The line is printed a moment before.
     wait_until("it is ready", || ask(&address, "/readyz").starts_with("HTTP/1.1 200"));
 }
@@ -443,9 +446,9 @@ fn probes_are_answered_despite_slow_clients() {
     let node = DockerNode::new();
     node.write("fails", "");
     let mut running = node.start("--listen 127.0.0.1:0");
-    let line = running.says("probes are answered at ");
+    let line = running.prints("probes are answered at ");
     let address = line.rsplit(' ').next().unwrap().to_owned();
-    running.says("systemd says no");
+    running.prints("systemd says no");
     let proc = PathBuf::from(format!("/proc/{}", running.child.id()));
     let count = |what: &str| std::fs::read_dir(proc.join(what)).unwrap().count();
     let pid = running.child.id();
@@ -515,8 +518,8 @@ fn a_running_daemon_reexecs_and_ends_at_the_uninstall() {
     let socket = run_dir.join("daemon.sock");
     wait_until("the daemon listens", || socket.exists());
     let mut running = node.start("--uninstall-on-exit");
-    running.says("the daemon runs the new program");
-    running.says("ready");
+    running.prints("the daemon runs the new program");
+    running.prints("ready");
     assert!(matches!(daemon.try_wait(), Ok(None)), "it is the same process");
     let code = running.ends();
     let ended = daemon.try_wait();

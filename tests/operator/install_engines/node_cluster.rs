@@ -274,7 +274,7 @@ fn conditions_alone_or_no_reports_can_be_configured() {
     assert!(cluster.events().is_empty());
     let before = cluster.asked("STRATEGIC");
     let mut running = cluster.start("");
-    running.says("ready");
+    running.prints("ready");
     assert_eq!(running.ends(), Some(0));
     assert_eq!(cluster.asked("STRATEGIC"), before, "nothing is asked");
 }
@@ -291,7 +291,7 @@ fn leftovers_of_a_killed_pod_are_removed_by_the_next_one() {
     cluster.waits(false, false);
     drop(guard);
     cluster.waits(true, true);
-    running.says("ready");
+    running.prints("ready");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
     cluster.waits(false, false);
 }
@@ -301,7 +301,7 @@ fn without_a_daemon_no_plugin_is_reported_missing() {
     let mut cluster = ClusterNode::new(REQUIRED);
     cluster.host.kill_daemon();
     let mut running = cluster.start(ALL);
-    running.says("ready");
+    running.prints("ready");
     wait_until("the node was compared", || cluster.asked("STRATEGIC") > 0);
     cluster.waits(false, false);
     cluster.host.start_daemon();
@@ -326,7 +326,7 @@ fn a_missing_permission_is_named_once_and_the_rest_works() {
     let words = "403: nodes \"one\" is forbidden: cannot patch resource \"nodes/status\"";
     cluster.set(Some(("STRATEGIC", Trouble::Fails(3, words))));
     let mut running = cluster.start(ALL);
-    let line = running.says("the conditions of the node one were not changed");
+    let line = running.prints("the conditions of the node one were not changed");
     assert!(line.contains("the pod's account needs: patch of nodes/status"), "{line}");
     cluster.refused("p1");
     wait_until("the pod has its event", || cluster.events().len() == 1);
@@ -334,7 +334,7 @@ fn a_missing_permission_is_named_once_and_the_rest_works() {
     cluster.set(Some(("POST", Trouble::Fails(3, "403: events is forbidden"))));
     cluster.waits(true, true);
     cluster.refused("p2");
-    let line = running.says("events about pods were not created");
+    let line = running.prints("events about pods were not created");
     assert!(line.contains("the pod's account needs: create of events"), "{line}");
     cluster.set(None);
     cluster.refused("p3");
@@ -349,12 +349,12 @@ fn a_failing_or_unreachable_api_server_is_retried() {
     let cluster = ClusterNode::new(REQUIRED);
     std::fs::remove_file(cluster.node.path("token")).unwrap();
     let mut running = cluster.start(ALL);
-    running.says("token: no such file");
+    running.prints("token: no such file");
     cluster.set(Some(("", Trouble::Fails(1, "500: internal error"))));
     cluster.node.write("token", "");
-    running.says("500: internal error");
+    running.prints("500: internal error");
     cluster.refused("p1");
-    running.says("events about pods were not created: POST /api/v1/namespaces/shop/events: 500");
+    running.prints("events about pods were not created: POST /api/v1/namespaces/shop/events: 500");
     cluster.set(None);
     cluster.waits(true, true);
     wait_until("no event is lost", || cluster.events().len() == 1);
@@ -371,8 +371,8 @@ fn a_silent_api_server_does_not_delay_the_end_of_the_pod() {
     cluster.refused("p1");
     wait_until("the event is asked for", || cluster.objects.lock().unwrap().asked.len() > asked);
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
-    let said = running.seen.join("\n");
-    assert!(said.contains("timeout: global"), "{said}");
+    let printed = running.seen.join("\n");
+    assert!(printed.contains("timeout: global"), "{printed}");
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn a_storm_of_refusals_is_limited_and_counted() {
     // One more for each minute that the machine takes.
     let first = of("p1");
     assert!((5..20).contains(&first), "{first} events");
-    running.says("events about pods that were left out");
+    running.prints("events about pods that were left out");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
 }
 
@@ -440,7 +440,7 @@ fn options_without_a_meaning_are_refused() {
     ] {
         let output = cluster.node.command(words).output().unwrap();
         assert!(!output.status.success());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(why), "{words}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(printed.contains(why), "{words}: {printed}");
     }
 }

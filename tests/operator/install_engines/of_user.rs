@@ -32,8 +32,8 @@ fn home() -> Option<Place> {
     place.mode("", 0o755);
     let mut give = Command::new("chown");
     let given = give.args(["-R", USER]).arg(place.path("home")).output().unwrap();
-    let said = call(&place.path("home"), &["--help"], false);
-    if !given.status.success() || !said.status.success() {
+    let printed = call(&place.path("home"), &["--help"], false);
+    if !given.status.success() || !printed.status.success() {
         skip::machine_lacks("root, and a program that other users can reach");
         return None;
     }
@@ -42,9 +42,9 @@ fn home() -> Option<Place> {
 
 #[track_caller]
 fn refused(output: &Output, wanted: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(wanted) && said.lines().count() == 1, "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains(wanted) && printed.lines().count() == 1, "{printed}");
 }
 
 #[test]

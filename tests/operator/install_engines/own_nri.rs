@@ -45,8 +45,8 @@ fn a_decision_lasts_until_the_next_or_uninstall() {
     assert!(place.read(BESIDE).contains("socket_path = \"/run/other.sock\""));
     place.install("containerd --take-over-nri");
     assert!(place.read(MAIN) == taken_over && !place.path(BESIDE).exists());
-    let said = place.uninstall("containerd");
-    assert!(said.contains("containerd uses its own NRI again after its restart"), "{said}");
+    let shown = place.uninstall("containerd");
+    assert!(shown.contains("containerd uses its own NRI again after its restart"), "{shown}");
     assert_eq!(tree(place.root()), before);
 }
 
@@ -75,8 +75,8 @@ fn contradictory_decisions_are_usage_errors() {
 fn a_dry_run_refuses_like_the_real_run() {
     let place = with_containerd_2();
     assert!(place.refused("install", "containerd --dry-run").contains("--take-over-nri"));
-    let said = place.install("containerd --take-over-nri --dry-run");
-    assert!(said.contains("+disable = true"), "{said}");
+    let shown = place.install("containerd --take-over-nri --dry-run");
+    assert!(shown.contains("+disable = true"), "{shown}");
     assert!(!place.read(MAIN).contains(IS_OFF));
 }
 
@@ -86,14 +86,14 @@ fn both_engines_need_a_restart_if_dockers_containerd_has_nri() {
     let program = "built from github.com/containerd/containerd/v2/cmd/containerd";
     place.write("/usr/bin/containerd", program);
     place.mode("/usr/bin/containerd", 0o755);
-    let document = |said: &str| -> Value { serde_json::from_str(said).unwrap() };
+    let document = |shown: &str| -> Value { serde_json::from_str(shown).unwrap() };
     let printed = document(&place.install("docker --take-over-nri --json"));
     assert_eq!(printed["next"], "systemctl restart containerd && systemctl reload docker");
     assert_eq!(printed["files"][0]["path"], MAIN);
     let printed = document(&place.uninstall("docker --json"));
     assert_eq!(printed["next"], "systemctl restart containerd && systemctl restart docker");
-    let said = printed["notes"].to_string();
-    assert!(said.contains("containerd uses its own NRI again"), "{said}");
+    let shown = printed["notes"].to_string();
+    assert!(shown.contains("containerd uses its own NRI again"), "{shown}");
     assert!(!place.path(MAIN).exists());
 }
 
@@ -200,9 +200,9 @@ fn the_listening_engine_is_named_with_the_command_for_it() {
     assert!(!is_well && detail.contains(&us), "{detail}");
     assert!(hint.contains("nri-runc nri install containerd --take-over-nri"), "{hint}");
 
-    let said = install(&place, &["podman", "--take-over-nri"]).unwrap();
-    assert_eq!(said["next"], "systemctl restart containerd");
-    assert!(said["notes"].to_string().contains("serves plugins until it is restarted"), "{said}");
+    let shown = install(&place, &["podman", "--take-over-nri"]).unwrap();
+    assert_eq!(shown["next"], "systemctl restart containerd");
+    assert!(shown["notes"].to_string().contains("serves plugins until it is restarted"), "{shown}");
     assert!(place.read(MAIN).contains(IS_OFF));
     let (is_well, detail, hint) = row(&place, "registered with podman");
     assert!(!is_well && detail.contains(&format!("{us} still serves plugins")), "{detail}");

@@ -25,8 +25,8 @@ fn install(place: &Place, more: &[&str]) -> Result<Option<String>, String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let notes = said["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = printed["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
     Ok(notes.map(str::to_owned).find(|note| note.contains("default runtime")))
 }
 
@@ -67,14 +67,17 @@ fn podman(programs: &[&str]) -> Place {
 #[test]
 fn podmans_built_in_runtime_is_noted_with_how_to_keep_it() {
     let notes = |place: &Place| {
-        let said = nri(place, &["install", "podman", "--binary", super::PROGRAM]);
-        let notes = said["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+        let printed = nri(place, &["install", "podman", "--binary", super::PROGRAM]);
+        let notes = printed["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
         notes.filter(|note| note.contains("default runtime")).map(str::to_owned).collect()
     };
     let both = podman(&["podman", "crun", "runc"]);
-    let said: Vec<String> = notes(&both);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("is crun: to keep using it, set runtime = \"crun\""), "{said:?}");
+    let printed: Vec<String> = notes(&both);
+    assert_eq!(printed.len(), 1, "{printed:?}");
+    assert!(
+        printed[0].contains("is crun: to keep using it, set runtime = \"crun\""),
+        "{printed:?}"
+    );
     assert!(notes(&both).is_empty(), "it is registered");
     for alone in ["crun", "runc"] {
         assert!(notes(&podman(&["podman", alone])).is_empty(), "both take {alone}");

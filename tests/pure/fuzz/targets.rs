@@ -175,8 +175,8 @@ pub(crate) fn answers(bytes: &[u8]) {
         rest = after;
         number += 1;
         let Ok(answer) = api::CreateContainerResponse::parse_from_bytes(answer) else { continue };
-        let heard = creation.answer(&format!("{number:02}-p"), &Rights::default(), answer);
-        let Ok(next) = heard else { return };
+        let received = creation.answer(&format!("{number:02}-p"), &Rights::default(), answer);
+        let Ok(next) = received else { return };
         creation = next;
     }
     let merged = creation.finish();

@@ -64,11 +64,11 @@ fn a_forged_identity_yields_to_the_engines() {
         let received = (came.pod.id.as_str(), came.pod.namespace.as_str(), came.pod.name.as_str());
         assert_eq!(received, (id, namespace, pod), "{name}");
         assert!(!came.is_exempt, "{name}");
-        let said = [came.contradictions.as_slice(), &came.missing].concat();
+        let printed = [came.contradictions.as_slice(), &came.missing].concat();
         let is_silent = came.contradictions.is_empty();
-        assert!(is_silent || !SILENT.contains(&name), "{name}: {said:?}");
-        assert!(!said.is_empty() || SILENT.contains(&name), "{name}");
-        assert!(said.iter().all(|line| !line.contains(char::is_control)), "{name}: {said:?}");
+        assert!(is_silent || !SILENT.contains(&name), "{name}: {printed:?}");
+        assert!(!printed.is_empty() || SILENT.contains(&name), "{name}");
+        assert!(printed.iter().all(|line| !line.contains(char::is_control)), "{name}: {printed:?}");
     }
 }
 
@@ -77,8 +77,8 @@ fn tolerations_come_only_from_the_pod_and_the_operator() {
     const KEY: &str = "tolerate.example.org";
     for name in names().iter().filter(|name| name.starts_with("attack-")) {
         let came = play(name);
-        let is_told = came.pod.annotations.contains_key(KEY);
-        assert!(!is_told || came.has_image_annotations, "{name}");
+        let is_reported = came.pod.annotations.contains_key(KEY);
+        assert!(!is_reported || came.has_image_annotations, "{name}");
     }
     let unknown = play("attack-podman-image-unknown");
     assert!(unknown.pod.annotations.contains_key(KEY) && unknown.has_image_annotations);
@@ -104,8 +104,8 @@ fn labels_that_may_be_the_images_are_ignored_with_a_note() {
     for name in ["attack-podman-labels-unknown", "attack-podman-image-config"] {
         let came = play(name);
         assert_eq!((came.pod.uid.as_str(), came.container.name.as_str()), ("b0b1", "evil"));
-        let said = "the labels of the image could not be read";
-        assert!(came.missing.iter().any(|line| line.starts_with(said)), "{:?}", came.missing);
+        let printed = "the labels of the image could not be read";
+        assert!(came.missing.iter().any(|line| line.starts_with(printed)), "{:?}", came.missing);
     }
 }
 

@@ -43,7 +43,7 @@ struct Kept {
 }
 
 /// The result of a case.
-struct Came {
+struct CaseResult {
     engine: DetectedEngine,
     missing: Vec<String>,
     contradictions: Vec<String>,
@@ -92,7 +92,7 @@ fn records(folder: &Path) -> Option<BTreeMap<String, StoreRecord>> {
     Some(records.collect())
 }
 
-fn play(name: &str) -> Came {
+fn play(name: &str) -> CaseResult {
     let folder = root().join(name);
     let call: Call =
         serde_json::from_slice(&std::fs::read(folder.join("call.json")).unwrap()).unwrap();
@@ -137,7 +137,7 @@ fn play(name: &str) -> Came {
     engine::fill_in(&mut facts, &document, &found);
     let is_exempt = facts.is_in(&["kube-system".to_owned()], false);
     facts.name_namespace("");
-    Came {
+    CaseResult {
         pod: describe::pod(&facts, &spec),
         container: describe::container(&facts, &spec),
         role: facts.role,
@@ -319,8 +319,8 @@ fn spelt_as_json(value: Value) -> Value {
 fn captured(capture: &str) -> BTreeSet<&'static str> {
     let path = root().join("../captures").join(capture).join("native.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
-    let said = text.lines().map(|line| spelt_as_json(serde_json::from_str(line).unwrap()));
-    said.flat_map(|said| fields_in(&said).collect::<Vec<_>>()).collect()
+    let printed = text.lines().map(|line| spelt_as_json(serde_json::from_str(line).unwrap()));
+    printed.flat_map(|printed| fields_in(&printed).collect::<Vec<_>>()).collect()
 }
 
 fn table() -> String {

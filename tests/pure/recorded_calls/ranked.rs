@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{play, value};
 
 /// The expected values of a case; `None` if the engine has no such value.
-struct Told {
+struct ExpectedValues {
     engine: &'static str,
     case: &'static str,
     pod: &'static str,
@@ -31,7 +31,7 @@ const POD: &str = "a526b6e5204eeabe9e3db99dea5c41d7f17e59a424784c199c45542b55939
 const SLICE: &str = "/machine.slice/machine-libpod_pod_a526b6e5204eeabe9e3db99dea5c41d7f17e59a424784c199c45542b55939f83.slice";
 
 /// A pod of Kubernetes; the values of other engines differ from it.
-const CRI: Told = Told {
+const CRI: ExpectedValues = ExpectedValues {
     engine: "containerd-cri",
     case: "containerd-cri-container",
     pod: "5a0d",
@@ -45,15 +45,15 @@ const CRI: Told = Told {
     own_annotation: Some(("io.kubernetes.container.hash", "5d9c")),
     cgroup_parent: KUBEPODS,
 };
-const ALL: [Told; 9] = [
+const ALL: [ExpectedValues; 9] = [
     CRI,
-    Told {
+    ExpectedValues {
         engine: "cri-o",
         case: "crio-container",
         own_annotation: Some(("io.kubernetes.cri-o.ContainerType", "container")),
         ..CRI
     },
-    Told {
+    ExpectedValues {
         engine: "docker",
         case: "docker-compose",
         pod: "shop-pod",
@@ -67,7 +67,7 @@ const ALL: [Told; 9] = [
         own_annotation: None,
         cgroup_parent: "/docker",
     },
-    Told {
+    ExpectedValues {
         engine: "podman",
         case: "podman-5-database",
         pod: POD,
@@ -81,7 +81,7 @@ const ALL: [Told; 9] = [
         own_annotation: Some(("cpu.example/pin", "yes")),
         cgroup_parent: SLICE,
     },
-    Told {
+    ExpectedValues {
         engine: "nerdctl",
         case: "nerdctl-run",
         pod: "ab12",
@@ -95,7 +95,7 @@ const ALL: [Told; 9] = [
         own_annotation: Some(("nerdctl/name", "web")),
         cgroup_parent: "/default",
     },
-    Told {
+    ExpectedValues {
         engine: "containerd",
         case: "containerd-ctr",
         pod: "demo",
@@ -109,14 +109,14 @@ const ALL: [Told; 9] = [
         own_annotation: Some(("demo/label", "one")),
         cgroup_parent: "/default",
     },
-    Told {
+    ExpectedValues {
         engine: "isulad",
         case: "isulad-container",
         label: ("io.kubernetes.pod.name", "web-7"),
         own_annotation: Some(("io.kubernetes.cri.container-attempt", "0")),
         ..CRI
     },
-    Told {
+    ExpectedValues {
         engine: "kubernetes",
         case: "kubernetes-unknown-engine",
         annotation: ("io.kubernetes.cri.container-type", "sandbox"),
@@ -124,7 +124,7 @@ const ALL: [Told; 9] = [
         own_annotation: Some(("io.kubernetes.cri.container-type", "container")),
         ..CRI
     },
-    Told {
+    ExpectedValues {
         engine: "plain",
         case: "plain-run",
         pod: "p1",
@@ -155,7 +155,7 @@ const ROWS: [(&str, u32); 10] = [
 ];
 
 /// Path and expected value of a row.
-fn wanted(received: &Told, row: usize) -> Vec<(String, Option<Value>)> {
+fn wanted(received: &ExpectedValues, row: usize) -> Vec<(String, Option<Value>)> {
     let entry = |map: &str, (key, value): (&str, &str)| {
         (format!("/{map}/{}", key.replace('/', "~1")), Some(json!(value)))
     };

@@ -122,8 +122,8 @@ fn shares_of(weight: &str) -> String {
 /// Whether it is Debian's, with the earlier formula.
 fn runc_is_older() -> bool {
     let tools = crate::tools::find(&["runc"]).expect("a container was run");
-    let said = std::process::Command::new(tools.join("runc")).arg("--version").output().unwrap();
-    said.stdout.starts_with(b"runc version 1.1.")
+    let printed = std::process::Command::new(tools.join("runc")).arg("--version").output().unwrap();
+    printed.stdout.starts_with(b"runc version 1.1.")
 }
 
 /// The configuration by which the running test counts as kubelet: its writes are a resize.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Event, container and number in that order: the same event of the same container.
-pub type Told = BTreeMap<String, Value>;
+pub type EventsByKey = BTreeMap<String, Value>;
 
 /// A row of the table of intended differences.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Result {
     }
 }
 
-pub fn compare(engine: &str, native: &Told, ours: &Told, meant: &[Meant]) -> Result {
+pub fn compare(engine: &str, native: &EventsByKey, ours: &EventsByKey, meant: &[Meant]) -> Result {
     let mut result = Result::default();
     let nothing = Value::Null;
     let keys: BTreeSet<&String> = native.keys().chain(ours.keys()).collect();

@@ -96,7 +96,7 @@ impl Containerd {
     pub fn stop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-        let _told = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _plugin = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let deadline = Instant::now() + Duration::from_secs(20);
         while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));

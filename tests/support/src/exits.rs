@@ -65,7 +65,7 @@ impl Received {
     /// The plugin's script.
     pub fn script(&self) -> Script {
         let list = Arc::clone(&self.0);
-        let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
+        let on_request = move |event: &str, request: &dyn protobuf::MessageDyn| {
             let request = crate::scripted_plugin::json_of(request);
             let container = &request["container"];
             if let Some(name) = container["name"].as_str() {
@@ -80,7 +80,7 @@ impl Received {
                 list.lock().unwrap().push((event.to_owned(), name.to_owned(), code));
             }
         };
-        Script { hears: Some(Arc::new(hears)), ..Script::default() }
+        Script { on_request: Some(Arc::new(on_request)), ..Script::default() }
     }
 
     /// Number and code of each container in an `event`.

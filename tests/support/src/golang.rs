@@ -34,16 +34,16 @@ pub fn program(name: &str) -> Option<PathBuf> {
         None => crate::program::project().join(folder),
     };
     let built = go.current_dir(source).output().unwrap();
-    let said = String::from_utf8_lossy(&built.stderr);
-    if said.contains("dial tcp") {
+    let printed = String::from_utf8_lossy(&built.stderr);
+    if printed.contains("dial tcp") {
         skip::setup_lacks("the Go packages cannot be fetched");
         return None;
     }
-    if said.contains("requires go >=") {
-        skip::setup_lacks(&format!("this Go is too old for {name}: {}", said.trim()));
+    if printed.contains("requires go >=") {
+        skip::setup_lacks(&format!("this Go is too old for {name}: {}", printed.trim()));
         return None;
     }
-    assert!(built.status.success(), "{said}");
+    assert!(built.status.success(), "{printed}");
     Some(program)
 }
 

@@ -45,7 +45,7 @@ pub mod tracer;
 
 pub use example::example;
 pub use outcome::{Started, fails, in_status, succeeds};
-pub use scripted_plugin::{NoUpdates, Script, connect, heard};
+pub use scripted_plugin::{NoUpdates, Script, connect, has_received};
 pub use test_host::{
     BUNDLE, BUSY, LIFE, ORDER, SILENT, TestHost, is_synchronized, life, started, task, wait_until,
 };

@@ -90,8 +90,8 @@ impl PodmanHost {
         }
         let version = host.podman(&["--version"]);
         if !version.status.success() {
-            let said = String::from_utf8_lossy(&version.stderr).into_owned();
-            skip::setup_lacks(&format!("podman does not run: {}", said.trim()));
+            let printed = String::from_utf8_lossy(&version.stderr).into_owned();
+            skip::setup_lacks(&format!("podman does not run: {}", printed.trim()));
             return None;
         }
         host.major_version = major(&String::from_utf8(version.stdout).unwrap());
@@ -196,8 +196,8 @@ impl PodmanHost {
     #[track_caller]
     pub fn good(&self, words: &[&str]) -> String {
         let output = self.podman(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words:?}: {said}\n{}", self.read("daemon.err"));
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {printed}\n{}", self.read("daemon.err"));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
@@ -205,10 +205,10 @@ impl PodmanHost {
     #[track_caller]
     pub fn bad(&self, words: &[&str], wanted: &[&str]) -> Output {
         let output = self.podman(words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{words:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{words:?}: {printed}");
         for word in wanted {
-            assert!(said.contains(word), "{word} is not in: {said}");
+            assert!(printed.contains(word), "{word} is not in: {printed}");
         }
         output
     }
@@ -234,9 +234,9 @@ impl PodmanHost {
     }
 
     pub fn start_daemon(&mut self) {
-        let said = file(&self.path("daemon.err"));
+        let printed = file(&self.path("daemon.err"));
         let mut daemon = self.inside(&self.program());
-        daemon.args(["nri", "daemon"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        daemon.args(["nri", "daemon"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(printed);
         let daemon = daemon.spawn().unwrap();
         self.wait_until("the daemon answers", || self.admin(&["status"])["pid"] == daemon.id());
         self.daemon = Some(daemon);
@@ -269,8 +269,8 @@ impl PodmanHost {
         let deadline = Instant::now() + crate::PATIENCE;
         while !is_so() {
             let known = || format!("{:#}\n{:#}", self.admin(&["pods"]), self.admin(&["status"]));
-            let said = || format!("{}\n{}", known(), self.read("daemon.err"));
-            assert!(Instant::now() < deadline, "waited too long until {what}\n{}", said());
+            let printed = || format!("{}\n{}", known(), self.read("daemon.err"));
+            assert!(Instant::now() < deadline, "waited too long until {what}\n{}", printed());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -14,7 +14,7 @@ use protobuf::MessageDyn;
 use protobuf_json_mapping::PrintOptions;
 use serde_json::Value;
 
-use crate::compare::{self, Meant, Told};
+use crate::compare::{self, EventsByKey, Meant};
 use crate::play::play;
 
 /// The events of a pod's lifecycle, each with its whole request.
@@ -23,7 +23,7 @@ pub type Life = Vec<(String, Value)>;
 /// The events so far, in order.
 #[derive(Clone, Default)]
 pub struct Recorder {
-    heard: Arc<Mutex<Life>>,
+    requests: Arc<Mutex<Life>>,
 }
 
 impl Handler for Recorder {
@@ -35,7 +35,7 @@ impl Handler for Recorder {
         let options = PrintOptions { proto_field_name: true, ..PrintOptions::default() };
         let text = protobuf_json_mapping::print_to_string_with_options(message, &options);
         let value = serde_json::from_str(&text.unwrap()).unwrap();
-        self.heard.lock().unwrap().push((method.to_owned(), value));
+        self.requests.lock().unwrap().push((method.to_owned(), value));
     }
 }
 
@@ -56,7 +56,7 @@ impl Recorder {
     #[track_caller]
     pub fn wait_for(&self, event: &str) {
         let deadline = Instant::now() + crate::PATIENCE;
-        while !self.heard.lock().unwrap().iter().any(|(heard, _)| heard == event) {
+        while !self.requests.lock().unwrap().iter().any(|(requests, _)| requests == event) {
             assert!(Instant::now() < deadline, "waited too long for {event}");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -64,16 +64,16 @@ impl Recorder {
 
     /// The containers in its Synchronize.
     pub fn snapshot(&self, ids: &[(String, &str)]) -> Vec<Value> {
-        let heard = self.heard.lock().unwrap();
-        let parts = heard.iter().filter(|(event, _)| event == "Synchronize");
+        let requests = self.requests.lock().unwrap();
+        let parts = requests.iter().filter(|(event, _)| event == "Synchronize");
         let containers = parts.flat_map(|(_, part)| part["containers"].as_array());
         containers.flatten().map(|container| plain(container.clone(), ids)).collect()
     }
 
     /// All events of a pod's lifecycle, with the IDs of the pod and of its containers as words.
     pub fn life(&self, ids: &[(String, &str)]) -> Life {
-        let heard = std::mem::take(&mut *self.heard.lock().unwrap());
-        let events = heard.into_iter().filter(|(event, _)| is_of_a_life(event));
+        let requests = std::mem::take(&mut *self.requests.lock().unwrap());
+        let events = requests.into_iter().filter(|(event, _)| is_of_a_life(event));
         events.map(|(event, value)| (event, as_recorded(plain(value, ids)))).collect()
     }
 }
@@ -132,8 +132,8 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
 }
 
 /// Events by name, container and count, as the comparison needs them.
-fn told(life: &[(String, Value)]) -> Told {
-    let mut received = Told::new();
+fn events_by_key(life: &[(String, Value)]) -> EventsByKey {
+    let mut received = EventsByKey::new();
     for (event, request) in life {
         let key = (1..).map(|n| format!("{event} {} {n}", subject(request)));
         let key = key.into_iter().find(|key| !received.contains_key(key)).unwrap();
@@ -183,7 +183,7 @@ pub fn compare_lives(
             problems.push(format!("{name}: {of} heard {own:?}, of the engine {theirs:?}"));
         }
     }
-    let result = compare::compare(engine, &told(native), &told(ours), meant);
+    let result = compare::compare(engine, &events_by_key(native), &events_by_key(ours), meant);
     let (fields, equal, percent) = (result.native, result.equal, result.percent());
     let lists = [("wrong", &result.wrong), ("absent", &result.absent), ("more", &result.more)];
     for (what, lines) in lists {

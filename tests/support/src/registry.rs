@@ -37,7 +37,7 @@ fn answer(mut stream: &TcpStream, layout: &Path) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     let Ok(request) = lines.next()? else {
         // TLS, which a client tries first; after this response it continues in plain text.
-        let _told = stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n");
+        let _written = stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n");
         return None;
     };
     while !lines.next()?.ok()?.is_empty() {}

@@ -66,8 +66,8 @@ impl Replay {
     pub fn on(temp: tempfile::TempDir, flags: &[&str]) -> Self {
         let words: Vec<&str> = std::iter::once("replay").chain(flags.iter().copied()).collect();
         let mut options = std::fs::OpenOptions::new();
-        let said = options.append(true).create(true).open(temp.path().join("stderr")).unwrap();
-        let mut child = command(&temp, &words).stderr(said).spawn().unwrap();
+        let printed = options.append(true).create(true).open(temp.path().join("stderr")).unwrap();
+        let mut child = command(&temp, &words).stderr(printed).spawn().unwrap();
         let script = child.stdin.take();
         let out = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -139,10 +139,10 @@ impl Replay {
     }
 
     /// Connects a plugin and waits until it is synchronized.
-    pub fn plugin(&mut self, id: &str, plugin: ReplayPlugin) -> Arc<Heard> {
-        let heard = plugin.connect(self.path("nri.sock"), id);
+    pub fn plugin(&mut self, id: &str, plugin: ReplayPlugin) -> Arc<ReceivedMethods> {
+        let received = plugin.connect(self.path("nri.sock"), id);
         self.event("synchronized", id);
-        heard
+        received
     }
 
     /// Ends the script; returns every unprompted line, and the exit status.
@@ -174,9 +174,9 @@ pub fn create(id: Value) -> Value {
 
 /// The events that a plugin received.
 #[derive(Default)]
-pub struct Heard(Mutex<Vec<(String, String)>>);
+pub struct ReceivedMethods(Mutex<Vec<(String, String)>>);
 
-impl Heard {
+impl ReceivedMethods {
     /// The methods, in order.
     pub fn methods(&self) -> Vec<String> {
         self.0.lock().unwrap().iter().map(|(method, _)| method.clone()).collect()
@@ -184,14 +184,19 @@ impl Heard {
 
     /// The last message of a method, as text.
     pub fn last(&self, method: &str) -> String {
-        let heard = self.0.lock().unwrap();
-        heard.iter().rev().find(|(name, _)| name == method).map(|(_, text)| text.clone()).unwrap()
+        let received = self.0.lock().unwrap();
+        received
+            .iter()
+            .rev()
+            .find(|(name, _)| name == method)
+            .map(|(_, text)| text.clone())
+            .unwrap()
     }
 
     /// Waits until a method has been called.
     pub fn wait_for(&self, method: &str) {
         let deadline = Instant::now() + STEP_WAIT;
-        while !self.methods().iter().any(|heard| heard == method) {
+        while !self.methods().iter().any(|received| received == method) {
             assert!(Instant::now() < deadline, "{method} was not heard: {:?}", self.methods());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -255,22 +260,22 @@ impl ReplayPlugin {
     }
 
     /// Connects it, as `NN-name`, in a separate thread that ends with the connection.
-    pub fn connect(self, socket: PathBuf, id: &str) -> Arc<Heard> {
-        let heard = Arc::new(Heard::default());
+    pub fn connect(self, socket: PathBuf, id: &str) -> Arc<ReceivedMethods> {
+        let received = Arc::new(ReceivedMethods::default());
         let events = self.events.clone().unwrap_or_else(|| {
             let validating = Event::ValidateContainerAdjustment;
             ALL_EVENTS.iter().copied().filter(|event| *event != validating).collect()
         });
-        let acting = Acting { plugin: self, events, heard: Arc::clone(&heard) };
+        let acting = Acting { plugin: self, events, received: Arc::clone(&received) };
         play(socket, id, Arc::new(acting));
-        heard
+        received
     }
 }
 
 struct Acting {
     plugin: ReplayPlugin,
     events: Vec<Event>,
-    heard: Arc<Heard>,
+    received: Arc<ReceivedMethods>,
 }
 
 impl Acting {
@@ -335,7 +340,7 @@ acts_at_every_event! { Acting {
     }
 
     fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
-        self.heard.0.lock().unwrap().push((method.to_owned(), message.to_string()));
+        self.received.0.lock().unwrap().push((method.to_owned(), message.to_string()));
     }
 
     async fn synchronize(

@@ -79,7 +79,7 @@ impl RespondingPlugin {
     }
 
     /// `EVENT NAME`, in order.
-    pub fn told(&self) -> Vec<String> {
+    pub fn received(&self) -> Vec<String> {
         self.received.lock().unwrap().clone()
     }
 

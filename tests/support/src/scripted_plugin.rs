@@ -19,19 +19,19 @@ use ttrpc::r#async::TtrpcContext;
 use crate::play::{on_a_thread, reach};
 
 /// Receives an event with its whole request.
-pub type Hears = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
+pub type OnRequest = Arc<dyn Fn(&str, &dyn MessageDyn) + Send + Sync>;
 
 /// Every event that a plugin received, with its request as JSON.
-pub type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+pub type ReceivedRequests = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Makes a plugin record every event in full, besides its script.
-pub fn listening(script: impl Into<Script>) -> (Script, Heard) {
-    let heard = Heard::default();
-    let notes = Arc::clone(&heard);
-    let hears = move |event: &str, request: &dyn MessageDyn| {
+pub fn listening(script: impl Into<Script>) -> (Script, ReceivedRequests) {
+    let requests = ReceivedRequests::default();
+    let notes = Arc::clone(&requests);
+    let on_request = move |event: &str, request: &dyn MessageDyn| {
         notes.lock().unwrap().push((event.to_owned(), json_of(request)));
     };
-    (Script { hears: Some(Arc::new(hears)), ..script.into() }, heard)
+    (Script { on_request: Some(Arc::new(on_request)), ..script.into() }, requests)
 }
 
 /// A message as JSON.
@@ -69,7 +69,7 @@ pub struct Script {
     /// Its subscription, instead of every event up to RemoveContainer.
     pub events: Option<i32>,
     /// Receives every event in full.
-    pub hears: Option<Hears>,
+    pub on_request: Option<OnRequest>,
     /// Its response to Synchronize.
     pub wants: Vec<api::ContainerUpdate>,
     /// Whether it refuses Synchronize.
@@ -100,36 +100,36 @@ pub type Asks = Arc<tokio::sync::Mutex<tokio::sync::mpsc::UnboundedReceiver<Ask>
 
 struct ScriptedPlugin {
     script: Script,
-    told: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
     leave: tokio::sync::mpsc::Sender<()>,
     runtime: Arc<OnceLock<RuntimeHandle>>,
 }
 
 impl ScriptedPlugin {
     fn note(&self, event: &str, subject: &str) {
-        self.told.lock().unwrap().push(format!("{event} {subject}"));
+        self.received.lock().unwrap().push(format!("{event} {subject}"));
     }
 
     /// Records an event, and acts by the script.
-    async fn hear(
+    async fn receive(
         &self,
         event: &str,
         subject: &str,
         request: &dyn MessageDyn,
     ) -> ttrpc::Result<()> {
         self.note(event, subject);
-        if let Some(hears) = &self.script.hears {
-            hears(event, request);
+        if let Some(on_request) = &self.script.on_request {
+            on_request(event, request);
         }
         if self.script.at.as_deref().unwrap_or("CreateContainer") != event {
             return Ok(());
         }
         if let (Some(request), Some(runtime)) = (&self.script.inside, self.runtime.get()) {
-            let said = match runtime.update_containers(request).await {
+            let printed = match runtime.update_containers(request).await {
                 Ok(response) => format!("{} failed", response.failed.len()),
                 Err(error) => error.to_string(),
             };
-            self.note("inside", &said);
+            self.note("inside", &printed);
         }
         if self.script.hangs {
             tokio::time::sleep(Duration::from_secs(30)).await;
@@ -157,7 +157,7 @@ macro_rules! service {
                 _: &TtrpcContext,
                 request: api::$request,
             ) -> ttrpc::Result<api::$response> {
-                self.hear($event, &request.$subject.name, &request).await?;
+                self.receive($event, &request.$subject.name, &request).await?;
                 Ok(Default::default())
             })*
         }
@@ -184,8 +184,8 @@ service! { {
         for container in &request.containers {
             self.note("Synchronize", &container.name);
         }
-        if let Some(hears) = self.script.hears.as_ref().filter(|_| !request.containers.is_empty()) {
-            hears("Synchronize", &request);
+        if let Some(on_request) = self.script.on_request.as_ref().filter(|_| !request.containers.is_empty()) {
+            on_request("Synchronize", &request);
         }
         if self.script.refuses_snapshot {
             let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "not today".to_owned());
@@ -203,7 +203,7 @@ service! { {
         for (key, values) in &context.metadata {
             values.iter().for_each(|value| self.note(key, value));
         }
-        self.hear("CreateContainer", &request.container.name, &request).await?;
+        self.receive("CreateContainer", &request.container.name, &request).await?;
         if self.script.only.is_some_and(|name| name != request.container.name) {
             return Ok(api::CreateContainerResponse::default());
         }
@@ -218,7 +218,7 @@ service! { {
         _: &TtrpcContext,
         request: api::UpdateContainerRequest,
     ) -> ttrpc::Result<api::UpdateContainerResponse> {
-        self.hear("UpdateContainer", &request.container.name, &request).await?;
+        self.receive("UpdateContainer", &request.container.name, &request).await?;
         let (update, evict) = (self.script.updates.clone(), self.script.evicts.clone());
         Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
     }
@@ -228,7 +228,7 @@ service! { {
         _: &TtrpcContext,
         request: api::StopContainerRequest,
     ) -> ttrpc::Result<api::StopContainerResponse> {
-        self.hear("StopContainer", &request.container.name, &request).await?;
+        self.receive("StopContainer", &request.container.name, &request).await?;
         let update = self.script.leaves_room.clone();
         Ok(api::StopContainerResponse { update, ..Default::default() })
     }
@@ -239,7 +239,7 @@ service! { {
         request: api::ValidateContainerAdjustmentRequest,
     ) -> ttrpc::Result<api::ValidateContainerAdjustmentResponse> {
         let event = "ValidateContainerAdjustment";
-        self.hear(event, &request.container.name, &request).await?;
+        self.receive(event, &request.container.name, &request).await?;
         let reason = self.script.rejects.clone();
         Ok(api::ValidateContainerAdjustmentResponse {
             reject: reason.is_some(),
@@ -267,11 +267,12 @@ pub fn connect(
     name: &str,
     script: impl Into<Script>,
 ) -> Arc<Mutex<Vec<String>>> {
-    let (script, told) = (script.into(), Arc::new(Mutex::new(Vec::new())));
+    let (script, received) = (script.into(), Arc::new(Mutex::new(Vec::new())));
     let (leave, mut left) = tokio::sync::mpsc::channel(1);
     let (registered, asks) = (Arc::new(OnceLock::new()), script.asks.clone());
     let runtime = Arc::clone(&registered);
-    let player = Arc::new(ScriptedPlugin { script, told: Arc::clone(&told), leave, runtime });
+    let player =
+        Arc::new(ScriptedPlugin { script, received: Arc::clone(&received), leave, runtime });
     let (index, name) = (index.to_owned(), name.to_owned());
     on_a_thread(async move || {
         let stream = reach(&socket).await;
@@ -287,7 +288,7 @@ pub fn connect(
         // Time for the close to reach the other side.
         tokio::time::sleep(Duration::from_millis(50)).await;
     });
-    told
+    received
 }
 
 async fn serve(runtime: RuntimeHandle, asks: Asks) {
@@ -302,8 +303,8 @@ async fn serve(runtime: RuntimeHandle, asks: Asks) {
 }
 
 /// Whether the plugin received this: an event and the name of its container or pod.
-pub fn heard(told: &Mutex<Vec<String>>, what: &str) -> bool {
-    told.lock().unwrap().iter().any(|event| event == what)
+pub fn has_received(received: &Mutex<Vec<String>>, what: &str) -> bool {
+    received.lock().unwrap().iter().any(|event| event == what)
 }
 
 /// A runtime's side of a connection that applies no update.

@@ -159,11 +159,11 @@ impl TestHost {
     /// a moment longer.
     pub fn spawn_daemon(&self) -> Child {
         let mut options = std::fs::OpenOptions::new();
-        let said = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
+        let printed = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
         let start = || {
             let mut command = self.command();
-            let said = said.try_clone().unwrap();
-            command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(said);
+            let printed = printed.try_clone().unwrap();
+            command.args(["nri", "daemon"]).stdout(Stdio::null()).stderr(printed);
             command.spawn().unwrap()
         };
         let mut daemon = start();

@@ -112,13 +112,13 @@ impl Attached {
     fn with(pid: i32, strace: &Path, log: &Path, more: impl IntoIterator<Item = String>) -> Self {
         let mut command = Command::new(strace);
         command.args(["-f", "-qq", "-o"]).arg(log).args(["-p", &pid.to_string()]).args(more);
-        let said = log.with_extension("said");
-        let file = std::fs::File::create(&said).unwrap();
+        let printed = log.with_extension("said");
+        let file = std::fs::File::create(&printed).unwrap();
         let mut strace = command.stdin(Stdio::null()).stderr(file).spawn().unwrap();
         let is_traced = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let is_so = status.is_empty() || !status.contains("TracerPid:\t0\n");
-            let says = || std::fs::read_to_string(&said).unwrap_or_default();
+            let says = || std::fs::read_to_string(&printed).unwrap_or_default();
             assert!(is_so || strace.try_wait().unwrap().is_none(), "strace has ended: {}", says());
             is_so
         };

@@ -245,10 +245,10 @@ fn each_exit_code_of_a_command_is_in_its_table() {
         let of_all = format!("| {code} | ");
         table.contains(&format!("| `{verb}` | {code} |")) || table.contains(&of_all)
     };
-    let said = Regex::new(r"`(?:nri-runc nri )?([a-z]+)[^`]*` exits with (\d+)").unwrap();
+    let printed = Regex::new(r"`(?:nri-runc nri )?([a-z]+)[^`]*` exits with (\d+)").unwrap();
     let mut count = 0;
     for page in pages() {
-        for found in said.captures_iter(&page.text) {
+        for found in printed.captures_iter(&page.text) {
             assert!(is_known(&found[1], &found[2]), "{}: {}", page.name, &found[0]);
             count += 1;
         }

@@ -278,9 +278,9 @@ const LINTS: [&[&str]; 2] = [
 /// The output of such a program about a page; `None` without the program.
 fn lint(words: &[&str], file: &Path) -> Option<String> {
     let output = std::process::Command::new(words[0]).args(&words[1..]).arg(file).output().ok()?;
-    let said = [output.stdout, output.stderr].concat();
+    let printed = [output.stdout, output.stderr].concat();
     let ended = if output.status.success() { String::new() } else { output.status.to_string() };
-    Some(String::from_utf8_lossy(&said).into_owned() + &ended)
+    Some(String::from_utf8_lossy(&printed).into_owned() + &ended)
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn man_pages_are_rendered_without_a_warning() {
         for (file, text) in all_pages() {
             let path = temp.path().join(&file);
             write(temp.path(), &file, &text);
-            let Some(said) = lint(words, &path) else { break };
-            assert_eq!(said, "", "{} of {file}", words[0]);
+            let Some(printed) = lint(words, &path) else { break };
+            assert_eq!(printed, "", "{} of {file}", words[0]);
             is_checked = true;
         }
     }
@@ -301,8 +301,8 @@ fn man_pages_are_rendered_without_a_warning() {
     }
     let wrong = temp.path().join("wrong.8");
     write(temp.path(), "wrong.8", ".TH A 8\n.SH NAME\na\n.nosuchrequest\n");
-    let said: Vec<String> = LINTS.iter().filter_map(|words| lint(words, &wrong)).collect();
-    assert!(said.iter().all(|said| !said.is_empty()), "a wrong page passed: {said:?}");
+    let printed: Vec<String> = LINTS.iter().filter_map(|words| lint(words, &wrong)).collect();
+    assert!(printed.iter().all(|printed| !printed.is_empty()), "a wrong page passed: {printed:?}");
 }
 
 #[test]

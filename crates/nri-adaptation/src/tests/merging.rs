@@ -15,7 +15,7 @@ fn requests_have_the_empty_parts_that_plugins_expect() {
 }
 
 #[test]
-fn no_answer_and_an_empty_answer_change_nothing() {
+fn an_absent_or_empty_response_changes_nothing() {
     let mut creation = creation();
     let before = creation.request().clone();
     creation =

@@ -76,7 +76,7 @@ fn every_resource_of_an_update_is_merged() {
 }
 
 #[test]
-fn the_container_being_created_is_never_updated() {
+fn an_update_of_the_container_being_created_is_refused() {
     let creation = creation();
     let response = api::CreateContainerResponse {
         update: vec![if_possible(update(SUBJECT, shares(1)))],
@@ -87,7 +87,7 @@ fn the_container_being_created_is_never_updated() {
 }
 
 #[test]
-fn the_container_being_created_is_never_evicted() {
+fn an_eviction_of_the_container_being_created_is_refused() {
     let creation = creation();
     let response =
         api::CreateContainerResponse { evict: vec![eviction(SUBJECT, "r")], ..Default::default() };

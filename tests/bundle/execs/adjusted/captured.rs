@@ -19,7 +19,7 @@ const ENGINES: [(&str, &[&str]); 8] = [
     ("ctr-containerd-2.4.2", &[]),
     // `docker exec --env X=y`
     ("docker-20.10", &["X"]),
-    // The same for Podman, which also determines the user's home again.
+    // Podman also sets HOME itself.
     ("podman-4.3.1", &["X", "HOME"]),
     ("podman-4.3.1-pod", &[]),
 ];
@@ -91,7 +91,7 @@ fn plugin_changes_reach_later_processes_of_every_engine() {
         let (create, document) = (read(engine, "create.json"), read(engine, "process.json"));
         let container: Value = serde_json::from_str(&create).unwrap();
         let process: Value = serde_json::from_str(&document).unwrap();
-        let _told = host.plugin("10", "all", changing(&container["process"]));
+        let _plugin = host.plugin("10", "all", changing(&container["process"]));
         std::fs::create_dir_all(host.path("recorded")).unwrap();
         host.write("recorded/config.json", &create);
         succeeds(&host.create_from("recorded", "c1"));
@@ -102,7 +102,7 @@ fn plugin_changes_reach_later_processes_of_every_engine() {
         assert_eq!(written, env.len(), "{engine}: a variable is there twice");
         (found["env"], found["rlimits"]) = (json!(env), json!(rlimits));
         assert_eq!(found, wanted(&container["process"], &process, callers), "{engine}");
-        // For a container that no plugin changed, every byte stays.
+        // In a container that no plugin changed, every byte of the document stays.
         let host = started("");
         std::fs::create_dir_all(host.path("recorded")).unwrap();
         host.write("recorded/config.json", &create);

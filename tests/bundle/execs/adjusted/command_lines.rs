@@ -10,7 +10,7 @@ use super::{CHANGED, PROCESS, changing, exec, last_words, marks, process};
 /// A host with a container that is created but not started, whose process plugins changed.
 fn changed(more: &str) -> TestHost {
     let host = started(more);
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     host
 }
@@ -61,7 +61,7 @@ fn the_callers_values_win() {
 #[test]
 fn an_exec_in_an_unchanged_container_passes_unchanged() {
     let host = started("");
-    let _told = host.plugin("10", "witness", Script::default());
+    let _plugin = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     succeeds(&exec(&host, "c1", PROCESS));
     assert_eq!(host.read("fake/process.json"), PROCESS);
@@ -148,7 +148,7 @@ fn limits_scores_and_scheduling_reach_a_later_process() {
             "ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 6},
         },
     }));
-    let _told = host.plugin("10", "limits", script);
+    let _plugin = host.plugin("10", "limits", script);
     succeeds(&host.create("c1"));
     succeeds(&exec(
         &host,

@@ -23,7 +23,7 @@ fn given(host: &TestHost, id: &str) -> String {
 fn a_mark_ends_with_its_container_and_is_not_reused() {
     let host = started("");
     let plugin = Script { only: Some("c1"), ..changing() };
-    let _told = host.plugin("10", "env", plugin);
+    let _plugin = host.plugin("10", "env", plugin);
     succeeds(&host.create("c1"));
     assert_eq!(given(&host, "c1"), CHANGED);
     succeeds(&host.verb(&["start", "c1"]));
@@ -43,7 +43,7 @@ fn a_mark_ends_with_its_container_and_is_not_reused() {
 #[test]
 fn a_container_made_while_disabled_has_no_older_mark() {
     let mut host = started("");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     has_marks(&host, 1);
     host.kill_daemon();
@@ -56,12 +56,12 @@ fn a_container_made_while_disabled_has_no_older_mark() {
 }
 
 #[test]
-fn of_many_values_none_is_lost_by_a_later_update() {
+fn a_later_update_keeps_all_of_many_values_in_the_mark() {
     const VARIABLES: usize = 450;
     let host = started("");
     let adjust = (0..VARIABLES).fold(Adjustment::new(), |all, n| all.env(&format!("V{n}"), "1"));
     let updates = vec![update_of("c1", &json!({"cpu": {"shares": 300}}))];
-    let _told = host.plugin("10", "env", Script { updates, ..adjust.into() });
+    let _plugin = host.plugin("10", "env", Script { updates, ..adjust.into() });
     succeeds(&host.create("c1"));
     let root = host.path("root").display().to_string();
     let update = r#"{"cpu": {"shares": 200}}"#;
@@ -77,13 +77,13 @@ fn of_many_values_none_is_lost_by_a_later_update() {
 #[test]
 fn a_creation_that_fails_leaves_no_mark() {
     let host = started("");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());
     has_marks(&host, 0);
     std::fs::remove_file(host.path("fake/fail")).unwrap();
     let guard = Script { refuses: Some("not today"), ..Script::default() };
-    let _told = host.plugin("90", "guard", guard);
+    let _plugin = host.plugin("90", "guard", guard);
     fails(&host.create("c1"), &["not today"]);
     has_marks(&host, 0);
 }
@@ -91,7 +91,7 @@ fn a_creation_that_fails_leaves_no_mark() {
 #[test]
 fn marks_outlive_the_daemon_and_the_next_one_removes_stale_ones() {
     let mut host = started("autostart = false\n");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     for id in ["c1", "c2"] {
         std::fs::create_dir_all(host.path(id)).unwrap();
         host.write(&format!("{id}/config.json"), test_support::BUNDLE);
@@ -114,7 +114,7 @@ fn marks_outlive_the_daemon_and_the_next_one_removes_stale_ones() {
 #[test]
 fn a_run_directory_that_was_wiped_gets_its_marks_back() {
     let host = started("");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     wait_until("it is settled", || host.admin(&["pods"])[0]["containers"][0]["state"] == "created");
     let before = marks(&host);
@@ -126,7 +126,7 @@ fn a_run_directory_that_was_wiped_gets_its_marks_back() {
 #[test]
 fn records_of_an_earlier_version_are_marked_by_their_changes() {
     let mut host = started("autostart = false\n");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     wait_until("it is settled", || host.admin(&["pods"])[0]["containers"][0]["state"] == "created");
     host.kill_daemon();
@@ -140,7 +140,7 @@ fn records_of_an_earlier_version_are_marked_by_their_changes() {
 #[test]
 fn a_mark_does_not_apply_to_a_later_bypassed_container() {
     let mut host = started("autostart = false\n");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     host.kill_daemon();
     // The engine wrote its document again, as it does at a restart.
@@ -157,7 +157,7 @@ fn a_mark_does_not_apply_to_a_later_bypassed_container() {
 #[test]
 fn a_refused_create_of_an_existing_id_keeps_its_mark() {
     let mut host = started("autostart = false\n");
-    let _told = host.plugin("10", "env", changing());
+    let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
     host.kill_daemon();
     let _refused_or_not = host.create("c1");
@@ -165,7 +165,7 @@ fn a_refused_create_of_an_existing_id_keeps_its_mark() {
 }
 
 #[test]
-fn infrastructure_containers_are_marked_wherever_they_come_from() {
+fn created_and_adopted_infrastructure_containers_are_marked() {
     let mut host = started("autostart = false\n");
     pods::document(&host, "pause", "sandbox");
     succeeds(&host.create_from(&task("pause"), "pause"));
@@ -185,7 +185,7 @@ fn infrastructure_containers_are_marked_wherever_they_come_from() {
 #[test]
 fn a_foreign_or_damaged_mark_is_ignored() {
     let host = started("");
-    let _told = host.plugin("10", "env", Script { only: Some("c1"), ..changing() });
+    let _plugin = host.plugin("10", "env", Script { only: Some("c1"), ..changing() });
     succeeds(&host.create("c1"));
     let dir = host.path("run/state/marks");
     let own = dir.join(&marks(&host)[0]);

@@ -22,7 +22,7 @@ fn changing() -> Script {
     Adjustment::new().env("HELLO", "there").env("A", "2").remove_env("PATH").into()
 }
 
-/// [`PROCESS`] with these changes.
+/// [`PROCESS`] with the changes of [`changing`].
 const CHANGED: &str = r#"{"user":{"uid":0,"gid":0},  "args":["id"], "cwd":"/","env":["A=2","HELLO=there"], "x-odd":1.0e3}"#;
 
 /// Writes the document of a process; returns its path.

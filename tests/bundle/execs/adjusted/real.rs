@@ -33,7 +33,7 @@ fn process(document: &Value, script: &str) -> Value {
 /// A running container `c1` with that runtime.
 fn run(host: &TestHost, real: &RealRuntime, runtime: &Path, script: Script) -> Value {
     host.configure(runtime, "");
-    let _told = host.plugin("10", "all", script);
+    let _plugin = host.plugin("10", "all", script);
     let mut document = real.document("c1", &["sleep", "1000"]);
     document["process"]["env"] = json!(["PATH=/bin", "A=1", "GONE=1"]);
     document["process"]["oomScoreAdj"] = json!(600);
@@ -44,7 +44,7 @@ fn run(host: &TestHost, real: &RealRuntime, runtime: &Path, script: Script) -> V
 }
 
 /// The output of a later process with that document.
-fn said(host: &TestHost, process: &Value) -> Vec<String> {
+fn output_of(host: &TestHost, process: &Value) -> Vec<String> {
     let file = super::process(host, &process.to_string());
     let output = host.verb(&["exec", "--process", &file, "c1"]);
     succeeds(&output);
@@ -59,12 +59,16 @@ fn looks_inside(runtime: &Path) {
     let process = process(&document, LOOK);
     let name = runtime.display();
     let wanted = ["hello=there a=2 gone=", "321", "321", "700"];
-    assert_eq!(said(&host, &process), wanted, "{name}");
+    assert_eq!(output_of(&host, &process), wanted, "{name}");
     // The caller's values take precedence; the OOM score is always the container's.
     let mut asked = process.clone();
     asked["env"] = json!(["PATH=/bin", "A=mine", "GONE=mine"]);
     asked["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "hard": 99, "soft": 99}]);
-    assert_eq!(said(&host, &asked)[..3], ["hello=there a=mine gone=mine", "99", "99"], "{name}");
+    assert_eq!(
+        output_of(&host, &asked)[..3],
+        ["hello=there a=mine gone=mine", "99", "99"],
+        "{name}"
+    );
     // Without a process document, runc takes the process from the container's document, which is
     // patched.
     let output = host.verb(&["exec", "c1", "sh", "-c", LOOK]);
@@ -83,20 +87,20 @@ fn closed_device(runtime: &Path) {
     let specs = format!("[cdi]\nspec_dirs = [\"{}\"]", dir.join("cdi").display());
     host.configure(runtime, &specs);
     host.start_daemon();
-    let _told = host.plugin("10", "device", closed_device_of(dir));
+    let _plugin = host.plugin("10", "device", closed_device_of(dir));
     let document = real.document("c1", &["sleep", "1000"]);
     host.write("bundle/config.json", &document.to_string());
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     let process = process(&document, LOOK_AT_CLOSED_DEVICE);
     let name = runtime.display();
-    assert_eq!(said(&host, &process), ["600 1:3", "0 4400"], "{name}");
+    assert_eq!(output_of(&host, &process), ["600 1:3", "0 4400"], "{name}");
     // Another user has the groups that the caller sets.
     let mut asked = process.clone();
     asked["user"] = json!({"uid": 7, "gid": 8});
-    assert_eq!(said(&host, &asked), ["600 1:3", "8"], "{name}");
+    assert_eq!(output_of(&host, &asked), ["600 1:3", "8"], "{name}");
     asked["user"] = json!({"uid": 0, "gid": 0, "additionalGids": [9]});
-    assert_eq!(said(&host, &asked)[1], "0 9", "{name}");
+    assert_eq!(output_of(&host, &asked)[1], "0 9", "{name}");
     succeeds(&host.verb(&["delete", "--force", "c1"]));
 }
 
@@ -154,8 +158,8 @@ fn scheduled(runtime: &Path) {
     // Fields of `stat` after the program's name: nice is the 17th, the policy the 39th.
     let look = "set -- $(cat /proc/self/stat); shift 2; echo $17 ${39}";
     let look = look.replace("$17", "${17}");
-    let said = said(&host, &process(&document, &look));
-    assert_eq!(said, ["7 3"], "{}", runtime.display());
+    let printed = output_of(&host, &process(&document, &look));
+    assert_eq!(printed, ["7 3"], "{}", runtime.display());
     let file = super::process(&host, &process(&document, "exec sleep 1000").to_string());
     let pid_file = host.path("later.pid").display().to_string();
     let words = ["exec", "--detach", "--pid-file", &pid_file, "--process", &file, "c1"];

@@ -138,13 +138,13 @@ impl Furniture {
         let _gone = std::fs::remove_dir_all(&self.dir);
         std::fs::create_dir_all(&self.dir).unwrap();
         let listener = UnixListener::bind(self.dir.join("agent.sock")).unwrap();
-        let said = self.dir.join("agent");
+        let printed = self.dir.join("agent");
         // The thread ends with the test: if the container makes no call, it keeps waiting.
         std::thread::spawn(move || {
             let Ok((mut caller, _)) = listener.accept() else { return Ok(()) };
             let mut bytes = vec![0; 1 << 16];
             let length = caller.read(&mut bytes).unwrap_or(0);
-            nri_runc::testing::files::replace(&said, &bytes[..length]).map_err(|e| e.to_string())
+            nri_runc::testing::files::replace(&printed, &bytes[..length]).map_err(|e| e.to_string())
         });
     }
 
@@ -256,8 +256,8 @@ fn hooks(dir: &Path) -> FieldCase {
     let mut all = json!({"poststop": hook("poststop")});
     kinds.iter().for_each(|kind| all[*kind] = hook(kind));
     let ran = |dir: &Path, kind: &str| {
-        let said = std::fs::read_to_string(dir.join("hooks").join(kind)).unwrap_or_default();
-        is(said.trim(), &format!("{kind} {kind}"))
+        let printed = std::fs::read_to_string(dir.join("hooks").join(kind)).unwrap_or_default();
+        is(printed.trim(), &format!("{kind} {kind}"))
     };
     let look = move |running: &Running, _: Layout| {
         // The engine does not wait for the last one.
@@ -282,8 +282,8 @@ fn slow_hook(dir: &Path) -> FieldCase {
     }]);
     let slow = case("OciHooks timeout", json!({"hooks": {"poststop": hook}}), |_, _| Ok(()));
     let look_after = |dir: &Path| {
-        let said = std::fs::read_to_string(dir.join("hooks/slow")).unwrap_or_default();
-        is(said.trim(), "begun")
+        let printed = std::fs::read_to_string(dir.join("hooks/slow")).unwrap_or_default();
+        is(printed.trim(), "begun")
     };
     FieldCase { look_after: Box::new(look_after), ..slow.alone(1) }
 }

@@ -38,8 +38,8 @@ impl Layout {
 pub(super) fn output(program: &Path, words: &[&str]) -> String {
     match Command::new(program).args(words).output() {
         Ok(output) => {
-            let said = [output.stdout, output.stderr].concat();
-            String::from_utf8_lossy(&said).into_owned()
+            let printed = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&printed).into_owned()
         }
         Err(error) => format!("{}: {error}", program.display()),
     }

@@ -60,8 +60,8 @@ fn runtimes() -> Vec<RuntimeAtHand> {
     newer.sort();
     programs.extend(newer.iter().flat_map(|dir| [dir.join("runc"), dir.join("crun")]));
     let found = programs.into_iter().filter(|program| program.exists()).map(|program| {
-        let said = look::output(&program, &["--version"]);
-        let mut words = said.split_whitespace();
+        let printed = look::output(&program, &["--version"]);
+        let mut words = printed.split_whitespace();
         let (name, version) = (words.next().unwrap(), words.nth(1).unwrap().to_owned());
         let mut numbers = version.split('.');
         let version = [numbers.next().unwrap(), numbers.next().unwrap()].join(".");
@@ -79,7 +79,7 @@ fn world(runtime: &RuntimeAtHand) -> Option<(Place, Furniture)> {
     place.real.becomes(&runtime.program);
     place.host.start_daemon();
     let next = Some(Arc::clone(&furniture.plugin));
-    let _told = place.host.plugin("10", "fields", Script { next, ..Script::default() });
+    let _plugin = place.host.plugin("10", "fields", Script { next, ..Script::default() });
     Some((place, furniture))
 }
 

@@ -20,14 +20,14 @@ fn changing() -> Adjustment {
 
 fn later(runtime: &str) {
     let Some(mut place) = place(runtime) else { return };
-    let _told = place.host.plugin("10", "later", changing());
+    let _plugin = place.host.plugin("10", "later", changing());
     place.run("c1", &json!({}));
     let own = place.real.document("c1", &["sh", "-c", LOOK])["process"].clone();
     let mut asked = own.clone();
     asked["env"] = json!(["PATH=/bin", "A=mine", "HELLO=mine"]);
     asked["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "hard": 99, "soft": 99}]);
     asked["oomScoreAdj"] = json!(800);
-    let said = |place: &super::Place, process: &serde_json::Value| {
+    let printed = |place: &super::Place, process: &serde_json::Value| {
         place.host.write("process", &process.to_string());
         let file = place.host.path("process").display().to_string();
         let output = place.host.verb(&["exec", "--process", &file, "c1"]);
@@ -38,9 +38,9 @@ fn later(runtime: &str) {
     // crun gives a later process the OOM score of its caller, whatever the document has.
     let seen = if runtime == "crun" { 3 } else { 4 };
     let set = &["hello=there a=2 path=/bin", "321", "321", "700"][..seen];
-    assert_eq!(said(&place, &own)[..seen], *set);
+    assert_eq!(printed(&place, &own)[..seen], *set);
     show(runtime, "a later process has what a plugin set", "ok");
-    assert_eq!(said(&place, &asked)[..3], ["hello=mine a=mine path=/bin", "99", "99"]);
+    assert_eq!(printed(&place, &asked)[..3], ["hello=mine a=mine path=/bin", "99", "99"]);
     show(runtime, "a later process has what its caller asks for", "ok");
     let output = place.host.verb(&["exec", "c1", "sh", "-c", LOOK]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -49,7 +49,7 @@ fn later(runtime: &str) {
     assert_eq!(text.lines().collect::<Vec<_>>()[..seen_without], set[..seen_without]);
     show(runtime, "a later process without a document has what a plugin set", "ok");
     place.host.kill_daemon();
-    assert_eq!(said(&place, &own)[..seen], *set);
+    assert_eq!(printed(&place, &own)[..seen], *set);
     show(runtime, "a later process without a daemon has what a plugin set", "ok");
     place.host.start_daemon();
     succeeds(&place.host.verb(&["delete", "--force", "c1"]));

@@ -41,19 +41,19 @@ fn place(runtime: &str) -> Option<Place> {
 
 impl Place {
     /// The content of a file of the container's only cgroup.
-    fn says(&self, id: &str, file: &str) -> String {
+    fn limit_in(&self, id: &str, file: &str) -> String {
         self.file(id, "", file)
     }
 
     /// All its limits.
     fn limits(&self, id: &str) -> Vec<String> {
-        LIMITS.iter().map(|file| format!("{file}={}", self.says(id, file))).collect()
+        LIMITS.iter().map(|file| format!("{file}={}", self.limit_in(id, file))).collect()
     }
 
     /// The files with other content than these.
     fn wrong(&self, id: &str, files: &[(&str, &str)]) -> Vec<String> {
         let wrong = files.iter().filter_map(|(file, wanted)| {
-            let text = self.says(id, file);
+            let text = self.limit_in(id, file);
             (text != *wanted).then(|| format!("{file} says {text}, not {wanted}"))
         });
         wrong.collect()

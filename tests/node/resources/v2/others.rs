@@ -19,16 +19,16 @@ fn answers(runtime: &str) {
         leaves_room: pids(104),
         ..Script::default()
     };
-    let _told = place.host.plugin("10", "mover", script);
-    let says = |wanted: &str| place.says("other", "pids.max") == wanted;
-    wait_until("Synchronize's answer is carried out", || says("101"));
+    let _plugin = place.host.plugin("10", "mover", script);
+    let has_limit = |wanted: &str| place.limit_in("other", "pids.max") == wanted;
+    wait_until("Synchronize's answer is carried out", || has_limit("101"));
     place.run("c1", &json!({}));
-    assert!(says("102"), "before the created container is there");
+    assert!(has_limit("102"), "before the created container is there");
     succeeds(&place.update("c1", &json!({"pids": {"limit": 50}})));
-    assert!(says("103"), "before the runtime has updated");
-    assert_eq!(place.says("c1", "pids.max"), "50");
+    assert!(has_limit("103"), "before the runtime has updated");
+    assert_eq!(place.limit_in("c1", "pids.max"), "50");
     succeeds(&place.host.verb(&["kill", "c1", "KILL"]));
-    wait_until("StopContainer's answer is carried out", || says("104"));
+    wait_until("StopContainer's answer is carried out", || has_limit("104"));
     show(runtime, "answers of Synchronize, Create, Update, Stop", "ok");
     wait_until("it has ended", || place.state("c1").as_deref() == Some("stopped"));
     let asking = place.asker();
@@ -37,7 +37,7 @@ fn answers(runtime: &str) {
     let failed = asking.ask(request(all)).unwrap().failed;
     let ids: Vec<&str> = failed.iter().map(|update| update.container_id.as_str()).collect();
     assert_eq!(ids, ["nobody", "c1"]);
-    assert!(says("60"));
+    assert!(has_limit("60"));
     show(runtime, "unknown and gone ones fail, each for itself", "ok");
 }
 
@@ -60,10 +60,10 @@ fn frozen(runtime: &str) {
 /// or that there is none.
 fn is_allowed(place: &super::Place) -> bool {
     let output = place.host.verb(&["exec", "c1", "sh", "-c", ": </dev/odd"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "it has a driver");
-    let is_denied = said.contains("Operation not permitted");
-    assert!(is_denied || said.contains("No such device"), "{said}");
+    let is_denied = printed.contains("Operation not permitted");
+    assert!(is_denied || printed.contains("No such device"), "{printed}");
     !is_denied
 }
 

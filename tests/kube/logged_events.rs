@@ -24,9 +24,9 @@ pub(super) const POD_LIFE: [&str; 3] = ["RunPodSandbox", "StopPodSandbox", "Remo
 type Events = Vec<String>;
 
 /// The events of a namespace, without updates, which kubelet may send at any time.
-pub(super) struct Heard(Vec<Value>);
+pub(super) struct LoggedEvents(Vec<Value>);
 
-impl Heard {
+impl LoggedEvents {
     pub(super) fn of(namespace: &str) -> Self {
         let text = std::fs::read_to_string(EVENTS).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -78,16 +78,16 @@ impl Heard {
 /// once. Returns their numbers.
 #[track_caller]
 pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
-    let is_whole = |heard: &Heard| {
-        let pods = heard.pods();
+    let is_whole = |received: &LoggedEvents| {
+        let pods = received.pods();
         !pods.is_empty()
             && pods.values().all(|events| events.len() >= POD_LIFE.len())
-            && heard.containers().values().all(|events| events.len() >= LIFE.len())
+            && received.containers().values().all(|events| events.len() >= LIFE.len())
     };
-    let look = || Some(Heard::of(namespace)).filter(is_whole);
-    let heard = std::panic::catch_unwind(|| wait_for("the ends are reported", look));
-    let heard = heard.unwrap_or_else(|_too_late| Heard::of(namespace));
-    let (pods, containers) = (heard.pods(), heard.containers());
+    let look = || Some(LoggedEvents::of(namespace)).filter(is_whole);
+    let received = std::panic::catch_unwind(|| wait_for("the ends are reported", look));
+    let received = received.unwrap_or_else(|_too_late| LoggedEvents::of(namespace));
+    let (pods, containers) = (received.pods(), received.containers());
     for (id, events) in &pods {
         assert_eq!(events.iter().map(String::as_str).collect::<Vec<_>>(), POD_LIFE, "pod {id}");
     }
@@ -103,8 +103,8 @@ pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
 /// order, and every started container has ended.
 #[track_caller]
 pub(super) fn lives_in_order(namespace: &str) -> (usize, usize) {
-    let heard = Heard::of(namespace);
-    let (pods, containers) = (heard.pods(), heard.containers());
+    let received = LoggedEvents::of(namespace);
+    let (pods, containers) = (received.pods(), received.containers());
     let all = pods.iter().map(|life| (life, &POD_LIFE[..]));
     for ((id, events), wanted) in all.chain(containers.iter().map(|life| (life, &LIFE[..]))) {
         let place = |event: &String| wanted.iter().position(|one| one == event).unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nri_plugin::{Context, Handler, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::{Value, json};
-use test_support::compare::{self, Meant, Told};
+use test_support::compare::{self, EventsByKey, Meant};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container};
 use test_support::play::play;
@@ -184,12 +184,12 @@ fn write_device(dir: &Path) {
 
 /// The messages that plugins received of each container, and the output inside the one with the
 /// device.
-struct Heard {
-    of: BTreeMap<&'static str, Told>,
+struct Observed {
+    of: BTreeMap<&'static str, EventsByKey>,
     inside: String,
 }
 
-async fn heard(engine: &Engine, socket: &str) -> Heard {
+async fn observe(engine: &Engine, socket: &str) -> Observed {
     connect_adjusting(engine, socket);
     let observing = Recorder::connect_as(engine.path(socket), "90-observing");
     let mut cri = engine.client().await;
@@ -220,7 +220,7 @@ async fn heard(engine: &Engine, socket: &str) -> Heard {
     observing.wait_for("RemovePodSandbox");
     let mut life = observing.life(&ids);
     life.extend(snapshot.into_iter().map(|it| ("Synchronize".into(), json!({"container": it}))));
-    let mut of: BTreeMap<&'static str, Told> = BTreeMap::new();
+    let mut of: BTreeMap<&'static str, EventsByKey> = BTreeMap::new();
     for (event, request) in life {
         // Validators receive the adjustment (`tests/adaptation`), not the container.
         if event == Event::ValidateContainerAdjustment.name() {
@@ -232,7 +232,7 @@ async fn heard(engine: &Engine, socket: &str) -> Heard {
         let before = of.entry(name).or_default().insert(event.clone(), request);
         assert_eq!(before, None, "{name} has a second {event}");
     }
-    Heard { of, inside }
+    Observed { of, inside }
 }
 
 /// The device and the groups of a later process, as that process sees them.
@@ -241,12 +241,12 @@ async fn inside(engine: &Engine, ids: &[(String, &str)]) -> String {
     let look = "/bin/busybox stat -c '%a %t %T %u %g' /dev/told /dev/given; \
                 /bin/busybox id -G; echo $TOLD; /bin/busybox cat /told/hello";
     let channel = engine.containerd.channel().await;
-    let said = exec_sync(channel, id, &["/bin/sh", "-c", look]).await.unwrap();
-    String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+    let printed = exec_sync(channel, id, &["/bin/sh", "-c", look]).await.unwrap();
+    String::from_utf8_lossy(&[printed.stdout, printed.stderr].concat()).into_owned()
 }
 
 /// Runs the same containerd twice: with its own NRI and the plain runtime, then with nri-runc.
-async fn both(containerd: &Path, tools: &Path, runc: &Path) -> (Heard, Heard) {
+async fn both(containerd: &Path, tools: &Path, runc: &Path) -> (Observed, Observed) {
     const HANDLERS: [(&str, Passes); 1] = [("rich", Passes::All)];
     let own = Wanted { version: 4, handlers: &HANDLERS, runtime: runc, has_nri: true };
     let ours = Wanted { runtime: Path::new(env!("CARGO_BIN_EXE_nri-runc")), has_nri: false, ..own };
@@ -261,12 +261,12 @@ async fn both(containerd: &Path, tools: &Path, runc: &Path) -> (Heard, Heard) {
     settings.push_str(&format!("[cdi]\nspec_dirs = [\"{}\"]\n", engine.path("cdi").display()));
     write("nri-runc.toml", &settings);
     write("containerd.own.toml", &config::containerd(&engine.path(""), &ours));
-    let native = heard(&engine, "own.sock").await;
+    let native = observe(&engine, "own.sock").await;
     engine.containerd.stop();
     std::fs::rename(engine.path("containerd.own.toml"), engine.path("containerd.toml")).unwrap();
     engine.containerd.run();
     let mut daemon = engine.start_daemon();
-    let through = heard(&engine, "nri.sock").await;
+    let through = observe(&engine, "nri.sock").await;
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     (native, through)
@@ -315,20 +315,21 @@ async fn adjusted_containers_equal_containerds_own_nri() {
         assert!(events.contains("Synchronize") && events.contains("PostCreateContainer"), "{name}");
     }
     assert!(problems.is_empty(), "{} problems\n{problems:#?}", problems.len());
-    refusals_are_told_alike(&native, &ours);
+    refusals_are_equal(&native, &ours);
 }
 
-fn refusals_are_told_alike(native: &Heard, ours: &Heard) {
+fn refusals_are_equal(native: &Observed, ours: &Observed) {
     for name in RDT.into_iter().filter(|_| !has_resctrl()) {
         for event in ["StopContainer", "RemoveContainer"] {
-            let rdt = |heard: &Heard| heard.of[name][event]["container"]["linux"]["rdt"].clone();
+            let rdt =
+                |received: &Observed| received.of[name][event]["container"]["linux"]["rdt"].clone();
             assert!(rdt(native)["clos_id"].is_object(), "{name} {event}: {}", rdt(native));
             assert_eq!(rdt(ours), rdt(native), "{name} {event}");
         }
     }
-    for (side, heard) in [("containerd", native), ("nri-runc", ours)] {
+    for (side, received) in [("containerd", native), ("nri-runc", ours)] {
         for event in ["StopContainer", "RemoveContainer"] {
-            let container = &heard.of[REFUSED][event]["container"];
+            let container = &received.of[REFUSED][event]["container"];
             let has_time = |name: &str| container[name].as_str().is_some_and(|time| time != "0");
             assert_eq!(container["exit_code"], 128, "{side} {event}: {container}");
             assert!(has_time("created_at") && has_time("finished_at"), "{side} {event}");

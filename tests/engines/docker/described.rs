@@ -7,7 +7,7 @@ use test_support::adjustments::gives_address;
 use test_support::{Script, cgroup, wait_until};
 
 use super::engine::{Docker, IMAGE};
-use super::{LIFE, events, heard_of, listening, requests};
+use super::{LIFE, events, has_received, listening, requests};
 
 /// Every option of a user that a plugin can see.
 fn everything(docker: &Docker) -> Vec<String> {
@@ -41,17 +41,17 @@ fn everything(docker: &Docker) -> Vec<String> {
 #[test]
 fn plugins_receive_the_values_of_docker_inspect() {
     let Some(docker) = Docker::new() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "witness", script);
+    let (script, seen) = listening(Script::default());
+    let received = docker.host.plugin("10", "witness", script);
     let words = everything(&docker);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let id = docker.runs("web", &words);
-    wait_until("its start is reported", || heard_of(&told, "PostStartContainer web"));
+    wait_until("its start is reported", || has_received(&received, "PostStartContainer web"));
     let inspect = docker.inspect("web");
-    let create = requests(&heard, "CreateContainer").remove(0);
+    let create = requests(&seen, "CreateContainer").remove(0);
     assert_eq!(differences(&create["pod"], &pod(&docker, &id, &inspect)), Vec::<String>::new());
     let document = docker.document(&id);
-    assert_eq!(requests(&heard, "RunPodSandbox")[0]["pod"], create["pod"]);
+    assert_eq!(requests(&seen, "RunPodSandbox")[0]["pod"], create["pod"]);
     let mut container = create["container"].clone();
     the_mounts_are_dockers(&docker, &container["mounts"].take(), &inspect, &document);
     let seccomp = container["linux"]["seccompPolicy"].take();
@@ -62,15 +62,15 @@ fn plugins_receive_the_values_of_docker_inspect() {
     wanted["linux"]["namespaces"] = create["pod"]["linux"]["namespaces"].clone();
     assert_eq!(differences(&container, &wanted), Vec::<String>::new());
 
-    let started = requests(&heard, "PostStartContainer").remove(0);
+    let started = requests(&seen, "PostStartContainer").remove(0);
     assert_eq!(started["container"]["pid"], inspect["State"]["Pid"]);
     assert_eq!(started["container"]["state"], "CONTAINER_RUNNING");
-    docker.says(&["rm", "--force", "web"]);
-    assert_eq!(events(&told, "web"), LIFE);
+    docker.output_of(&["rm", "--force", "web"]);
+    assert_eq!(events(&received, "web"), LIFE);
 
     let open = ["--security-opt=seccomp=unconfined", "--pid=host", "--network=host"];
     docker.runs("open", &open);
-    let linux = requests(&heard, "CreateContainer")[1]["container"]["linux"].clone();
+    let linux = requests(&seen, "CreateContainer")[1]["container"]["linux"].clone();
     assert_eq!(linux["seccompProfile"]["profileType"], "UNCONFINED");
     assert_eq!(
         (&linux["seccompPolicy"], &linux["namespaces"][0]),
@@ -78,7 +78,7 @@ fn plugins_receive_the_values_of_docker_inspect() {
     );
     let kinds = linux["namespaces"].as_array().unwrap().iter().map(|space| &space["type"]);
     assert!(!kinds.clone().any(|kind| kind == "pid"), "{:?}", kinds.collect::<Vec<_>>());
-    docker.says(&["rm", "--force", "open"]);
+    docker.output_of(&["rm", "--force", "open"]);
     docker.nothing_is_left();
 }
 
@@ -128,16 +128,16 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
 }
 
 /// The members that differ, with the received and the expected values.
-fn differences(told: &Value, wanted: &Value) -> Vec<String> {
-    let (Some(told_members), Some(members)) = (told.as_object(), wanted.as_object()) else {
-        let is_same = told == wanted;
-        return if is_same { Vec::new() } else { vec![format!(": {told}, not {wanted}")] };
+fn differences(received: &Value, wanted: &Value) -> Vec<String> {
+    let (Some(received_members), Some(members)) = (received.as_object(), wanted.as_object()) else {
+        let is_same = received == wanted;
+        return if is_same { Vec::new() } else { vec![format!(": {received}, not {wanted}")] };
     };
-    let mut names: Vec<&String> = told_members.keys().chain(members.keys()).collect();
+    let mut names: Vec<&String> = received_members.keys().chain(members.keys()).collect();
     names.sort();
     names.dedup();
     let below = |name: &String| {
-        let inner = differences(&told[name.as_str()], &wanted[name.as_str()]);
+        let inner = differences(&received[name.as_str()], &wanted[name.as_str()]);
         inner.into_iter().map(|rest| format!(".{name}{rest}")).collect::<Vec<_>>()
     };
     names.into_iter().flat_map(below).collect()
@@ -187,21 +187,21 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
 }
 
 /// Every mount that Docker lists, and further ones of the document.
-fn the_mounts_are_dockers(docker: &Docker, told: &Value, inspect: &Value, document: &Value) {
+fn the_mounts_are_dockers(docker: &Docker, received: &Value, inspect: &Value, document: &Value) {
     // Since version 25, mounts below a read-only one are read-only too.
     let reads_only_below = docker.major_version >= 25;
-    assert_eq!(told, &document["mounts"]);
+    assert_eq!(received, &document["mounts"]);
     let at = |destination: &str| {
-        let all = told.as_array().unwrap();
+        let all = received.as_array().unwrap();
         let found = all.iter().find(|mount| mount["destination"] == destination);
         found.expect(destination).clone()
     };
     for mount in inspect["Mounts"].as_array().unwrap() {
-        let told = at(mount["Destination"].as_str().unwrap());
-        assert_eq!((&told["type"], &told["source"]), (&mount["Type"], &mount["Source"]));
+        let received = at(mount["Destination"].as_str().unwrap());
+        assert_eq!((&received["type"], &received["source"]), (&mount["Type"], &mount["Source"]));
         assert_eq!(mount["Mode"], "ro");
         let mode = if reads_only_below { "rro" } else { "ro" };
-        assert_eq!(told["options"], json!(["rbind", mode, mount["Propagation"]]));
+        assert_eq!(received["options"], json!(["rbind", mode, mount["Propagation"]]));
     }
     for (destination, source) in [
         ("/etc/resolv.conf", "ResolvConfPath"),
@@ -211,22 +211,22 @@ fn the_mounts_are_dockers(docker: &Docker, told: &Value, inspect: &Value, docume
         assert_eq!(at(destination)["source"], inspect[source]);
     }
     for (destination, options) in inspect["HostConfig"]["Tmpfs"].as_object().unwrap() {
-        let told = at(destination);
-        assert_eq!(told["type"], "tmpfs");
-        assert!(told["options"].as_array().unwrap().contains(options), "{told}");
+        let received = at(destination);
+        assert_eq!(received["type"], "tmpfs");
+        assert!(received["options"].as_array().unwrap().contains(options), "{received}");
     }
 }
 
 /// `docker inspect` does not show its default filter; the document does.
-fn the_filter_is_dockers(told: &Value, document: &Value) {
-    assert_eq!(told["defaultAction"], document["defaultAction"]);
-    assert_eq!(told["architectures"], document["architectures"]);
+fn the_filter_is_dockers(received: &Value, document: &Value) {
+    assert_eq!(received["defaultAction"], document["defaultAction"]);
+    assert_eq!(received["architectures"], document["architectures"]);
     let rules = |filter: &Value| {
         let all = filter["syscalls"].as_array().unwrap();
         let part = |rule: &Value| (rule["names"].clone(), rule["action"].clone());
         all.iter().map(part).collect::<Vec<_>>()
     };
-    assert_eq!(rules(told), rules(document));
+    assert_eq!(rules(received), rules(document));
 }
 
 /// Optional numbers are messages, and false is omitted.
@@ -235,8 +235,8 @@ fn as_message(rule: &mut Value, numbers: &[&str]) {
     rule.retain(|_, value| *value != json!(false));
     for number in numbers {
         if let Some(value) = rule.get_mut(*number) {
-            let said = value.as_i64().unwrap();
-            *value = if said == 0 { json!({}) } else { json!({"value": said.to_string()}) };
+            let printed = value.as_i64().unwrap();
+            *value = if printed == 0 { json!({}) } else { json!({"value": printed.to_string()}) };
         }
     }
 }
@@ -244,11 +244,11 @@ fn as_message(rule: &mut Value, numbers: &[&str]) {
 #[test]
 fn an_image_in_containerds_store_has_both_of_its_digests() {
     let Some(docker) = Docker::with_containerds_store() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "witness", script);
+    let (script, seen) = listening(Script::default());
+    let received = docker.host.plugin("10", "witness", script);
     let pin = "--label=nri-runc.dev/annotation/cpu.example/pin=yes";
     docker.runs("web", &["--label=app=web", pin]);
-    let create = requests(&heard, "CreateContainer").remove(0);
+    let create = requests(&seen, "CreateContainer").remove(0);
     let inspect = docker.inspect("web");
     let manifest = &inspect["ImageManifestDescriptor"]["digest"];
     let configuration = docker.digest_of_configuration();
@@ -258,16 +258,16 @@ fn an_image_in_containerds_store_has_both_of_its_digests() {
     assert_eq!(create["container"]["labels"], inspect["Config"]["Labels"]);
     assert_eq!(create["pod"]["annotations"], json!({"cpu.example/pin": "yes"}));
     assert_eq!(docker.host.admin(&["status"])["missing"], json!([]));
-    docker.says(&["rm", "--force", "web"]);
+    docker.output_of(&["rm", "--force", "web"]);
     docker.nothing_is_left();
-    assert_eq!(events(&told, "web"), LIFE);
+    assert_eq!(events(&received, "web"), LIFE);
 }
 
 /// The data root is private here, and all its mounts from Docker belong to the other container.
 #[test]
 fn a_container_in_anothers_network_has_its_own_name_and_labels() {
     let Some(docker) = Docker::new() else { return };
-    let (script, heard) = listening(Script::default());
+    let (script, seen) = listening(Script::default());
     docker.host.plugin("10", "witness", script);
     let other = docker.runs("web", &["--label=app=web"]);
     let joins = "--network=container:web";
@@ -276,22 +276,22 @@ fn a_container_in_anothers_network_has_its_own_name_and_labels() {
     let document = docker.document(&id).to_string();
     assert!(document.contains(&format!("containers/{other}/hosts")), "{document}");
     assert!(!document.contains(&format!("containers/{id}/hosts")), "{document}");
-    let creates = requests(&heard, "CreateContainer");
+    let creates = requests(&seen, "CreateContainer");
     let (pod, container) = (&creates[1]["pod"], &creates[1]["container"]);
     assert_eq!([&container["name"], &pod["name"]], ["sidecar", "sidecar"]);
     assert_eq!([&container["labels"]["app"], &pod["labels"]["app"]], ["sidecar", "sidecar"]);
     assert_eq!(pod["annotations"], json!({"cpu.example/pin": "yes"}));
     assert_eq!(pod["runtimeHandler"], "nri-runc");
     assert_eq!(docker.host.admin(&["status"])["missing"], json!([]));
-    docker.says(&["rm", "--force", "sidecar", "web"]);
+    docker.output_of(&["rm", "--force", "sidecar", "web"]);
     docker.nothing_is_left();
 }
 
 #[test]
-fn our_labels_join_two_services_in_one_pod() {
+fn nri_runc_labels_join_two_services_in_one_pod() {
     let Some(docker) = Docker::new() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "witness", script);
+    let (script, seen) = listening(Script::default());
+    let received = docker.host.plugin("10", "witness", script);
     let labels = |service: &str| {
         [
             "com.docker.compose.project=shop".to_owned(),
@@ -311,7 +311,7 @@ fn our_labels_join_two_services_in_one_pod() {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         docker.runs(&format!("shop-{service}-1"), &labels);
     }
-    let creates = requests(&heard, "CreateContainer");
+    let creates = requests(&seen, "CreateContainer");
     for (create, service) in creates.iter().zip(["web", "db"]) {
         let (pod, container) = (&create["pod"], &create["container"]);
         assert_eq!(container["name"], service);
@@ -325,12 +325,12 @@ fn our_labels_join_two_services_in_one_pod() {
     }
     let pods = docker.host.admin(&["pods"]);
     assert_eq!((pods.as_array().unwrap().len(), &pods[0]["engine"]), (1, &json!("docker")));
-    docker.says(&["rm", "--force", "shop-web-1"]);
-    wait_until("one has gone", || heard_of(&told, "RemoveContainer web"));
-    assert_eq!(events(&told, "shop"), ["RunPodSandbox"]);
-    docker.says(&["rm", "--force", "shop-db-1"]);
+    docker.output_of(&["rm", "--force", "shop-web-1"]);
+    wait_until("one has gone", || has_received(&received, "RemoveContainer web"));
+    assert_eq!(events(&received, "shop"), ["RunPodSandbox"]);
+    docker.output_of(&["rm", "--force", "shop-db-1"]);
     docker.nothing_is_left();
-    assert_eq!(events(&told, "shop"), ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
+    assert_eq!(events(&received, "shop"), ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
 }
 
 #[test]
@@ -338,25 +338,25 @@ fn a_docker_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(docker) = Docker::new() else { return };
     let adjust = Adjustment::new().hooks(hooks);
-    let (script, heard) = listening(Script { only: Some("web"), ..adjust.into() });
+    let (script, seen) = listening(Script { only: Some("web"), ..adjust.into() });
     docker.host.plugin("10", "network", script);
     docker.runs("web", &["--network=none"]);
     docker.runs("open", &["--network=host"]);
     let pid = docker.inspect("web")["State"]["Pid"].clone();
     let of = |event: &str, name: &str| {
-        let all = requests(&heard, event);
+        let all = requests(&seen, event);
         let found = all.into_iter().find(|request| request["container"]["name"] == name);
         found.map(|request| request["pod"].clone()).unwrap_or_default()
     };
-    wait_until("both starts are reported", || requests(&heard, "PostStartContainer").len() == 2);
+    wait_until("both starts are reported", || requests(&seen, "PostStartContainer").len() == 2);
     for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
         let pod = of(event, "web");
-        let told = [&pod["namespace"], &pod["pid"], &pod["ips"]];
-        assert_eq!(told, [&json!("docker"), &pid, &json!(["192.0.2.7"])], "{event}");
+        let received = [&pod["namespace"], &pod["pid"], &pod["ips"]];
+        assert_eq!(received, [&json!("docker"), &pid, &json!(["192.0.2.7"])], "{event}");
         assert_eq!(of(event, "open")["ips"], json!(null), "{event}: the host's are not the pod's");
     }
-    docker.says(&["rm", "--force", "web", "open"]);
-    wait_until("both ends are reported", || requests(&heard, "StopContainer").len() == 2);
+    docker.output_of(&["rm", "--force", "web", "open"]);
+    wait_until("both ends are reported", || requests(&seen, "StopContainer").len() == 2);
     assert_eq!(of("StopContainer", "web")["pid"], json!(null));
     docker.nothing_is_left();
 }

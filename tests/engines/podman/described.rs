@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use test_support::adjustments::{self, bind_mount, gives_address};
 use test_support::{Script, cgroup, life};
 
-use super::{PodmanHost, bytes, hearing, inspect, installed, limit, request_of, resources, run};
+use super::{PodmanHost, bytes, inspect, installed, limit, listening, request_of, resources, run};
 
 fn every_kind(host: &PodmanHost) -> Adjustment {
     host.write(
@@ -52,8 +52,10 @@ fn the_container_is_adjusted_and_each_event_comes_once() {
 fn compare(pairs: &[(&str, &Value, Value)]) {
     let wrong: Vec<String> = pairs
         .iter()
-        .filter(|(_, received, said)| *received != said)
-        .map(|(what, received, said)| format!("{what}: received {received}, Podman says {said}"))
+        .filter(|(_, received, printed)| *received != printed)
+        .map(|(what, received, printed)| {
+            format!("{what}: received {received}, Podman says {printed}")
+        })
         .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -61,7 +63,7 @@ fn compare(pairs: &[(&str, &Value, Value)]) {
 #[test]
 fn plugins_receive_the_values_of_podman_inspect() {
     let Some(host) = installed("") else { return };
-    let (script, heard) = hearing(Script::default());
+    let (script, requests) = listening(Script::default());
     let received = host.plugin("10", "witness", script);
     let options = [
         "--label=app=web",
@@ -76,26 +78,26 @@ fn plugins_receive_the_values_of_podman_inspect() {
     ];
     run(&host, "web", &options, &["sleep", "500"]);
     host.wait_until("the start is reported", || received.lock().unwrap().len() >= 5);
-    let said = inspect(&host, "web");
-    let container = &request_of(&heard, "CreateContainer", "web")["container"];
-    let (config, limits) = (&said["Config"], &said["HostConfig"]);
-    let args = [vec![said["Path"].clone()], words(&said["Args"])].concat();
-    let told_env = json!(sorted(&container["env"]));
+    let printed = inspect(&host, "web");
+    let container = &request_of(&requests, "CreateContainer", "web")["container"];
+    let (config, limits) = (&printed["Config"], &printed["HostConfig"]);
+    let args = [vec![printed["Path"].clone()], words(&printed["Args"])].concat();
+    let received_env = json!(sorted(&container["env"]));
     let linux = &container["linux"];
-    let id = said["Id"].as_str().unwrap();
+    let id = printed["Id"].as_str().unwrap();
     let parent = limits["CgroupParent"].as_str().unwrap();
     let number = |value: &Value| json!({"value": value.to_string()});
-    let image = format!("sha256:{}", said["Image"].as_str().unwrap());
+    let image = format!("sha256:{}", printed["Image"].as_str().unwrap());
     compare(&[
-        ("id", &container["id"], said["Id"].clone()),
-        ("pod of its own", &container["podSandboxId"], said["Id"].clone()),
-        ("name", &container["name"], said["Name"].clone()),
+        ("id", &container["id"], printed["Id"].clone()),
+        ("pod of its own", &container["podSandboxId"], printed["Id"].clone()),
+        ("name", &container["name"], printed["Name"].clone()),
         ("labels", &container["labels"], config["Labels"].clone()),
         ("args", &container["args"], json!(args)),
-        ("env", &told_env, json!(sorted(&config["Env"]))),
+        ("env", &received_env, json!(sorted(&config["Env"]))),
         ("user", &container["user"]["uid"], json!(5)),
         ("group", &container["user"]["gid"], json!(6)),
-        ("image", &container["image"]["name"], said["ImageName"].clone()),
+        ("image", &container["image"]["name"], printed["ImageName"].clone()),
         ("image's config", &container["image"]["configDigest"], json!(image)),
         ("cgroup", &linux["cgroupsPath"], json!(cgroup::in_document(parent, ("libpod", id)))),
         ("memory", &linux["resources"]["memory"]["limit"], number(&limits["Memory"])),
@@ -106,29 +108,29 @@ fn plugins_receive_the_values_of_podman_inspect() {
     for (key, value) in config["Annotations"].as_object().unwrap() {
         assert_eq!(&container["annotations"][key], value, "{key}");
     }
-    lists_are_told(container, &said);
-    let pod = &request_of(&heard, "RunPodSandbox", "web")["pod"];
+    lists_match(container, &printed);
+    let pod = &request_of(&requests, "RunPodSandbox", "web")["pod"];
     compare(&[
-        ("pod's id", &pod["id"], said["Id"].clone()),
-        ("pod's uid", &pod["uid"], said["Id"].clone()),
-        ("pod's name", &pod["name"], said["Name"].clone()),
+        ("pod's id", &pod["id"], printed["Id"].clone()),
+        ("pod's uid", &pod["uid"], printed["Id"].clone()),
+        ("pod's name", &pod["name"], printed["Name"].clone()),
         ("pod's labels", &pod["labels"], config["Labels"].clone()),
-        ("handler", &pod["runtimeHandler"], said["OCIRuntime"].clone()),
+        ("handler", &pod["runtimeHandler"], printed["OCIRuntime"].clone()),
         ("parent", &pod["linux"]["cgroupParent"], json!(cgroup::in_message(parent))),
         ("pod's annotations", &pod["annotations"], json!({"example.org/note": "mine"})),
         ("pod's namespace", &pod["namespace"], json!("podman")),
     ]);
-    let started = &request_of(&heard, "PostStartContainer", "web")["container"];
-    assert_eq!(started["pid"], said["State"]["Pid"]);
+    let started = &request_of(&requests, "PostStartContainer", "web")["container"];
+    assert_eq!(started["pid"], printed["State"]["Pid"]);
 }
 
 /// The requested volume and limits are in the message.
-fn lists_are_told(container: &Value, said: &Value) {
+fn lists_match(container: &Value, printed: &Value) {
     let mounts = words(&container["mounts"]);
     let volume = mounts.iter().find(|mount| mount["destination"] == "/tmp/host").unwrap();
-    assert_eq!(volume["source"], said["Mounts"][0]["Source"]);
+    assert_eq!(volume["source"], printed["Mounts"][0]["Source"]);
     let rlimits = words(&container["rlimits"]);
-    for ulimit in words(&said["HostConfig"]["Ulimits"]) {
+    for ulimit in words(&printed["HostConfig"]["Ulimits"]) {
         let (hard, soft) = (ulimit["Hard"].to_string(), ulimit["Soft"].to_string());
         let wanted = json!({"type": ulimit["Name"], "hard": hard, "soft": soft});
         assert!(rlimits.contains(&wanted), "{wanted} in {rlimits:?}");
@@ -170,13 +172,13 @@ fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
 fn a_podman_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(host) = installed("") else { return };
-    let (script, heard) = hearing(Adjustment::new().hooks(hooks));
+    let (script, requests) = listening(Adjustment::new().hooks(hooks));
     host.plugin("10", "network", script);
     run(&host, "web", &[], &[]);
-    let pod = |event: &str| request_of(&heard, event, "web")["pod"].clone();
+    let pod = |event: &str| request_of(&requests, event, "web")["pod"].clone();
     let pid = inspect(&host, "web")["State"]["Pid"].clone();
     host.wait_until("its start is reported", || {
-        heard.lock().unwrap().iter().any(|(event, _)| event == "PostStartContainer")
+        requests.lock().unwrap().iter().any(|(event, _)| event == "PostStartContainer")
     });
     assert_eq!(pod("CreateContainer")["ips"], json!(null));
     for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {

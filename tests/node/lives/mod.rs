@@ -347,7 +347,7 @@ fn every_view_shows_each_container_event_once_and_in_order() {
     say(&format!("LIVES='{count} {seed}'"));
     let stage = Arc::new(stage());
     std::thread::scope(|scope| {
-        let restart_daemons = scope.spawn(|| restart_daemons(&stage, &mut Dice(seed)));
+        let restarts = scope.spawn(|| restart_daemons(&stage, &mut Dice(seed)));
         let workers: Vec<_> = (0..WORKERS)
             .map(|worker| {
                 let stage = &stage;
@@ -365,7 +365,7 @@ fn every_view_shows_each_container_event_once_and_in_order() {
             .collect();
         let failed = workers.into_iter().filter_map(|worker| worker.join().err()).count();
         stage.is_over.store(true, Ordering::SeqCst);
-        restart_daemons.join().unwrap();
+        restarts.join().unwrap();
         assert_eq!(failed, 0);
     });
     let (views, fates) = (stage.views.lock().unwrap(), stage.fates.lock().unwrap());

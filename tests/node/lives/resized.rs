@@ -244,7 +244,7 @@ fn every_pod_resize_and_removal_is_sent_once_and_in_order() {
     let stage = Arc::new(stage);
     let fates: Mutex<Vec<PodFate>> = Mutex::default();
     std::thread::scope(|scope| {
-        let unrest = scope.spawn(|| super::unrest(&stage, &mut Dice(seed)));
+        let restarts = scope.spawn(|| super::restart_daemons(&stage, &mut Dice(seed)));
         let workers: Vec<_> = (0..WORKERS)
             .map(|worker| {
                 let (stage, fates) = (&stage, &fates);
@@ -259,7 +259,7 @@ fn every_pod_resize_and_removal_is_sent_once_and_in_order() {
             .collect();
         let failed = workers.into_iter().filter_map(|worker| worker.join().err()).count();
         stage.is_over.store(true, std::sync::atomic::Ordering::SeqCst);
-        unrest.join().unwrap();
+        restarts.join().unwrap();
         assert_eq!(failed, 0);
     });
     let (views, fates) = (stage.pod_views.lock().unwrap(), fates.lock().unwrap());

@@ -566,11 +566,11 @@ pub(super) mod tests {
         }
         store.drop_kept(&container("a").key);
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
-        let gone: Vec<_> = store.gone().map(|c| (c.key.id.as_str(), c.state)).collect();
-        assert_eq!(gone, [("b", Lifecycle::Removed)]);
+        let gone: Vec<_> = store.gone("").map(|c| (c.key.id.clone(), c.state)).collect();
+        assert_eq!(gone, [("b".to_owned(), Lifecycle::Removed)]);
         assert_eq!((store.containers().count(), store.next_incarnation()), (0, 8));
         let (store, _) = Store::open(temp.path(), "another").unwrap();
-        assert_eq!(store.gone().count(), 0);
+        assert_eq!(store.gone("").count(), 0);
     }
 
     #[test]
@@ -694,7 +694,7 @@ pub(super) mod tests {
         assert_eq!(problems, Vec::<String>::new());
         assert!(again.is_stamped() && again.containers().all(|c| c.state == Lifecycle::Stopped));
         assert_eq!(again.containers().count(), 1);
-        assert_eq!(again.gone().map(|gone| gone.init_pid).collect::<Vec<_>>(), [Some(1)]);
+        assert_eq!(again.gone("").map(|gone| gone.init_pid).collect::<Vec<_>>(), [Some(1)]);
     }
 
     #[test]
@@ -733,7 +733,7 @@ pub(super) mod tests {
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
         store.forget(&container("a").key);
-        assert_eq!(store.gone().next().map(|c| c.state), Some(Lifecycle::Removed));
+        assert_eq!(store.gone("").next().map(|c| c.state), Some(Lifecycle::Removed));
         assert_eq!(Store::open(temp.path(), "boot").unwrap().0.containers().count(), 0);
     }
 
@@ -753,7 +753,7 @@ pub(super) mod tests {
         store.keep(&whole("b")).unwrap();
         store.put(whole("b")).unwrap();
         store.forget(&whole("b").key);
-        let gone: Vec<_> = store.gone().cloned().collect();
+        let gone: Vec<_> = store.gone("").map(std::borrow::Cow::into_owned).collect();
         assert_eq!((gone[0].message.0.len(), gone[1].message.0.len()), (0, 4096));
         assert!(gone[0].overlay.is_empty() && !gone[1].overlay.is_empty());
         assert_eq!(gone[0].refused, ["why"]);

@@ -9,6 +9,7 @@ mod compact;
 mod disk;
 mod index;
 mod notes;
+mod remembered;
 mod store;
 mod wire;
 

@@ -2,11 +2,11 @@
 //! All pods and containers, in memory and on disk. An intended change is written to disk first; a
 //! past event is kept in memory even if the write fails, and written later.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use serde::Serialize;
 use serde_json::Map;
 
 use crate::error::{Context, Result};
@@ -16,6 +16,7 @@ use crate::presence;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
+use super::remembered::{Remembered, size};
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
 /// Failed writes after which a retry stops; the remaining records wait for the next retry.
@@ -64,11 +65,12 @@ impl Store {
             containers: BTreeMap::new(),
             pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
             kept: gone.iter().map(|one| (one.key.clone(), size(one))).collect(),
-            gone: Remembered(gone.into_iter().map(Remembered::measured).collect()),
+            gone: Remembered::default(),
             gone_pods: Remembered::default(),
             incarnations,
             is_stamped,
         };
+        gone.into_iter().for_each(|container| store.gone.push(container));
         containers.into_iter().for_each(|container| store.take_over(container));
         for container in store.containers.values() {
             if store.folders.write_mark(container).is_err() {
@@ -119,9 +121,9 @@ impl Store {
         self.unwritten = self.containers.keys().map(|key| ContainerKey::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
         // Of several with one ID, the newest is written last.
-        let kept = self.gone.iter().filter(|gone| gone.was_made() && self.is_kept(&gone.key));
-        for container in kept {
-            self.folders.write_kept(container)?;
+        let gone = self.gone.containing("");
+        for container in gone.filter(|gone| gone.was_made() && self.is_kept(&gone.key)) {
+            self.folders.write_kept(&container)?;
         }
         self.write_what_is_not()?;
         // Last, because a daemon that finds the stamp relies on complete records.
@@ -192,9 +194,21 @@ impl Store {
         self.pods.get(id)
     }
 
-    /// Recently removed or refused containers, newest last.
-    pub fn gone(&self) -> impl DoubleEndedIterator<Item = &Container> {
-        self.gone.iter()
+    /// Recently removed or refused containers that may contain this text in a string, newest last.
+    pub fn gone<'s>(
+        &'s self,
+        text: &'s str,
+    ) -> impl DoubleEndedIterator<Item = Cow<'s, Container>> {
+        self.gone.containing(text)
+    }
+
+    /// The newest removed or refused container of this key that `is_meant` accepts.
+    pub fn newest_gone(
+        &self,
+        key: &ContainerKey,
+        is_meant: impl Fn(&Container) -> bool,
+    ) -> Option<Cow<'_, Container>> {
+        self.gone.newest(&key.id, |container| container.key == *key && is_meant(container))
     }
 
     /// Writes the record to disk, then adds it.
@@ -411,9 +425,15 @@ impl Store {
         self.gone_pods.push(pod);
     }
 
-    /// Removed pods, newest last.
-    pub fn gone_pods(&self) -> impl DoubleEndedIterator<Item = &Pod> {
-        self.gone_pods.iter()
+    /// Removed pods that may contain this text in a string, newest last.
+    pub fn gone_pods<'s>(&'s self, text: &'s str) -> impl DoubleEndedIterator<Item = Cow<'s, Pod>> {
+        self.gone_pods.containing(text)
+    }
+
+    /// The pod of this ID, or the last removed one.
+    pub fn newest_pod(&self, id: &str) -> Option<Cow<'_, Pod>> {
+        let gone = || self.gone_pods.newest(id, |_| true);
+        self.pods.get(id).map(Cow::Borrowed).or_else(gone)
     }
 
     /// Keeps the engine's document of a container; returns its name.
@@ -436,47 +456,6 @@ impl Store {
     pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
         self.folders.pristine(name)
     }
-}
-
-/// Removed records that `explain` still shows, oldest first, each with its bytes.
-#[derive(Debug)]
-struct Remembered<T>(VecDeque<(T, usize)>);
-
-impl<T> Default for Remembered<T> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
-}
-
-impl<T: Serialize> Remembered<T> {
-    fn measured(one: T) -> (T, usize) {
-        let size = size(&one);
-        (one, size)
-    }
-
-    fn push(&mut self, one: T) {
-        let (one, size) = Self::measured(one);
-        self.make_room(size, (limits::REMEMBERED, limits::REMEMBERED_BYTES));
-        self.0.push_back((one, size));
-    }
-
-    /// Removes the oldest records until one of this size fits the limits of number and bytes.
-    fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
-        let mut total = self.0.iter().map(|(_, size)| size).sum::<usize>().saturating_add(size);
-        while self.0.len() >= most || total > bytes {
-            let Some((_, freed)) = self.0.pop_front() else { return };
-            total = total.saturating_sub(freed);
-        }
-    }
-
-    fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
-        self.0.iter().map(|(one, _)| one)
-    }
-}
-
-/// The length of a record, in bytes.
-fn size(record: &impl Serialize) -> usize {
-    serde_json::to_string(record).map_or(0, |text| text.len())
 }
 
 /// Drops the data that is only needed while the container exists or may be re-created under its ID.
@@ -502,27 +481,6 @@ mod tests {
     use super::super::disk::tests::container;
     use super::*;
 
-    fn ids(store: &Store) -> Vec<&str> {
-        store.gone().map(|container| container.key.id.as_str()).collect()
-    }
-
-    #[test]
-    fn the_size_of_removed_containers_is_limited() {
-        let temp = tempfile::tempdir().unwrap();
-        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
-        ["a", "b", "c"].into_iter().for_each(|id| store.remember(container(id)));
-        let one = store.gone.0[0].1;
-        assert!(store.gone.0.iter().all(|(_, size)| *size == one));
-        store.gone.make_room(one, (9, 4 * one));
-        assert_eq!(ids(&store), ["a", "b", "c"], "the next one just fits");
-        store.gone.make_room(one + 1, (9, 4 * one));
-        assert_eq!(ids(&store), ["b", "c"]);
-        store.gone.make_room(one, (2, 4 * one));
-        assert_eq!(ids(&store), ["c"]);
-        store.gone.make_room(9 * one, (2, 4 * one));
-        assert_eq!(ids(&store), [""; 0], "a long one has all the room");
-    }
-
     fn pod(id: &str) -> Pod {
         let json = serde_json::json!({
             "schema": 1, "boot_id": "boot", "id": id, "name": id, "namespace": "", "uid": "",
@@ -542,14 +500,12 @@ mod tests {
             store.put_pod(Pod { name, ..pod(&id) }).unwrap();
             store.forget_pod(&id);
         }
-        let left: Vec<&str> = store.gone_pods().map(|pod| pod.id.as_str()).collect();
-        assert_eq!(
-            (left.len(), left.last()),
-            (limits::REMEMBERED_BYTES / megabyte - 1, Some(&"p69"))
-        );
+        let left: Vec<String> = store.gone_pods("").map(|pod| pod.id.clone()).collect();
+        let most = limits::REMEMBERED_BYTES / megabyte;
+        assert!(left.len() < most && left.last().unwrap() == "p69", "{left:?}");
         store.put_pod(pod("short")).unwrap();
         store.forget_pod("short");
-        assert!(store.gone_pods().any(|pod| pod.id == "short"));
+        assert!(store.newest_pod("short").is_some());
     }
 
     #[test]
@@ -565,6 +521,6 @@ mod tests {
         }
         assert!(store.is_kept(&container("c").key) && !store.is_kept(&container("a").key));
         let (store, _) = Store::open(temp.path(), "boot").unwrap();
-        assert_eq!((store.kept.len(), store.gone.0.len()), (1, 1));
+        assert_eq!((store.kept.len(), store.gone("").count()), (1, 1));
     }
 }

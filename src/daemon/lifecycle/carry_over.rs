@@ -41,7 +41,7 @@ pub(crate) fn from_earlier(
 ) -> Option<PendingUpdate> {
     let store = daemon.records.read();
     let new = store.container(key)?;
-    let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
+    let old = store.newest_gone(key, Container::was_made)?;
     // A different bundle means an unrelated container of the same ID.
     let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.owners.is_empty() {
@@ -60,8 +60,8 @@ pub(crate) fn from_earlier(
     let mut owners = old.owners.clone();
     owners.retain(|name, plugin| owned::is_resource(name) && is_there(plugin));
     owned::retain(&mut owners, &part);
-    let Classes { blockio, rdt } = Classes::of(&messages::resources(old));
-    let rdt = rdt.filter(|_| is_moved(old));
+    let Classes { blockio, rdt } = Classes::of(&messages::resources(&old));
+    let rdt = rdt.filter(|_| is_moved(&old));
     let mover = old.owners.get("RdtClass").filter(|plugin| rdt.is_some() && is_there(plugin));
     owners.extend(mover.map(|plugin| ("RdtClass".to_owned(), plugin.clone())));
     let rdt_class = rdt.filter(|_| mover.is_some());

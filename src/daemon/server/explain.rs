@@ -2,6 +2,7 @@
 //! `explain`: finds the container that an operator means, and shows the plugins' changes to it. It
 //! reads the records of existing and removed containers, and changes nothing.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::answers::{
@@ -36,9 +37,11 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     // An infrastructure container is explained as its pod, or as itself if it has no pod.
     let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
-        !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
+        !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
     };
-    let all = store.containers().chain(store.gone()).filter(is_shown);
+    // Each of the names that match ends `wanted`, or is it.
+    let gone: Vec<_> = store.gone(wanted.rsplit('/').next().unwrap_or(wanted)).collect();
+    let all = store.containers().chain(gone.iter().map(Cow::as_ref)).filter(is_shown);
     let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
@@ -166,7 +169,7 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     // A plugin that did not know the pod did not know its containers either.
     let store = daemon.records.read();
     let mut skipped = container.skipped.clone();
-    let of_pod = explain_pod::newest(&store, &container.pod);
+    let of_pod = store.newest_pod(&container.pod);
     skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
     let known = container.clone();
     ContainerExplained {

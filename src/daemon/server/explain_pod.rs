@@ -2,6 +2,7 @@
 //! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
 //! reads the records of existing and removed pods, and changes nothing.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::answers::{MemberRow, PodExplained, PodKind};
@@ -17,8 +18,8 @@ pub(crate) fn explain(
     wanted: &str,
     is_no_container: bool,
 ) -> Option<Result<PodExplained, String>> {
-    if let Some(pod) = newest(store, wanted) {
-        return Some(Ok(explained(daemon, store, pod)));
+    if let Some(pod) = store.newest_pod(wanted) {
+        return Some(Ok(explained(daemon, store, &pod)));
     }
     if !is_no_container || wanted.is_empty() {
         return None;
@@ -28,10 +29,13 @@ pub(crate) fn explain(
             || wanted == format!("{}/{}", pod.namespace, pod.name)
             || pod.namespace.is_empty() && wanted == pod.name
     };
-    let mut found: Vec<&Pod> = store.pods().filter(is_named).collect();
+    let found: Vec<&Pod> = store.pods().filter(is_named).collect();
     if found.is_empty() {
         // An engine creates a new pod for each attempt, so the last removed pod of the name is meant.
-        found = store.gone_pods().rev().find(is_named).into_iter().collect();
+        let text = wanted.rsplit('/').next().unwrap_or(wanted);
+        if let Some(pod) = store.gone_pods(text).rev().find(|pod| is_named(&pod.as_ref())) {
+            return Some(Ok(explained(daemon, store, &pod)));
+        }
     }
     match found.as_slice() {
         [] => None,
@@ -40,15 +44,10 @@ pub(crate) fn explain(
     }
 }
 
-/// The pod of this ID, or the last removed one.
-pub(crate) fn newest<'s>(store: &'s Store, id: &str) -> Option<&'s Pod> {
-    store.pod(id).or_else(|| store.gone_pods().rev().find(|pod| pod.id == id))
-}
-
 fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
-    let living = store.of_pod(&pod.id);
-    let members = living.chain(store.gone().filter(|container| container.pod == pod.id));
-    let row = |container: &Container| MemberRow {
+    let living = store.of_pod(&pod.id).map(Cow::Borrowed);
+    let members = living.chain(store.gone(&pod.id).filter(|container| container.pod == pod.id));
+    let row = |container: Cow<'_, Container>| MemberRow {
         id: container.key.id.clone(),
         name: container.name.clone(),
         state: container.state.name().to_owned(),

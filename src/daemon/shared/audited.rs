@@ -7,6 +7,7 @@ use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
+use std::borrow::Cow;
 
 impl Daemon {
     /// Writes an entry about a container, which may be refused or gone.
@@ -81,13 +82,11 @@ impl Daemon {
     /// The container of an entry or event, and its pod.
     pub(super) fn subject_of(&self, key: &ContainerKey) -> AuditSubject {
         let store = self.records.read();
-        let living = store.container(key);
-        // The last one in the list is the newest.
-        let gone = || store.gone().rev().find(|container| container.key == *key);
-        let Some(container) = living.or_else(gone) else {
+        let living = store.container(key).map(Cow::Borrowed);
+        let Some(container) = living.or_else(|| store.newest_gone(key, |_| true)) else {
             return AuditSubject { container_id: key.id.clone(), ..AuditSubject::default() };
         };
-        of_container(container, store.pod(&container.pod))
+        of_container(&container, store.pod(&container.pod))
     }
 }
 

@@ -61,10 +61,9 @@ impl Daemon {
     fn emit_about(&self, subject: AuditSubject, event: NodeEvent) {
         let (labels, pod_uid) = {
             let store = self.records.read();
-            let gone = || store.gone_pods().rev().find(|pod| pod.id == subject.pod_id);
-            let pod = store.pod(&subject.pod_id).or_else(gone);
-            let uid = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
-            (pod.map(messages::pod_labels), uid)
+            let pod = store.newest_pod(&subject.pod_id);
+            let uid = pod.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
+            (pod.map(|pod| messages::pod_labels(&pod)), uid)
         };
         self.stream.push(NodeEvent { subject, labels, pod_uid, ..event });
     }

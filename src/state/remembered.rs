@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Removed records that `explain` still shows. The latest stay as they are. Older ones resemble each other, so
+//! they are compressed together: some hundred bytes each instead of several KB.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracing::error;
+
+use crate::fnv::fnv64;
+use crate::limits;
+
+use super::{Container, Pod};
+
+/// Records that are compressed together.
+const TOGETHER: usize = 16;
+
+/// A record with an ID, which several records may have one after the other.
+pub(super) trait Identified: Clone + Serialize + DeserializeOwned {
+    /// The ID.
+    fn id(&self) -> &str;
+}
+
+impl Identified for Container {
+    fn id(&self) -> &str {
+        &self.key.id
+    }
+}
+
+impl Identified for Pod {
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// Records as lines of JSON, oldest first, compressed.
+#[derive(Debug)]
+struct Packed {
+    /// The hash of each record's ID.
+    ids: Vec<u64>,
+    /// The length of the lines.
+    size: usize,
+    deflated: Box<[u8]>,
+}
+
+impl Packed {
+    fn of<T: Identified>(records: impl Iterator<Item = T>) -> std::io::Result<Self> {
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let mut ids = Vec::with_capacity(TOGETHER);
+        for record in records {
+            ids.push(hash(record.id()));
+            encoder.write_all(serde_json::to_string(&record)?.as_bytes())?;
+            encoder.write_all(b"\n")?;
+        }
+        let size = encoder.total_in() as usize;
+        Ok(Self { ids, size, deflated: encoder.finish()?.into_boxed_slice() })
+    }
+
+    /// The records whose JSON contains `text`, oldest first.
+    fn containing<T: Identified>(&self, text: &str) -> Vec<T> {
+        let mut lines = String::with_capacity(self.size);
+        if let Err(error) = DeflateDecoder::new(&*self.deflated).read_to_string(&mut lines) {
+            error!("reading removed records: {error}");
+        }
+        let matching = lines.lines().filter(|line| line.contains(text));
+        matching.filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+/// Removed records, oldest first.
+#[derive(Debug)]
+pub(super) struct Remembered<T> {
+    packed: VecDeque<Packed>,
+    /// The latest records, each with the length of its JSON.
+    latest: VecDeque<(T, usize)>,
+}
+
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Self { packed: VecDeque::new(), latest: VecDeque::new() }
+    }
+}
+
+impl<T: Identified> Remembered<T> {
+    pub(super) fn push(&mut self, record: T) {
+        let size = size(&record);
+        self.make_room(size, (limits::REMEMBERED, limits::REMEMBERED_BYTES));
+        self.latest.push_back((record, size));
+        if self.latest.len() == 2 * TOGETHER {
+            let oldest = self.latest.drain(..TOGETHER).map(|(record, _)| record);
+            match Packed::of(oldest) {
+                Ok(packed) => self.packed.push_back(packed),
+                Err(error) => error!("compressing removed records: {error}"),
+            }
+        }
+    }
+
+    /// Removes the oldest records until one of this size fits the limits of number and bytes.
+    fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
+        let packed = self.packed.iter().map(|packed| (packed.ids.len(), packed.size));
+        let all = packed.chain(self.latest.iter().map(|(_, size)| (1, *size)));
+        let (mut count, mut total) =
+            all.fold((0, size), |(count, total), (more, size)| (count + more, total + size));
+        loop {
+            let oldest = self.packed.front().map(|packed| (packed.ids.len(), packed.size));
+            let oldest = oldest.or_else(|| self.latest.front().map(|(_, size)| (1, *size)));
+            let Some((records, freed)) = oldest else { return };
+            // Records that were compressed together are removed together.
+            if count - records + 1 < most && total <= bytes {
+                return;
+            }
+            if self.packed.pop_front().is_none() {
+                self.latest.pop_front();
+            }
+            (count, total) = (count - records, total - freed);
+        }
+    }
+
+    /// The newest record of this ID that `is_meant` accepts.
+    pub(super) fn newest(&self, id: &str, is_meant: impl Fn(&T) -> bool) -> Option<Cow<'_, T>> {
+        let is_it = |record: &T| record.id() == id && is_meant(record);
+        let mut latest = self.latest.iter().rev().map(|(record, _)| record);
+        if let Some(found) = latest.find(|record| is_it(record)) {
+            return Some(Cow::Borrowed(found));
+        }
+        let packed = self.packed.iter().rev().filter(|packed| packed.ids.contains(&hash(id)));
+        let mut records = packed.flat_map(|packed| packed.containing(id).into_iter().rev());
+        records.find(is_it).map(Cow::Owned)
+    }
+
+    /// All records that may contain `text` in one of their strings, oldest first; the latest in any case.
+    pub(super) fn containing<'s>(
+        &'s self,
+        text: &'s str,
+    ) -> impl DoubleEndedIterator<Item = Cow<'s, T>> {
+        let packed = self.packed.iter().flat_map(|packed| packed.containing(text));
+        packed.map(Cow::Owned).chain(self.latest.iter().map(|(record, _)| Cow::Borrowed(record)))
+    }
+}
+
+fn hash(id: &str) -> u64 {
+    fnv64(id.bytes())
+}
+
+/// The length of a record, in bytes.
+pub(super) fn size(record: &impl Serialize) -> usize {
+    serde_json::to_string(record).map_or(0, |text| text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::tests::container;
+    use super::*;
+
+    fn ids(remembered: &Remembered<Container>) -> Vec<String> {
+        remembered.containing("").map(|one| one.key.id.clone()).collect()
+    }
+
+    fn of(ids: impl IntoIterator<Item = String>) -> Remembered<Container> {
+        let mut remembered = Remembered::default();
+        ids.into_iter().for_each(|id| remembered.push(container(&id)));
+        remembered
+    }
+
+    #[test]
+    fn the_size_of_removed_containers_is_limited() {
+        let mut few = of(["a", "b", "c"].map(str::to_owned));
+        let one = few.latest[0].1;
+        few.make_room(one, (9, 4 * one));
+        assert_eq!(ids(&few), ["a", "b", "c"], "the next one just fits");
+        few.make_room(one + 1, (9, 4 * one));
+        assert_eq!(ids(&few), ["b", "c"]);
+        few.make_room(one, (2, 4 * one));
+        assert_eq!(ids(&few), ["c"]);
+        few.make_room(9 * one, (2, 4 * one));
+        assert_eq!(ids(&few), [""; 0], "a long one has all the room");
+    }
+
+    #[test]
+    fn compressed_records_are_found_like_the_latest() {
+        let many = of((0..100).map(|number| format!("c{}", number % 50)));
+        assert_eq!(many.packed.len(), 5);
+        let all = ids(&many);
+        assert_eq!((all.len(), &*all[0], &*all[99]), (100, "c0", "c49"));
+        for id in ["c0", "c40", "c49"] {
+            let found = many.newest(id, |_| true).unwrap();
+            assert_eq!(*found, container(id));
+        }
+        assert!(many.newest("c4", |record| record.exit_code == Some(77)).is_none());
+        assert!(many.newest("c", |_| true).is_none());
+        let c40: Vec<_> = many.containing("c40").filter(|one| one.key.id == "c40").collect();
+        assert_eq!(c40.len(), 2);
+    }
+
+    #[test]
+    fn at_least_the_latest_thousand_are_kept_in_little_memory() {
+        let many = of((0..3000).map(|number| format!("c{number}")));
+        let all = ids(&many);
+        assert!((limits::REMEMBERED..limits::REMEMBERED + TOGETHER).contains(&all.len()));
+        assert_eq!(all.last().unwrap(), "c2999");
+        let bytes: usize = many.packed.iter().map(|packed| packed.deflated.len()).sum();
+        assert!(bytes < many.packed.iter().map(|packed| packed.size).sum::<usize>() / 5);
+    }
+}

@@ -242,7 +242,7 @@ fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Op
     let path = host.path(format!("/proc/{pid}/stat"));
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let opened = openat(AT_FDCWD, &path, flags, Mode::empty());
-    // The kernel returns it in one read.
+    // The kernel returns the whole file in one read.
     let read = opened.and_then(|file| nix::unistd::read(file, &mut bytes));
     let Some(length) = read.map_err(io::Error::from).if_there()? else { return Ok(None) };
     let stat = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());

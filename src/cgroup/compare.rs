@@ -175,7 +175,7 @@ impl Amount {
         if text == "max" || text.parse::<i64>().is_ok_and(|number| number < 0) {
             return Some(Self::Unlimited);
         }
-        // The kernel would parse it as octal.
+        // The kernel would parse such a text as octal.
         if text.len() > 1 && text.starts_with('0') {
             return None;
         }

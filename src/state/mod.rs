@@ -170,7 +170,7 @@ pub struct Container {
     /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<Box<ExecSubject>>,
-    /// Why it was refused; empty if it was not.
+    /// Why the container was refused; empty if it was not.
     pub refused: Vec<String>,
     /// Time of the last refusal: Unix time in nanoseconds, 0 if there was none.
     #[serde(default)]
@@ -289,7 +289,7 @@ impl Container {
 pub struct Pod {
     /// Schema of this record.
     pub schema: u32,
-    /// Boot in which it was written.
+    /// Boot in which the record was written.
     pub boot_id: String,
     /// Id.
     pub id: String,
@@ -324,7 +324,7 @@ pub struct Pod {
     pub sandbox: Option<ContainerKey>,
     /// The NRI message.
     pub message: Wire,
-    /// Why it was refused; empty if it was not.
+    /// Why the pod was refused; empty if it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
     /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not asked.

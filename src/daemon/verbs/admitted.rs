@@ -102,8 +102,8 @@ async fn describe_and_record(
             return Err(missed);
         }
         // Checked again, because a plugin may have disconnected before its successor is
-        // synchronized (D41). Not later than this: once the container is on record, the successor
-        // would know it from its snapshot, and then also receive its creation.
+        // synchronized (D41). It must be done before the container is on record: afterwards the
+        // successor would know the container from its snapshot, and then receive its creation too.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);
     }

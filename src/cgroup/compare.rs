@@ -279,7 +279,7 @@ mod tests {
             tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
         }
         for same in [
-            // Runtimes use one of two formulas; 39 is the result of the newer one for 1024 shares.
+            // Runtimes use one of two formulas; the older one gives 39 for 1024 shares.
             json!({"cpu": {"shares": 1024}}),
             json!({"cpu": {"quota": 5000}}),
             json!({"cpu": {"period": 20_000}}),

@@ -68,7 +68,7 @@ mod musl;
 pub(crate) mod named;
 /// One plugin: its start, handshake, and requests with deadlines.
 pub mod plugin;
-/// Whether something exists; if that is unknown, it is an error.
+/// Whether something exists; an unknown result is an error.
 pub(crate) mod presence;
 /// Facts of the kernel about a process.
 mod procfs;

@@ -97,7 +97,7 @@ pub struct WrapperRequest {
 /// A process that `exec` is about to start in a container, as the engine requests it. Unreadable members are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterProcess {
-    /// Its arguments, the program first; those beyond a limit are omitted.
+    /// The process's arguments, the program first; arguments beyond a limit are omitted.
     pub args: Option<Vec<String>>,
     /// The user's ID, as a decimal number.
     pub uid: Option<String>,

@@ -145,7 +145,8 @@ pub struct Mark {
     pub root: String,
     /// The container's ID.
     pub id: String,
-    /// Whether it is its pod's infrastructure container, whose `kill` notifies the daemon.
+    /// Whether the container is its pod's infrastructure container; a `kill` of such a container
+    /// notifies the daemon.
     pub is_sandbox: bool,
     /// The values that `exec` applies.
     pub values: Vec<ProcessValue>,

@@ -35,7 +35,7 @@ macro_rules! named {
         }
 
         impl $Enum {
-            /// Its name.
+            /// The variant's name.
             $vis fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant => $name),+

@@ -72,7 +72,7 @@ pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(Strin
 /// The login user of a process; `None` if it belongs to no login.
 ///
 /// # Errors
-/// Fails when that cannot be read.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     let text = read(host, pid, "loginuid")?.unwrap_or_default();
     let uid = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
@@ -82,7 +82,7 @@ pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
 /// The adjustment of a process's badness for the OOM killer; `None` if the process has ended.
 ///
 /// # Errors
-/// Fails when that cannot be read.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn oom_score_adj(host: &Host, pid: u32) -> io::Result<Option<String>> {
     let text = read(host, pid, "oom_score_adj")?;
     Ok(text.map(|text| String::from_utf8_lossy(&text).trim().to_owned()))
@@ -112,7 +112,7 @@ const LIMITS: [(&str, &str); 16] = [
 /// has ended, or the kernel does not show this limit.
 ///
 /// # Errors
-/// Fails when that cannot be read.
+/// Fails when `/proc` cannot be read.
 pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Option<String>> {
     let Some(text) = read(host, pid, "limits")? else { return Ok(None) };
     let name = LIMITS.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
@@ -172,12 +172,12 @@ pub(crate) fn variables(
 pub(crate) struct Dispositions {
     handled: u64,
     ignored: u64,
-    /// Whether it is the first process of a PID namespace other than the host's.
+    /// Whether the process is the first of a PID namespace other than the host's.
     pub(crate) is_first: bool,
 }
 
 impl Dispositions {
-    /// Whether it has a handler for the signal of this number.
+    /// Whether the process has a handler for the signal of this number.
     pub(crate) fn handles(self, signal: u8) -> bool {
         self.handled & bit(signal) != 0
     }
@@ -242,7 +242,7 @@ fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Op
     let path = host.path(format!("/proc/{pid}/stat"));
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let opened = openat(AT_FDCWD, &path, flags, Mode::empty());
-    // The kernel returns it in one read.
+    // The kernel returns the whole file in one read.
     let read = opened.and_then(|file| nix::unistd::read(file, &mut bytes));
     let Some(length) = read.map_err(io::Error::from).if_there()? else { return Ok(None) };
     let stat = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());

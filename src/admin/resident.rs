@@ -295,7 +295,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
             None => "fix this file first; no daemon runs",
         }));
     }
-    // Checked first, so that the running daemon is not stopped in vain.
+    // Checked first: if the new daemon cannot start, the running one is not stopped.
     let fit = can_serve_in(&next.config.run_dir);
     fit.map_err(|error| error.hint("see: nri-runc nri check")).map_err(|error| match running {
         Some(_) => error.doing("not restarted, the daemon keeps running"),

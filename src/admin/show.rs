@@ -92,7 +92,7 @@ pub(super) fn wrapped(title: &str, words: &str) -> String {
 }
 
 /// Wraps the words at this width, after `title` in the first line and indented in the others. A
-/// word that is too long gets a line of its own.
+/// word that is longer than the width is on a separate line.
 pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = vec![title.to_owned()];
     for word in words.split(' ') {

@@ -28,6 +28,6 @@ pub(crate) struct DriftRow {
     /// files of pods are watched.
     pub(crate) writer: Option<String>,
     pub(crate) file: String,
-    /// Whether it is a value of the container's init process, which may have changed the value itself.
+    /// Whether this is a value of the container's init process, which may have changed it itself.
     pub(crate) process: bool,
 }

@@ -106,7 +106,7 @@ pub(super) const GLOBAL: &[Flag] = &[
     // crun also takes the next word as a value here. Not `KnownBy::All`, because crun reads `--ro`
     // as `--root`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
-    // runc 1.4 removed it; containerd up to 1.6 can be configured to send it.
+    // runc 1.4 removed `--criu`; containerd up to 1.6 can be configured to send it.
     word("criu", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("systemd-log", "", FlagMeaning::Passed, KnownBy::Youki),
 ];

@@ -100,12 +100,12 @@ impl Verb {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
 
-    /// Whether it creates a container.
+    /// Whether the verb creates a container.
     pub fn creates(self) -> bool {
         self == Self::Create || self.creates_and_starts()
     }
 
-    /// Whether it creates and starts a container.
+    /// Whether the verb creates and starts a container.
     pub fn creates_and_starts(self) -> bool {
         self == Self::Run || self == Self::Restore
     }

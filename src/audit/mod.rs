@@ -3,7 +3,7 @@
 //! applied, for each plugin that connects, disconnects or is refused, and optionally for each
 //! process that `exec` starts.
 //!
-//! A thread of its own writes the lines, to a file with a bounded size or to the journal, so that a
+//! A separate thread writes the lines, to a file with a bounded size or to the journal, so that a
 //! slow or full disk delays no container. Lines that do not fit its queue are counted, reported
 //! once, and later replaced by one line with their number. This folder does not use records,
 //! decides nothing and never fails a request.

@@ -175,7 +175,7 @@ impl Amount {
         if text == "max" || text.parse::<i64>().is_ok_and(|number| number < 0) {
             return Some(Self::Unlimited);
         }
-        // The kernel would parse it as octal.
+        // The kernel would parse such a text as octal.
         if text.len() > 1 && text.starts_with('0') {
             return None;
         }
@@ -279,7 +279,7 @@ mod tests {
             tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
         }
         for same in [
-            // Runtimes use one of two formulas; 39 is the result of the newer one for 1024 shares.
+            // Runtimes use one of two formulas; the older one gives 39 for 1024 shares.
             json!({"cpu": {"shares": 1024}}),
             json!({"cpu": {"quota": 5000}}),
             json!({"cpu": {"period": 20_000}}),

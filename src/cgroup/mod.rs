@@ -172,7 +172,7 @@ fn plan_seen(
     writes.retain(|write| !write.is_optional || files.exists(write.controller, &write.file));
     for write in &writes {
         if !files.exists(write.controller, &write.file) {
-            return refused(&write.field, format!("there is no {} here", write.file));
+            return refused(&write.field, format!("the cgroup has no {}", write.file));
         }
     }
     Ok(writes)

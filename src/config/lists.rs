@@ -42,7 +42,7 @@ pub(super) struct TableList {
     /// Closes the list while a file that may have such tables is unreadable, because what it
     /// permits is then unknown.
     pub(super) close: fn(&mut Config),
-    /// Its keys, for `docs/config.md`.
+    /// The keys of the list's tables, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
 }
 

@@ -18,7 +18,7 @@ use super::settings::{Config, OnFailure, RootlessPolicy};
 /// A setting or plugin that protects containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
-    /// Its description as a clause: "plugin policy is required".
+    /// The protection as a clause: "plugin policy is required".
     pub what: String,
     /// The plugin, if the protection only needs it to be connected. A pod that is exempt from that
     /// needs no daemon.

@@ -27,10 +27,10 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum RuleMode {
-        /// It is refused.
+        /// The request is refused.
         #[default]
         Enforce => "enforce",
-        /// It is permitted, and recorded.
+        /// The request is permitted, and recorded.
         Audit => "audit",
     }
 }

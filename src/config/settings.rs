@@ -120,9 +120,9 @@ named! {
     pub enum ExecArgs {
         /// Only the program.
         First => "first",
-        /// All of them, without the values of `KEY=VALUE`.
+        /// All arguments, without the values of `KEY=VALUE`.
         All => "all",
-        /// None.
+        /// No argument.
         Nothing => "none",
     }
 }

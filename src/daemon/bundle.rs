@@ -72,7 +72,7 @@ impl Bundle {
                     original.bytes = pristine;
                     is_patched = true;
                 }
-                // Patching it again would apply every change twice.
+                // Without the original, patching the document again could apply every change twice.
                 Err(error) if error.may_pass() => {
                     return Err(error.hint("nothing was changed or started"));
                 }

@@ -268,7 +268,8 @@ fn follow_engines(daemon: &Rc<Daemon>) {
 fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Daemon>> {
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");
-    // Without a boot ID, boots cannot be told apart, and a wrong ID would drop every record.
+    // Without a boot ID, the records of another boot cannot be recognized, and a wrong ID would
+    // drop every record.
     let boot_id = presence::insist(|| files::read_kernel(&path).if_there());
     let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();

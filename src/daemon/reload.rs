@@ -192,7 +192,7 @@ pub(crate) fn follow_scope(daemon: &Rc<Daemon>, is_changed: bool) {
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
         if is_changed && node_scope::apply(&daemon).await {
-            let why = "nri.scope has changed: it must be synchronized with other containers";
+            let why = "nri.scope has changed: the plugin must reconnect to be synchronized again";
             returning::synchronize_anew(&daemon, &daemon.registry.connected(), why);
         }
         node_scope::look_again(&daemon);

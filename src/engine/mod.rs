@@ -220,7 +220,7 @@ pub struct Facts {
     pub role: Role,
     /// The container.
     pub container: ContainerFacts,
-    /// Its pod.
+    /// The container's pod.
     pub pod: PodFacts,
     /// Who may have written the pod's namespace.
     pub namespace_by: Option<Writer>,

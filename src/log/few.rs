@@ -178,7 +178,7 @@ fn log_counts() {
     };
     for (count, first) in counts {
         let count = usize::try_from(count.unwrap_or_default()).unwrap_or(usize::MAX);
-        warn!("{} within a minute as this one: {first}", counted(count, "more line"));
+        warn!("{} like this one within a minute: {first}", counted(count, "more line"));
     }
 }
 
@@ -244,8 +244,8 @@ mod tests {
             log_counts();
             let lines = lines();
             assert_eq!(lines[0], "another place");
-            assert_eq!(lines[1], "440 more lines within a minute as this one: line 60");
-            assert!(lines.iter().any(|line| line.ends_with("as this one: line 0")), "{lines:?}");
+            assert_eq!(lines[1], "440 more lines like this one within a minute: line 60");
+            assert!(lines.iter().any(|line| line.ends_with("minute: line 0")), "{lines:?}");
         });
     }
 }

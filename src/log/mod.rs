@@ -161,7 +161,7 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
 }
 
 /// Whether standard error leads to the journal, as systemd reports in JOURNAL_STREAM. A line
-/// written there would have no priority of its own.
+/// written there would have the same priority as all others.
 fn is_stderr_the_journal() -> bool {
     let told = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let stderr = std::fs::metadata("/proc/self/fd/2");

@@ -86,7 +86,7 @@ impl From<NotRegistered> for SessionError {
 /// Progress of a Synchronize.
 #[derive(Debug, Clone, Copy)]
 pub struct SyncProgress {
-    /// When it began.
+    /// When the Synchronize began.
     pub begun: Instant,
     /// The time-out: of the whole Synchronize, or of each request.
     pub limit: Duration,

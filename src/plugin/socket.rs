@@ -177,7 +177,7 @@ fn canonical(path: &Path) -> PathBuf {
 pub(crate) struct Bound {
     /// The listening socket.
     pub listener: UnixListener,
-    /// Its file.
+    /// The socket's file.
     pub file: SocketFile,
 }
 

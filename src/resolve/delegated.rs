@@ -21,7 +21,7 @@ use crate::spec::patch::{PatchError, Resolved, Result};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Refuses fields whose controller the cgroup of this document will not have.
+/// Refuses fields that need a controller which the cgroup of this document will not have.
 ///
 /// # Errors
 /// Fails with the NRI field and the controller.

@@ -14,7 +14,7 @@ use crate::glob;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fit {
-    /// It does not match.
+    /// The rule does not match.
     #[default]
     No,
     /// The rule matches if the unproven identity of the pod is true.
@@ -110,7 +110,7 @@ pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     ] {
         match entry(list, |pattern| glob::matches(pattern, value)) {
             Entry::Any => {}
-            // It matches every value.
+            // The entry matches every value.
             Entry::Found("*") if list.iter().all(|entry| excluded(entry).is_none()) => {
                 by.push((name, "*".to_owned()));
             }

@@ -27,9 +27,9 @@ pub(crate) use report::report;
 /// The facts of a pod that rules match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RuledPod {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its labels.
+    /// The pod's labels.
     pub labels: BTreeMap<String, String>,
     /// Whether the labels may be incomplete, because the pod has no record.
     pub lacks_labels: bool,

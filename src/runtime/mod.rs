@@ -305,7 +305,7 @@ fn paths_of_engines(config: &Config) -> OsString {
 /// Why a candidate is not the runtime.
 enum Unfit {
     Known(&'static str),
-    /// It cannot be examined, so it may be the runtime.
+    /// The candidate cannot be examined, so it may be the runtime.
     Unknown(std::io::Error),
 }
 

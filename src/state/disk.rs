@@ -169,7 +169,7 @@ impl RecordFolders {
         let name = mark::file_name(&mark.root, &mark.id);
         let Some(bytes) = mark.encode() else {
             self.remove_mark(&container.key);
-            return Err(Error::new("the settings for its later processes are too large"));
+            return Err(Error::new("the values for processes of exec are too large"));
         };
         let hash = fnv64(bytes.iter().copied());
         if self.marked.borrow().get(&name) != Some(&hash) {

@@ -59,9 +59,9 @@ named! {
         Creating => "creating",
         /// The runtime has created it.
         Created => "created",
-        /// Its process was started.
+        /// The container's process was started.
         Running => "running",
-        /// Its process has exited.
+        /// The container's process has exited.
         Stopped => "stopped",
         /// The runtime has deleted it.
         Removed => "removed",
@@ -71,7 +71,7 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum PodState {
-        /// Its sandbox is being made; plugins have not been notified.
+        /// The pod's sandbox is being made; plugins have not been notified.
         #[default]
         Created => "created",
         /// RunPodSandbox was sent.
@@ -98,7 +98,7 @@ pub struct Container {
     pub global_flags: Vec<String>,
     /// The bundle directory, absolute.
     pub bundle: String,
-    /// Whether it is its pod's infrastructure container, about which no container event is sent.
+    /// Whether the container is its pod's infrastructure container, about which no container event is sent.
     pub is_sandbox: bool,
     /// The ID of its pod.
     pub pod: String,
@@ -108,9 +108,9 @@ pub struct Container {
     /// The namespace of its pod, for the same reason.
     #[serde(default)]
     pub pod_namespace: String,
-    /// Its name in the pod.
+    /// The container's name in the pod.
     pub name: String,
-    /// Its state.
+    /// The container's state.
     pub state: Lifecycle,
     /// The path of `--pid-file`, absolute.
     pub pid_file: Option<String>,
@@ -171,7 +171,7 @@ pub struct Container {
     /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<Box<ExecSubject>>,
-    /// Why it was refused; empty if it was not.
+    /// Why the container was refused; empty if it was not.
     pub refused: Vec<String>,
     /// Time of the last refusal: Unix time in nanoseconds, 0 if there was none.
     #[serde(default)]
@@ -216,7 +216,8 @@ pub struct Container {
     /// The PID of the call that made it.
     #[serde(default)]
     pub made_by: u32,
-    /// Whether it was found in the runtime's state after the record was lost: the plugins' changes are unknown.
+    /// Whether the container was found in the runtime's state after its record was lost; the
+    /// plugins' changes are then unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_found: bool,
     /// Whether the plain runtime made it, so that none of its commands reaches the daemon (D65).
@@ -289,7 +290,7 @@ impl Container {
 pub struct Pod {
     /// Schema of this record.
     pub schema: u32,
-    /// Boot in which it was written.
+    /// Boot in which the record was written.
     pub boot_id: String,
     /// Id.
     pub id: String,
@@ -318,13 +319,13 @@ pub struct Pod {
     /// Whether a trusted source puts it in an exempt namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exempt: bool,
-    /// Its state.
+    /// The pod's state.
     pub state: PodState,
-    /// Its infrastructure container, if it has one.
+    /// The pod's infrastructure container, if it has one.
     pub sandbox: Option<ContainerKey>,
     /// The NRI message.
     pub message: Wire,
-    /// Why it was refused; empty if it was not.
+    /// Why the pod was refused; empty if it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
     /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not asked.

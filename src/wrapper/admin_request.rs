@@ -38,7 +38,7 @@ pub(crate) fn admin_within(config: &Config, json: &str, wait: Duration) -> Resul
     ask(config, json, wait).map(|(json, _ended)| json)
 }
 
-/// Like [`admin`], for a request after whose response the daemon keeps sending lines.
+/// Like [`admin`], for a request that the daemon answers with a response and then with lines.
 ///
 /// # Errors
 /// As [`admin`].

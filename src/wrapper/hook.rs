@@ -55,7 +55,7 @@ struct OciState {
 struct CallingRuntime {
     pid: u32,
     parent: u32,
-    /// Its arguments, starting with the runtime's name.
+    /// The process's arguments, starting with the runtime's name.
     words: Vec<OsString>,
     cwd: PathBuf,
     program: PathBuf,

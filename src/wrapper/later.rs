@@ -159,7 +159,8 @@ impl Invocation<'_> {
         let Some(rule) = refused else { return Ok(()) };
         let error =
             Error::new(format!("{why}, and {}; no process was started", exec_refusal(&rule.name)));
-        let error = error.hint("the rules of the files decide then; see: nri-runc nri check");
+        let error =
+            error.hint("without the daemon, the configured rules decide; see: nri-runc nri check");
         let question = request::build_question(self, "", &[]);
         refusal::write_record(self.config, self.call, &question, None, &error);
         Err(error)

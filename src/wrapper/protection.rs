@@ -60,7 +60,7 @@ pub(super) fn refuse_unless_exempt(
         return Ok(());
     }
     let error = Error::new(format!("{why}, and {}; nothing was changed or started", first.what))
-        .hint("containers are not created without the daemon then; see: nri-runc nri check");
+        .hint("without the daemon, only exempt containers are created; see: nri-runc nri check");
     let names = described.map(|Described { pod, container, .. }| ContainerNames {
         namespace: pod.namespace,
         pod: pod.name,

@@ -39,8 +39,8 @@ fn socket_folder(config: &Config) -> Option<Finding> {
         let detail = format!("{what}: they can put another socket in the place of nri-runc's");
         return Some(finding(SOCKET, false, detail, &hint));
     }
-    // Only a directory that holds nothing but the socket: all users enter /run, and permitted users
-    // must enter.
+    // Checked only if the directory holds nothing but the socket: all users enter /run, and
+    // permitted users must enter it.
     let is_own = folder.file_name().is_some_and(|name| name == "nri");
     let is_own = is_own && config.socket_mode & 0o077 == 0;
     let mode = there.mode() & 0o7777;

@@ -103,7 +103,7 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
 }
 
 /// Reports a running daemon that does not understand this program's requests: each create would
-/// first make it re-execute, and bypass it if that does not help.
+/// first make that daemon re-execute, and bypass it if that does not help.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;

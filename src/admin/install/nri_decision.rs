@@ -47,7 +47,7 @@ impl NriDecision {
 /// The setting of an engine's own NRI in its files.
 #[derive(Debug)]
 pub(super) struct NriSetting {
-    /// Whether it is on; `None` if no file sets it.
+    /// Whether the engine's NRI is on; `None` if no file sets it.
     pub(super) is_on: Option<bool>,
     /// The path of its socket.
     pub(super) socket: String,

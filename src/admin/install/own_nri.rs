@@ -101,8 +101,8 @@ fn is_same_place(one: &str, other: &str) -> bool {
     one == other || (one.contains("/run/") && plain(one) == plain(other))
 }
 
-/// Lists the engines that may serve NRI: the one to register with, the containerd below Docker and
-/// nerdctl, and the one that listens on the socket.
+/// Lists the engines that may serve NRI: the engine to register with, the containerd below Docker
+/// and nerdctl, and the engine that listens on the socket.
 pub(super) fn candidates(
     engine: Engine,
     main: Option<&str>,

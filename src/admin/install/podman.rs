@@ -15,8 +15,8 @@ const DROP_IN: &str = "50-nri-runc.conf";
 /// The files that set root's storage; a later file overrides an earlier one.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
-/// Directories in which Podman searches for a runtime that no file names, if none of them is a link
-/// to another.
+/// Directories in which Podman searches for a runtime that no file names; the list has no directory
+/// that is a link to another.
 const BUILT_IN_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 

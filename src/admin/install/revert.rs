@@ -29,8 +29,8 @@ pub(super) struct Reverted {
 pub(super) struct EditedValue {
     /// The dotted keys of the value.
     pub(super) keys: String,
-    /// Whether it is removed although it was edited, because it still names nri-runc's program or
-    /// is between nri-runc's comments.
+    /// Whether the value is removed although it was edited, because it still names nri-runc's
+    /// program or is between nri-runc's comments.
     pub(super) is_removed: bool,
 }
 

@@ -201,7 +201,7 @@ fn docker_of(host: &Host, main: Option<&str>) -> Option<(Process, Dockerd)> {
     all.find(|(_, dockerd)| main.is_none_or(|main| dockerd.config_file == main))
 }
 
-/// Finds the containerd that reads this file, or any except those that Docker starts.
+/// Finds the containerd that reads this file; without a file, any that Docker does not start.
 fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
     let mut all = sources::processes(host, &["containerd"]).into_iter();
     all.find(|its| match main {

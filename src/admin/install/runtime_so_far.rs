@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The current runtime of an engine's containers, and the one that nri-runc would start.
+//! The current runtime of an engine's containers, and the runtime that nri-runc would start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

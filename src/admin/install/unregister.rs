@@ -56,7 +56,7 @@ pub(in crate::admin) fn uninstall(
         put_all(&root, &changes)?;
         engine_files::write_or_remove(&root, &ledger::path(&root, engine), None)?;
         engine_files::remove_folders(&root, &ledger.folders);
-        // The directory goes with its last record; while it has records of install.sh, it stays.
+        // The directory is removed with its last record; it stays while it has records of install.sh.
         root.remove_folder(&root.records());
         if root.user().is_none() {
             root.remove_folder("/var/lib/nri-runc");

@@ -138,7 +138,7 @@ pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
     if error.problem != ApiProblem::Forbidden {
         return line;
     }
-    line.hint(format!("the pod's account needs: {rule}; or the admission policy refuses it"))
+    line.hint(format!("the pod's account needs: {rule}; or a policy refuses the request"))
 }
 
 /// Parses the effect of a taint. `NoExecute` is refused: running containers must not be affected.

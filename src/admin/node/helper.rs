@@ -47,9 +47,9 @@ pub(super) struct ApiError {
 /// A DaemonSet's state according to the API server.
 #[derive(Debug)]
 pub(super) enum DaemonSetState {
-    /// It exists.
+    /// The DaemonSet exists.
     Present,
-    /// It is being deleted, or no longer exists.
+    /// The DaemonSet is being deleted, or no longer exists.
     BeingDeleted,
     /// The API server forbids the request.
     Forbidden,

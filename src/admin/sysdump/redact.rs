@@ -211,7 +211,7 @@ pub(super) fn text(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Hides the rest of a line from the first secret or variable value on; the message's code stays.
+/// Hides a line from its first secret or variable's value to its end; the message's code stays.
 fn line(line: &str) -> String {
     let Some(at) = secret_from(line) else { return line.to_owned() };
     let code = line.rfind(" [NR").filter(|code| *code >= at && line.ends_with(']'));

@@ -33,7 +33,7 @@ pub(super) struct LaunchedRun {
 }
 
 impl LaunchedRun {
-    /// Returns the run that the previous program of this process started, if its process still exists.
+    /// Returns the run that the previous program of this process started, if it started one.
     pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
         let before = daemon.registry.roster.take_launched_before(&record.id())?;
         record.resumes(&before.file, before.starts, &before.log);

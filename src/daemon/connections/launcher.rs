@@ -288,7 +288,7 @@ async fn gives_way(
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());
-    info!("{id} is restarted only after {name}, which has its place, disconnects");
+    info!("{id} is restarted only after {name}, which took its place, disconnects");
     tokio::select! {
         _why = other.chained.plugin.closed() => {}
         _ = wanted_file.changed() => return true,

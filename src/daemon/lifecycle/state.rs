@@ -59,8 +59,8 @@ pub(crate) fn mark_running(
     Ok(())
 }
 
-/// Writes the plugins' changes to the audit log once they are in force: earlier, the entry might be about a container
-/// whose creation then fails.
+/// Writes the plugins' changes to the audit log once they are in force; written earlier, the entry
+/// could be about a container whose creation then fails.
 fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     if let Some(record) = daemon.container(key) {
         daemon.audit_applied(key, &record.changes);
@@ -200,7 +200,7 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
 /// where the host has them.
 ///
 /// # Errors
-/// Fails when that state is unknown.
+/// Fails when the start time of the process is unknown.
 pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io::Result<()> {
     record.init_pid = Some(pid);
     record.init_start = match state_dir::init_start(&daemon.host, &record.key)? {

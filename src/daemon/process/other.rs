@@ -29,9 +29,10 @@ const RESTORE_CHECK: Duration = Duration::from_millis(20);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OtherDaemon {
     pub(crate) pid: u32,
-    /// Its run directory, by the path with which it opened it.
+    /// The run directory, by the path with which that daemon opened it.
     pub(crate) run_dir: PathBuf,
-    /// Whether it runs this program with this configuration; else it only serves the same plugin socket.
+    /// Whether that daemon runs this program with this configuration; else it only serves the same
+    /// plugin socket.
     pub(crate) is_ours: bool,
 }
 
@@ -180,7 +181,8 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     None
 }
 
-/// Whether it runs the program of this path: the same file, or after an upgrade a file in the same mount namespace.
+/// Whether the process runs the program of this path: the same file, or after an upgrade a file in
+/// the same mount namespace.
 fn is_same_program(pid: u32) -> bool {
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
@@ -218,7 +220,7 @@ mod tests {
         let run_dir = temp.path().join("run");
         let socket_path = temp.path().join("nri.sock");
         let config = Config { run_dir, socket_path, ..Config::default() };
-        // Its lock is open and held in a process with another command line.
+        // This process holds the daemon's lock, with another command line than a daemon's.
         let _lock = crate::daemon::process::sockets::lock(&config).unwrap();
         assert_eq!(find(&config, Some(&temp.path().join("config.toml"))), None);
         let own = std::process::id();
@@ -242,7 +244,7 @@ mod tests {
         assert!(!is_of_this_host(child.id()) && !is_same_program(child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Its child has another PID namespace.
+        // The child is in another PID namespace.
         let words = ["--pid", "--fork", "--kill-child", "sh", "-c", "echo $PPID; exec sleep 60"];
         let mut parent = Command::new("unshare")
             .args(words)

@@ -468,7 +468,7 @@ fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
     Ok(program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name })))
 }
 
-/// Returns conmon's argument after the first of these flags that it has.
+/// Returns the argument after the first of these flags on conmon's command line.
 fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     let mut words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let program = words.next()?;

@@ -260,7 +260,8 @@ impl Reexec<'_> {
                 if quiet::is_quiet(self.daemon, self.drain) {
                     return true;
                 }
-                // In the socket's queue they would receive no heartbeat while the daemon is busy.
+                // The callers are accepted again, because in the socket's queue they would receive
+                // no heartbeat.
                 self.drain.accept_again();
             }
             if begun.elapsed() >= HOLD && self.drain.is_idle() {

@@ -29,11 +29,11 @@ pub(crate) struct PluginPeer {
 pub(crate) struct PeerFacts {
     /// Path of the file that it executes, as the process sees it.
     pub(crate) program: String,
-    /// Whether it is in the daemon's user and PID namespaces.
+    /// Whether the process is in the daemon's user and PID namespaces.
     pub(crate) is_on_host: bool,
     /// Whether its program is this host's file at that path; `None` until an `exe:` rule needs it.
     pub(crate) is_hosts_file: Cell<Option<bool>>,
-    /// Whether it runs in a container that nri-runc knows.
+    /// Whether the process runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
     /// Namespace and name of its pod, if only the engine can have written them.
     pub(crate) pod: Option<(String, String)>,

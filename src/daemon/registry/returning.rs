@@ -22,7 +22,7 @@ const EXIT_CHECK: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
     process: Option<OwnedFd>,
-    /// Whether it is connected and about to replace a disconnected plugin (D41).
+    /// Whether the plugin is connected and about to replace a disconnected plugin (D41).
     is_successor: bool,
 }
 

@@ -14,21 +14,21 @@ pub(crate) type Result<T, E = UpdateError> = std::result::Result<T, E>;
 pub(crate) enum UpdateError {
     /// No container has this ID.
     Unknown,
-    /// It is its pod's infrastructure container.
+    /// The container is its pod's infrastructure container.
     Sandbox,
-    /// Its process has exited.
+    /// The container's process has exited.
     Gone,
-    /// Its creation failed.
+    /// The container's creation failed.
     NotCreated,
-    /// It is being started: an update waits until it runs.
+    /// The container is being started; an update waits until it runs.
     Starting,
-    /// Another update of it takes too long.
+    /// Another update of the container takes too long.
     Busy,
     /// This many updates in a row failed, so none is tried for this long.
     Paused(u32, Duration),
     /// The values cannot be set.
     Refused(Refusal),
-    /// The values cannot be set while it is frozen.
+    /// The values cannot be set while the container is frozen.
     Frozen(String),
 }
 

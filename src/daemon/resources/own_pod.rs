@@ -57,7 +57,7 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
 }
 
 /// `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
-/// that process no longer exists, even if its PID was reused.
+/// that process no longer exists or its PID was reused.
 fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.init_pid {

@@ -53,7 +53,7 @@ pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &Val
 
 fn place(since: &Value) -> Result<Since> {
     Since::parse(since.as_str().unwrap_or("0")).ok_or_else(|| {
-        Error::new("this is not the cursor of an event").hint("0 is the oldest that is kept")
+        Error::new("this is not the cursor of an event").hint("use 0 for the oldest event")
     })
 }
 

@@ -192,7 +192,8 @@ fn write_line(
     });
     let executed = ExecutedProcess {
         user,
-        // A process that a Docker or Kubernetes client requests has no login of its own.
+        // A Docker or Kubernetes client is not an ancestor of the process, so the login user would
+        // be another's.
         login_uid: process.login_uid.filter(|_| has_login),
         caller: process.caller.clone(),
         args,

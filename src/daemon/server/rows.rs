@@ -38,7 +38,7 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The promises about a pod or a container; only a container's promises have a result.
+/// The promises about a pod or a container; a pod's promises have no result.
 pub(crate) fn promises(promises: &[Promise]) -> Vec<PromiseOutcome> {
     let rows = promises.iter().cloned().map(|promise| PromiseOutcome {
         promise: promise.promise,

@@ -90,8 +90,8 @@ async fn serve_call(daemon: &Rc<Daemon>, stream: &mut UnixStream, call: VerbRequ
     }
 }
 
-/// Reads the request; `None` if the daemon lacks a resource for that. The wrapper is told so,
-/// because it would otherwise consider the daemon dead.
+/// Reads the request; `None` if the daemon lacks a resource for that. The wrapper is notified of
+/// it, because it would otherwise consider the daemon dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {
         Ok(asked) => Ok(Some(asked)),

@@ -275,9 +275,9 @@ fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
 
 /// The wrapper's report about its verdict.
 enum Confirmed {
-    /// It is about to become the runtime.
+    /// The wrapper is about to become the runtime.
     Executed,
-    /// It could not become the runtime, and has restored everything.
+    /// The wrapper could not become the runtime, and has restored everything.
     Failed,
     /// The report is missing or unreadable: the wrapper's process shows whether it continues.
     Unknown,

@@ -212,7 +212,8 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send of a removed container, which has no task any more.
+/// Removes values that containerd does not send of a removed container, because the container has
+/// no task then.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
         && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)

@@ -189,7 +189,7 @@ impl Unanswered {
         });
         match tokio::time::timeout_at(until, answered).await {
             Ok(Ok(Ok(done))) => done,
-            Ok(_panicked) => Err(Error::new("a system call could not be made")),
+            Ok(_panicked) => Err(Error::new("the thread for a system call failed")),
             Err(_late) => {
                 is_given_up.set(true);
                 self.0.give_up(folder);

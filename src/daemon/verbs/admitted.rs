@@ -102,8 +102,8 @@ async fn describe_and_record(
             return Err(missed);
         }
         // Checked again, because a plugin may have disconnected before its successor is
-        // synchronized (D41). Not later than this: once the container is on record, the successor
-        // would know it from its snapshot, and then also receive its creation.
+        // synchronized (D41). It must be done before the container is on record: afterwards the
+        // successor would know the container from its snapshot, and then receive its creation too.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);
     }
@@ -111,7 +111,7 @@ async fn describe_and_record(
     Ok((bundle, description))
 }
 
-/// Records the plugins for which a create waited in vain.
+/// Records the plugins that did not connect while a create waited for them.
 fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let reason = "was expected but did not connect in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
@@ -135,7 +135,8 @@ async fn put_on_record(
 }
 
 impl Admitted {
-    /// Whether it is its pod's infrastructure container; plugins receive no events about that.
+    /// Whether the container is its pod's infrastructure container; plugins receive no events about
+    /// such a container.
     pub(super) fn is_sandbox(&self) -> bool {
         self.description.role == Role::Sandbox
     }

@@ -158,7 +158,7 @@ pub(crate) async fn end_in_order(daemon: &Daemon, key: &ContainerKey) {
     for _ in 0..ORDER_CHECKS {
         match daemon.container(key) {
             Some(record)
-                // The outcome of its creation may still be unknown.
+                // The outcome of the container's creation may still be unknown.
                 if record.by_hook
                     && matches!(record.state, Lifecycle::Creating | Lifecycle::Created)
                     && exit_status::has_exited(&daemon.host, &record) => {}

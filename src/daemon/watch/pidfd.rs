@@ -42,7 +42,7 @@ pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
 pub(crate) enum ProcessExit {
     /// The exit code, or 128 plus the signal.
     Code(i32),
-    /// Its parent has not reaped it yet.
+    /// The process's parent has not reaped it yet.
     NotReaped,
     /// The kernel does not report exit codes (before 6.15).
     Unsaid,

@@ -129,7 +129,7 @@ fn cruns_abilities_come_from_its_version_or_features() {
         ("1.28", on_1_28, vec![]),
         ("1.14.1", "{}", vec![schemata, devices, policy]),
         ("1.22", r#"{"linux": {"netDevices": {"enabled": true}}}"#, vec![policy]),
-        // Its `features` take precedence over the version.
+        // The runtime's `features` take precedence over the version.
         ("1.28", "{}", vec![devices, policy]),
         ("1.21", named, vec![schemata]),
     ] {

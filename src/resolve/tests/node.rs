@@ -58,7 +58,7 @@ fn a_field_is_refused_only_if_the_node_lacks_its_support() {
         assert_eq!(error.field(), Some(field), "{error}");
         says(&error, &["on this node"]);
         checked(&rich, &adjustment).unwrap();
-        // A node whose features cannot be read counts as having them; resctrl exists or not.
+        // A node whose features cannot be read counts as having them. For RDT the directory itself decides.
         if !field.starts_with("Rdt") {
             checked(&HostTree::new(&[]), &adjustment).unwrap();
         }

@@ -75,7 +75,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, resources: &api::LinuxResources) 
         } else {
             (resources.object(section)?, format!("linux.resources.{section}.{key}"))
         };
-        // Without it nothing changes, and crun would refuse to create a container with it.
+        // Leaving out such a value changes nothing, and crun refuses to create a container with it.
         let is_idle = patch.facts.is_cgroup_v2 && holds_anyway(section, &key, &value);
         if !is_idle || object.value(&key)?.is_some() {
             patch.changes.set(object, &key, value, (&field, &nri_field))?;

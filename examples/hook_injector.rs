@@ -18,10 +18,9 @@
 //! ```
 //!
 //! Every condition in the file must hold: `always`; `annotations`, each pattern of a key with that
-//! of its value, by an annotation of the container or, if none matches, of its pod; `commands`, of
-//! which one matches the program; `hasBindMounts`. The plugin reads the files when it is
-//! configured, and exits if one is invalid: a hook that an operator relies on must not be missing
-//! silently.
+//! of its value, by an annotation of the container or of its pod; `commands`, of which one matches
+//! the program; `hasBindMounts`. The plugin reads the files when it is configured, and exits if one
+//! is invalid: a hook that an operator relies on must not be missing silently.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@
 //! cp device_injector /opt/nri/plugins/10-device-injector
 //! ```
 //!
-//! Each annotation is a list in JSON, for one container (`KEY/container.NAME`) or, without such,
+//! Each annotation is a list in JSON, for one container (`KEY/container.NAME`) or, without that,
 //! for all of the pod (`KEY/pod` or `KEY`):
 //!
 //! ```yaml
@@ -17,9 +17,9 @@
 //! cdi-devices.noderesource.dev: '["vendor.com/device=one"]'
 //! ```
 //!
-//! A device without `major` and `minor` is the node's own of that path; `uid`, `gid` and
-//! `file_mode` (decimal, JSON knows no other) may be left out. A value that cannot be read
-//! refuses the container.
+//! A device without `major` and `minor` has the numbers of the node's device at that path; `uid`,
+//! `gid` and `file_mode` (decimal, JSON knows no other) may be left out. An invalid value refuses
+//! the container.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sample NRI plugin: writes down every request that it gets, one JSON line each.
+//! A sample NRI plugin: logs every request that it receives, as one line of JSON.
 //!
 //! ```text
-//! cargo run --example event_logger | jq .event             # by hand: to stdout, or installed:
+//! cargo run --example event_logger | jq .event             # manually: to stdout, or installed:
 //! cp event_logger /opt/nri/plugins/99-event-logger
 //! echo 'file = /var/log/nri-events.json' >/etc/nri/conf.d/99-event-logger.conf
 //! ```
 //!
-//! A line has `event`, `pod` (namespace/name) and `container` (name and pid) where there are such,
-//! and the whole `request` in protobuf's JSON mapping:
+//! A line has `event`, `pod` (namespace/name) and `container` (name and pid) if the request has
+//! them, and the whole `request` in protobuf's JSON mapping:
 //!
 //! ```json
 //! {"event":"StartContainer","pod":"shop/web","container":"nginx","pid":4711,"request":{…}}

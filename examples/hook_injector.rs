@@ -3,24 +3,24 @@
 //! every engine.
 //!
 //! ```text
-//! cargo run --example hook_injector                                   # by hand, or installed:
+//! cargo run --example hook_injector                                   # manually, or installed:
 //! cp hook_injector /opt/nri/plugins/10-hook-injector
 //! echo '{"folders": ["/etc/containers/oci/hooks.d"]}' >/etc/nri/conf.d/10-hook-injector.conf
 //! ```
 //!
 //! Without a configuration it reads `/usr/share/containers/oci/hooks.d` and then
-//! `/etc/containers/oci/hooks.d`, where a file replaces one of the same name. A file says which
-//! hook runs, at which stages and for which containers (oci-hooks(5), version 1.0.0):
+//! `/etc/containers/oci/hooks.d`, where a file replaces one of the same name. A file defines the
+//! hook, its stages and its containers (oci-hooks(5), version 1.0.0):
 //!
 //! ```json
 //! {"version": "1.0.0", "hook": {"path": "/usr/libexec/audit", "args": ["audit", "start"]},
 //!  "when": {"annotations": {"^example\\.org/audit$": "^yes$"}}, "stages": ["createRuntime"]}
 //! ```
 //!
-//! Every condition in the file must hold: `always`; `annotations`, each pattern of a key with that of
-//! its value, by one of the container's or, failing that, of its pod's; `commands`, of which one matches
-//! the program; `hasBindMounts`. Files are read when the plugin is configured, and one that cannot be
-//! understood ends it: a hook that an operator relies on must not be absent in silence.
+//! Every condition in the file must hold: `always`; `annotations`, each pattern of a key with that
+//! of its value, by an annotation of the container or of its pod; `commands`, of which one matches
+//! the program; `hasBindMounts`. The plugin reads the files when it is configured, and exits if one
+//! is invalid: a hook that an operator relies on must not be missing silently.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

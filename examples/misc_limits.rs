@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sample NRI plugin: limits for resources that kubelet counts but no field of the CRI carries
-//! (SGX memory, encrypted-VM keys, …), enforced by `misc.max` of cgroup v2 (KEP-4112).
+//! A sample NRI plugin: limits for resources that kubelet counts but the CRI has no field for (SGX
+//! memory, encrypted-VM keys, …), enforced by `misc.max` of cgroup v2 (KEP-4112).
 //!
 //! ```text
 //! cp misc_limits /opt/nri/plugins/40-misc-limits
 //! echo '{"sgx_epc": 1000000}' >/etc/nri/conf.d/40-misc-limits.conf     # what the node has
 //! ```
 //!
-//! The pod says what its containers need, in the way of all annotations that are meant for one
-//! container: `misc.nri-runc.dev/container.web: '{"sgx_epc": 65536}'`. All running containers
-//! together never get more than the node has; one that would is refused. A container that asks
-//! for nothing gets nothing: 0 of everything that the node has.
+//! An annotation of the pod has the amounts of each container: `misc.nri-runc.dev/container.web:
+//! '{"sgx_epc": 65536}'`. A container that would exceed the node's amount together with the running
+//! ones is refused. A container without the annotation gets 0 of each resource.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

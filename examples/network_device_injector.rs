@@ -2,21 +2,22 @@
 //! A sample NRI plugin: network interfaces of the node for containers, by annotation of the pod.
 //!
 //! ```text
-//! cargo run --example network_device_injector                         # by hand, or installed:
+//! cargo run --example network_device_injector                         # manually, or installed:
 //! cp network_device_injector /opt/nri/plugins/10-network-device-injector
 //! ```
 //!
-//! The annotation is a list in JSON, for one container (`netdevices.noderesource.dev/container.NAME`)
-//! or all of the pod (`…/pod`, or no suffix). `name` is what the interface is called inside,
-//! its own name where it is left out:
+//! The annotation is a list in JSON, for one container
+//! (`netdevices.noderesource.dev/container.NAME`) or all of the pod (`…/pod`, or no suffix). `name`
+//! is the interface's name inside the container; by default its name on the node:
 //!
 //! ```yaml
 //! netdevices.noderesource.dev/container.router: '[{"device": "ens4", "name": "uplink"}]'
 //! ```
 //!
 //! The runtime moves each interface into the network namespace of the container (OCI runtime
-//! specification 1.3, runc 1.4 and later), and the kernel hands a physical one back when that
-//! namespace ends. A name that no interface can have, and one that is asked for twice, refuse the container.
+//! specification 1.3, runc 1.4 and later), and the kernel returns a physical interface to the node
+//! when that namespace ends. An invalid name, and a name that is requested twice, refuse the
+//! container.
 
 use std::collections::HashMap;
 

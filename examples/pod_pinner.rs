@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sample NRI plugin: CPUs of their own for pods that asked for whole ones, by what the whole
-//! pod was given (`pod.linux.pod_resources`, known before its first container; KEP-4112).
+//! A sample NRI plugin: exclusive CPUs for pods that request whole CPUs, decided by the resources
+//! of the whole pod (`pod.linux.pod_resources`, known before its first container; KEP-4112).
 //!
 //! ```text
 //! cp pod_pinner /opt/nri/plugins/30-pod-pinner
@@ -8,12 +8,14 @@
 //! ```
 //!
 //! A pod whose request equals its limit and is a number of whole CPUs gets that many of the
-//! `exclusive` ones, one set for all its containers, until it is removed; where none are left it
-//! is refused. They are of one NUMA node where one has enough, and the pod's memory is that of their nodes.
-//! Other containers run on the `shared` ones. kubelet's own CPU manager must be off.
+//! `exclusive` CPUs, one set for all its containers, until the pod is removed. If too few are free,
+//! the pod is refused. The CPUs are on one NUMA node if one has enough, and the pod's memory is on
+//! the same nodes. Other containers run on the `shared` ones. kubelet's own CPU manager must be
+//! off.
 //!
-//! It knows the pods that its runtime tells it of. On a node with containers of another handler, these run on the
-//! exclusive CPUs too, unless the runtime reports the whole node (`[nri] scope = "node"` of nri-runc).
+//! The plugin knows only the pods that its runtime sends. On a node with containers of another
+//! handler, those run on the exclusive CPUs too, unless the runtime reports the whole node (`[nri]
+//! scope = "node"` of nri-runc).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

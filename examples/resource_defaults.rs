@@ -2,21 +2,21 @@
 //! A sample NRI plugin: resources of a container by annotation of its pod, and defaults for all.
 //!
 //! ```text
-//! cargo run --example resource_defaults -- --config defaults.json     # by hand, or installed:
+//! cargo run --example resource_defaults -- --config defaults.json     # manually, or installed:
 //! cp resource_defaults /opt/nri/plugins/20-resource-defaults
 //! cp defaults.json /etc/nri/conf.d/20-resource-defaults.conf
 //! ```
 //!
-//! The annotation `resources.nri-runc.dev/container.NAME` counts for the container NAME, else
+//! The annotation `resources.nri-runc.dev/container.NAME` applies to the container NAME, else
 //! `resources.nri-runc.dev/pod` or `resources.nri-runc.dev` for every container of the pod. Its
-//! value is what `linux.resources` of a config.json would be:
+//! value has the form of `linux.resources` in a config.json:
 //!
 //! ```json
 //! {"cpu": {"shares": 512, "cpus": "0-1"}, "memory": {"limit": 268435456}, "pids": {"limit": 100}}
 //! ```
 //!
-//! An annotation replaces what the engine chose. The configuration has the same form; it is for
-//! containers without an annotation, and fills in only what their engine left open.
+//! An annotation replaces the engine's values. The configuration has the same form; it applies to
+//! containers without an annotation, and sets only values that the engine left unset.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -64,7 +64,7 @@ impl Resources {
         serde_json::from_str(text).map_err(|error| format!("{from}: {error}").into())
     }
 
-    /// Without the values that `chosen` has already.
+    /// Removes the values that `chosen` has already.
     fn where_open(mut self, chosen: &api::LinuxResources) -> Self {
         let Self { cpu, memory, pids, unified } = &mut self;
         cpu.shares.take_if(|_| chosen.cpu.shares.is_some());

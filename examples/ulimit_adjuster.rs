@@ -2,11 +2,11 @@
 //! A sample NRI plugin: resource limits of a container's processes (`ulimit`), by annotation.
 //!
 //! ```text
-//! cargo run --example ulimit_adjuster                                 # by hand, or installed:
+//! cargo run --example ulimit_adjuster                                 # manually, or installed:
 //! cp ulimit_adjuster /opt/nri/plugins/10-ulimit-adjuster
 //! ```
 //!
-//! Kubernetes has no field for them. The annotation is a list in JSON, for one container
+//! Kubernetes has no field for these limits. The annotation is a list in JSON, for one container
 //! (`ulimits.noderesource.dev/container.NAME`) or all of the pod (`…/pod`, or no suffix):
 //!
 //! ```yaml
@@ -14,9 +14,9 @@
 //!   [{"type": "RLIMIT_NOFILE", "soft": 65536, "hard": 131072}, {"type": "memlock", "hard": 8388608}]
 //! ```
 //!
-//! A type may be written without `RLIMIT_` and in small letters; a soft limit that is left out is
-//! the hard one. A list that cannot be read, an unknown type, and a soft limit above the hard one
-//! refuse the container.
+//! A type may be written without `RLIMIT_` and in small letters; a missing soft limit equals the
+//! hard one. An invalid list, an unknown type, and a soft limit above the hard one refuse the
+//! container.
 
 use nri_plugin::{Context, Event, Handler, api, async_trait};
 use serde::Deserialize;

@@ -362,7 +362,7 @@ const LOOKS_AWAY: &str = r"(?P<what>[\w)?]+)\s*\.(exists|is_dir|is_file)\(\)";
 const MAY_FORGET: &[&str] = &[
     "src/admin/",
     "src/config/mod.rs",
-    // It reads what the other files must use.
+    // This file implements the calls that the others must use.
     "src/presence.rs",
     // A node that seems to lack something refuses the container.
     "src/resolve/node.rs",
@@ -427,7 +427,7 @@ const MAY_WAIT: &[&str] = &[
 
 /// Files that open others for writing without `O_NONBLOCK`.
 const MAY_BLOCK: &[&str] = &[
-    // It creates the file.
+    // The command creates the file itself.
     "src/admin/record.rs",
     // The kernel's files of this process, before it serves requests.
     "src/daemon/process/detach.rs",

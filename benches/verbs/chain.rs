@@ -29,7 +29,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// With `plugins` plugins, each of which sets this number of variables and works for this time.
+    /// Starts a side with `plugins` plugins, each of which sets this number of variables and works
+    /// for this time.
     pub(crate) fn start(
         command: Command,
         dir: &Path,
@@ -43,7 +44,7 @@ impl Side {
         side
     }
 
-    /// Without plugins, with the request in the file of this name.
+    /// Starts a side without plugins, with the request in the file of this name.
     fn alone(mut command: Command, dir: &Path, name: &str, request: &str) -> Self {
         let socket = dir.join(format!("{name}.sock"));
         let _of_an_earlier_one = std::fs::remove_file(&socket);
@@ -122,7 +123,8 @@ pub(crate) fn write_request(dir: &Path) {
         .unwrap();
 }
 
-/// Likewise with few mounts and variables, like most of 10,000 containers.
+/// Writes the request of a container with few mounts and variables, as most of 10,000 containers
+/// have.
 pub(crate) fn write_small_request(dir: &Path) {
     write_request(dir);
     let bytes = std::fs::read(dir.join("request")).unwrap();

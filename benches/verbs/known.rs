@@ -29,7 +29,7 @@ pub(crate) fn update_other(place: &Place) -> Ratio {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stub = runtime.block_on(async {
         let stub = Mover::default().joins(&place.path("nri.sock")).await;
-        // It is configured and synchronized meanwhile.
+        // Meanwhile the plugin is configured and synchronized.
         tokio::time::sleep(Duration::from_millis(500)).await;
         stub
     });

@@ -38,7 +38,7 @@ use memory::Memory;
 use plugin::Plugins;
 use report::Ratio;
 
-/// As in the measured program, which `broker` replaces.
+/// The allocator of the measured program, which `broker` replaces.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

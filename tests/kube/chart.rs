@@ -122,7 +122,7 @@ pub(super) fn the_chart_installs_on_a_clean_node(cluster: &Cluster) -> String {
     if let Some(state) = installed().as_mut() {
         (state.first_daemon, state.plugin) = (Some(daemon), Some(plugin));
     }
-    // It stays for the following rows.
+    // The namespace stays for the following rows.
     std::mem::forget(space);
     format!(
         "the DaemonSet wrote the node's files, restarted containerd once over D-Bus and labelled the node; a \

@@ -72,7 +72,7 @@ fn take_token() {
     take_token_of(&space, pod["metadata"]["name"].as_str().unwrap());
 }
 
-/// Likewise for a pod by its name.
+/// Stores a token of the account, bound to the pod of this name.
 pub(super) fn take_token_of(space: &Namespace, name: &str) {
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", name];
     let token = space.does(&[&["create", "token", RELEASE], &bound[..]].concat());

@@ -48,7 +48,7 @@ fn write_access() {
     write(KUBECONFIG, &config.to_string(), 0o600);
 }
 
-/// It lives as long as the test, so nothing has to be written to a disk.
+/// Starts etcd without syncing to disk, because its data is needed only for this test.
 fn etcd(machine: &Machine) -> Process {
     let words = [
         "--data-dir=/var/lib/etcd",

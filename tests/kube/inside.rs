@@ -75,7 +75,8 @@ impl Running {
         text.split_whitespace().next().unwrap_or_default().to_owned()
     }
 
-    /// Its cgroup in the hierarchy of a controller; without a controller, that of version 2.
+    /// Returns the container's cgroup in the hierarchy of a controller, or of version 2 if that has
+    /// none.
     fn cgroup(&self, controller: &str) -> Option<PathBuf> {
         let lines =
             std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();

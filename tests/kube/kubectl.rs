@@ -77,7 +77,7 @@ impl Namespace {
         serde_json::from_str(&self.does(&["get", "pod", name, "-o", "json"])).unwrap()
     }
 
-    /// Its pods that are not being deleted.
+    /// Returns the namespace's pods that are not being deleted.
     #[track_caller]
     pub(super) fn pods(&self) -> Vec<Value> {
         let list: Value = serde_json::from_str(&self.does(&["get", "pods", "-o", "json"])).unwrap();

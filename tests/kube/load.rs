@@ -36,7 +36,7 @@ const SLOW: &str = "37-slow";
 const RETURNING: &str = "38-returning";
 const UPDATING: &str = "39-updating";
 
-/// What the container prints: the variables of the plugins that are always there.
+/// Makes the container print the number of variables that the permanently connected plugins set.
 const SHOWS: &str = "env | grep -c '^LOAD_'; exec sleep 100000";
 
 /// Growth of the daemon's private memory from the first wave to the last, in KiB: it keeps what `explain` shows of a
@@ -121,7 +121,7 @@ impl Handler for Loaded {
     }
 }
 
-/// A thread that does something again and again until it is dropped.
+/// A thread that repeats an action until it is dropped.
 struct Again {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -152,7 +152,7 @@ impl Drop for Again {
     }
 }
 
-/// The ten plugins, until it is dropped.
+/// The ten connected plugins; they disconnect on drop.
 struct Plugins {
     _steady: Vec<Plugin>,
     _returning: Again,
@@ -336,7 +336,7 @@ pub(super) fn a_node_under_load_loses_nothing(cluster: &Cluster) -> String {
     let grown = of_daemon("smaps_rollup", "Private_Dirty:").saturating_sub(memory);
     assert!(grown < GROWTH, "{grown} KiB more than after the first wave");
     drop(plugins);
-    // Until the plugins' ends are dealt with.
+    // Waits until the daemon has handled the disconnected plugins.
     std::thread::sleep(Duration::from_secs(5));
     let before = of_daemon("status", "voluntary_ctxt_switches:");
     std::thread::sleep(Duration::from_secs(20));

@@ -48,12 +48,12 @@ impl LoggedEvents {
             .collect()
     }
 
-    /// By the ID of the container: a restarted one has another ID.
+    /// Returns the events by container ID: a restarted container has another ID.
     pub(super) fn containers(&self) -> BTreeMap<String, Events> {
         self.by("container")
     }
 
-    /// By the ID of the pod.
+    /// Returns the events by pod ID.
     pub(super) fn pods(&self) -> BTreeMap<String, Events> {
         let mut pods = self.by("pod");
         for events in pods.values_mut() {
@@ -98,9 +98,9 @@ pub(super) fn whole_lives(namespace: &str) -> (usize, usize) {
     (pods.len(), containers.len())
 }
 
-/// Likewise with a daemon that was replaced: its plugins are launched again and synchronized with
-/// running containers, instead of an event that was due meanwhile. No event comes twice or out of
-/// order, and every started container has ended.
+/// Like [`whole_lives`], if the daemon was replaced: its plugins are launched again and receive
+/// running containers by Synchronize, instead of the events that they missed. No event comes twice
+/// or out of order, and every started container has ended.
 #[track_caller]
 pub(super) fn lives_in_order(namespace: &str) -> (usize, usize) {
     let received = LoggedEvents::of(namespace);

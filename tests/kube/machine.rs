@@ -94,7 +94,7 @@ impl Machine {
     }
 }
 
-/// Its standard output.
+/// Returns the standard output of a program, which must have succeeded.
 #[track_caller]
 fn succeeded(program: &str, words: &[&str], output: &Output) -> String {
     let printed = String::from_utf8_lossy(&output.stderr);
@@ -144,7 +144,7 @@ impl Process {
         self.stop_within(END_WAIT);
     }
 
-    /// Likewise for a program that takes longer.
+    /// Stops it like [`Self::stop`], but waits `wait` for its exit.
     pub(super) fn stop_within(&mut self, wait: Duration) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         let _gone = kill(pid, Signal::SIGTERM);

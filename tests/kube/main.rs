@@ -149,7 +149,7 @@ fn kubernetes_workloads_run_while_plugins_adjust_containers() {
                 }
                 scenario(&cluster)
             });
-            // It takes minutes, so progress is shown.
+            // A row takes minutes, so each result is printed at once.
             eprint!("{}", table.last());
         }
     }

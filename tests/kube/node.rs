@@ -37,7 +37,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts it without nri-runc, and waits until Kubernetes reports it ready.
+    /// Starts the node without nri-runc, and waits until Kubernetes reports it ready.
     pub(super) fn start(machine: &Machine) -> Self {
         configure_containerd(machine);
         write("/etc/cni/net.d/10-pods.conflist", &network(), 0o644);
@@ -58,7 +58,7 @@ impl Node {
         Self { kubelet, installed: OnceCell::new() }
     }
 
-    /// Registers it manually, once; returns the output of `install`.
+    /// Registers nri-runc manually, once; returns the output of `install`.
     pub(super) fn registered(&self, machine: &Machine) -> &str {
         self.installed.get_or_init(|| {
             let installed = install(machine);
@@ -77,7 +77,7 @@ impl Node {
         })
     }
 
-    /// Removes it, so that the engine serves plugins itself; no row may need it after that.
+    /// Removes nri-runc, so that the engine serves plugins itself; no later row may need nri-runc.
     pub(super) fn removed(&self, machine: &Machine) {
         wait_for("no container needs it", || {
             super::inside::admin(&["pods"]).as_array().is_some_and(Vec::is_empty).then_some(())
@@ -127,7 +127,7 @@ fn write_unit(machine: &Machine) {
     write(&format!("{PROGRAMS}/containerd-unit"), &unit, 0o755);
 }
 
-/// Its default configuration; a file beside it has this machine's own settings.
+/// Writes containerd's default configuration; an imported file has this machine's settings.
 fn configure_containerd(machine: &Machine) {
     let text = machine.run("containerd", &["config", "default"]);
     let version = text.lines().find(|line| line.starts_with("version")).unwrap().to_owned();

@@ -35,7 +35,7 @@ impl Plugin {
         plugin
     }
 
-    /// The same without waiting for it.
+    /// Connects a plugin without waiting until it is synchronized.
     pub(super) fn start(id: &'static str, handler: Arc<dyn Handler>) -> Self {
         let (sender, asks) = unbounded_channel();
         let thread = std::thread::spawn(move || {

@@ -41,7 +41,7 @@ pub(super) fn probes_see_what_plugins_gave(_: &Cluster) -> String {
 pub(super) fn probes_that_fail_restart_the_container(_: &Cluster) -> String {
     let space = Namespace::new("failing-probes");
     let mut doomed = container("app", "exec sleep 100000");
-    // It succeeds only if a plugin sets the variable, and none does.
+    // The probe succeeds only if a plugin sets the variable, and none does.
     doomed["livenessProbe"] = asks("test \"$NOBODY_GIVES\" = this");
     doomed["livenessProbe"]["failureThreshold"] = json!(1);
     space.apply(pod("doomed", &card(), &spec(&[doomed])));

@@ -369,7 +369,7 @@ fn a_program_too_large_for_the_disk_leaves_no_partial_file() {
         place.stub("large", &format!("echo nri-runc nri 2.0\nexit\n{}", "#".repeat(1 << 20)));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
     let mut command = std::process::Command::new("sh");
-    // As on a full disk: no file becomes larger than 50 KiB.
+    // Simulates a full disk: no file can become larger than 50 KiB.
     command.args(["-c", "trap '' XFSZ; ulimit -f 100; exec sh \"$@\"", "sh"]).arg(script);
     command.arg("--destdir").arg(place.root()).args(["--binary", &large, "--no-units"]);
     let output = command.output().unwrap();

@@ -358,7 +358,7 @@ async fn a_refusal_is_an_answer_and_no_strike() {
 
 #[tokio::test]
 async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
-    // Its first three responses come late, and all at once.
+    // The plugin's first three responses come late, and all at once.
     let late = move |_: Event, name: &str| match name {
         "slow" => Response::WaitAndSet("KEY"),
         _ => Response::Answer,

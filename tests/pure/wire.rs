@@ -275,8 +275,8 @@ fn flipped_bits_are_an_error_or_a_value_and_never_a_panic() {
     for (_, message, mut bytes) in cases() {
         let step = 1 + bytes.len() / 500;
         for (turn, at) in (0..bytes.len()).step_by(step).enumerate() {
-            // Also the highest bit: it makes a length or a number continue into the following
-            // bytes.
+            // The highest bit is flipped too: it makes a length or a number continue into the
+            // following bytes.
             for bit in [turn % 7, 7] {
                 bytes[at] ^= 1 << bit;
                 let count = if passed_on(&message, &bytes) { &mut read } else { &mut refused };

@@ -21,7 +21,7 @@ const MAY_BE_MISSED: &[&str] = &[
     "tests/operator/check/plugins.rs",
     "tests/operator/dry/adjust.rs",
     "tests/operator/dry/script.rs",
-    // It is read, and no plugin runs.
+    // The value is only parsed, and no plugin runs.
     "src/config/plugins.rs",
     // A plugin that misses it is followed by the next one.
     "tests/node/lives/resized.rs",
@@ -32,9 +32,9 @@ const HURRIED: &str = r"assert!\(.*\b(?:elapsed\(\)|took\b|waited\b|best\b).* < 
 
 /// Files with such a line that no busy machine fails.
 const NOT_HURRIED: &[&str] = &[
-    // Its limit is minutes.
+    // The limit there is minutes.
     "tests/bundle/load/crowd.rs",
-    // They repeat until one of many attempts was quick.
+    // These tests repeat until one of many attempts was quick.
     "tests/bundle/execs/audited.rs",
     "tests/node/lives/scale.rs",
 ];

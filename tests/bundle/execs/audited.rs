@@ -148,8 +148,8 @@ fn a_daemon_that_hangs_delays_no_process() {
     succeeds(&host.create("c1"));
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    // More calls than the socket's queue holds; if they waited, each further one would take at least a
-    // second.
+    // There are more calls than the socket's queue holds: if calls waited, each one beyond it would
+    // take at least a second.
     let took = |_| {
         let begun = Instant::now();
         succeeds(&host.verb(&["exec", "c1", "sh"]));

@@ -132,7 +132,7 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     let mut sent_off = 0;
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
-        // On a busy machine some callers are refused before the plugin is asked.
+        // On a busy machine some creates skip the plugin for another reason.
         if skipped.contains("queued requests at") {
             sent_off += 1;
             // The plugin receives no events of a container that it was not asked about.

@@ -200,7 +200,7 @@ fn a_denied_field_refuses_the_container_by_name() {
     assert!(host.read("fake/seen.json").contains("KEY=1"));
 }
 
-/// Never completes Synchronize.
+/// A plugin that never completes Synchronize.
 struct Late(Response);
 
 #[async_trait]

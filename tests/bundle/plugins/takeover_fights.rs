@@ -66,7 +66,7 @@ fn two_reconnecting_processes_end_with_one_and_no_gap() {
         assert!(line.contains(&format!("process {}", process.0.id())), "{line}");
     }
     assert!(line.contains("3 times within 60 seconds"), "{line}");
-    // Its repeated connections cause one line and one failure.
+    // The repeated connections of the refused process cause one line and one failure.
     let failures = || host.admin(&["status"])["failures"].clone();
     let count = || {
         let failures = failures();
@@ -137,7 +137,8 @@ impl Pods {
         let root = PathBuf::from(mount?).join(format!("kubepods-test-{}", std::process::id()));
         let mut pods = Self(Vec::new());
         for name in names {
-            // As long as a real path, because the longest path of all hierarchies counts.
+            // The path is as long as a real one, because nri-runc uses the longest path of all
+            // hierarchies.
             let path = root.join(format!("pod0a1b2c3d-0000-4000-8000-00000000000{name}"));
             if std::fs::create_dir_all(&path).is_err() {
                 skip::machine_lacks("cgroups cannot be made here");

@@ -92,7 +92,7 @@ fn a_pod_has_its_containers_process_until_it_exits() {
     let (event, request) = later.lock().unwrap()[0].clone();
     assert_eq!((event.as_str(), &request["pods"][0]["pid"]), ("Synchronize", &json!(pid)));
     succeeds(&host.verb(&["kill", "c1", "9"]));
-    // Its PID may belong to another process by now.
+    // The exited container's PID may belong to another process by now.
     assert_eq!(pod_at(&later, "StopContainer")["pid"], json!(null));
     succeeds(&host.verb(&["delete", "c1"]));
     assert_eq!(pod_at(&later, "StopPodSandbox")["pid"], json!(null));

@@ -406,7 +406,7 @@ impl Follower {
         self.lines.recv_timeout(Duration::from_secs(120)).expect("a line is printed")
     }
 
-    /// Its exit code and its standard error.
+    /// Waits for the end; returns the exit code and the standard error.
     fn ends(mut self, host: &TestHost) -> (Option<i32>, String) {
         wait_until("it ends", || self.process.try_wait().unwrap().is_some());
         (self.process.wait().unwrap().code(), host.read("follow.err"))

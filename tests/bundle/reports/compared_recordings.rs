@@ -147,7 +147,7 @@ fn a_recording_that_lacks_needed_data_is_refused() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let decisions = document(&output)["decisions"].to_string();
     assert!(decisions.contains("does not have what kubelet allocated"), "{decisions}");
-    // As an earlier version records it.
+    // The same recording as an earlier version would write it.
     let lines = script.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let earlier = lines.filter(|line| line.get("decision").is_none()).map(|mut line| {
         let members = line.as_object_mut().unwrap();

@@ -294,7 +294,7 @@ fn a_silent_daemon_later_reports_the_wrappers_refusals() {
     host.configure(&host.path("fake/runc"), &more);
     let mut host = host;
     host.start_daemon();
-    // It receives the request and does not respond as long as the wrapper waits.
+    // The plugin does not respond as long as the wrapper waits.
     let _policy = connected(&host, "10-policy", RespondingPlugin::always(Response::Answer));
     kill(&host, nix::sys::signal::Signal::SIGSTOP);
     assert!(!host.create("c1").status.success());

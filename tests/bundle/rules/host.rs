@@ -15,7 +15,7 @@ pub(crate) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> Strin
     lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
-/// Likewise in any folder: the author of a bundle writes its annotations.
+/// Writes such a container into any folder, as an author who forges its annotations can.
 pub(crate) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
@@ -179,7 +179,7 @@ fn a_reply_with_an_update_of_a_protected_container_passes() {
     let mut script = sets("HELLO", "there");
     script = Script { update, only: Some("c2"), ..script };
     let _plugin = host.plugin("10", "a", script);
-    // Its other responses are empty: only the one to c2 requests something.
+    // The plugin's other responses are empty: only the one to c2 requests an update.
     let bundle = pod_container(&host, "kube-system", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     let bundle = pod_container(&host, "dev", "c2");

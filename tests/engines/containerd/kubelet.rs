@@ -99,7 +99,8 @@ impl Node {
                 "containers": [container],
             },
         });
-        // Its name begins with a dot until it is complete: kubelet ignores such files.
+        // The file's name begins with a dot until it is complete, because kubelet ignores such
+        // files.
         let file = self.engine.path(&format!("pods/{name}.json"));
         files::replace(&file, pod.to_string().as_bytes()).unwrap();
     }

@@ -212,7 +212,7 @@ impl CrioHost {
         self.crio = Some(crio.spawn().unwrap());
         let socket = self.seen(SOCKET);
         let deadline = Instant::now() + test_support::PATIENCE;
-        // Its socket remains after its exit, so the file's existence shows nothing.
+        // CRI-O's socket remains after its exit, so the file's existence proves nothing.
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
             assert!(Instant::now() < deadline, "CRI-O does not answer\n{}", self.log_tail());
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -242,7 +242,7 @@ impl CrioHost {
         self.configure(&self.path("runc"));
     }
 
-    /// Likewise with crun, as CRI-O ships it. False after printing why the test is skipped.
+    /// Configures crun as CRI-O ships it. Returns false after printing why the test is skipped.
     pub(super) fn configure_crun(&self) -> bool {
         if tools::find(&["crun"]).is_none() {
             return false;

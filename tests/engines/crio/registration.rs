@@ -43,7 +43,7 @@ async fn the_quick_start_works_from_registration_to_removal() {
     for words in ["serves NRI itself on /var/run/nri/nri.sock", "--take-over-nri", "--beside"] {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
     }
-    // Its runtime is in a separate folder, which no search path has.
+    // CRI-O's runtime is in a separate folder that is in no search path.
     let refusal = host.nri(&["install", "crio", "--take-over-nri"]).unwrap_err();
     let line = format!("set runtime = \"{}\" in /etc/nri-runc", host.path("runc").display());
     assert!(refusal.contains("no real runtime was found") && refusal.contains(&line), "{refusal}");

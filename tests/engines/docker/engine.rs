@@ -153,7 +153,7 @@ impl Docker {
         std::fs::set_permissions(self.settings(), mode).unwrap();
     }
 
-    /// Its private folder.
+    /// Returns Docker's private folder.
     pub(super) fn dir(&self) -> String {
         self.host.path("").display().to_string().trim_end_matches('/').to_owned()
     }

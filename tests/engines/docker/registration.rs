@@ -142,7 +142,7 @@ fn as_dockers_default_nri_runc_runs_and_others_stay_usable() {
     docker.nothing_is_left();
 }
 
-/// As `jq -S '. + {"live-restore": true}'` leaves it.
+/// Reformats the file as `jq -S '. + {"live-restore": true}'` does.
 #[test]
 fn a_reformatted_settings_file_loses_only_our_entries() {
     let Some(mut docker) = Docker::before_install() else { return };

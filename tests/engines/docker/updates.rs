@@ -69,7 +69,7 @@ fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     let quota = json!({"cpu": {"quota": value(50_000), "period": value(100_000)}});
     assert_eq!(asked(&seen), quota);
 
-    // The same update again changes nothing: plugins are asked with all of Docker's values.
+    // A repeated update changes nothing: plugins receive all of Docker's values.
     docker.output_of(&["update", "--memory=48m", "web"]);
     assert_limits(&docker, &id, 300, 50_000, 48, 77);
     assert_eq!(requests(&seen, "UpdateContainer").len(), 3);

@@ -141,7 +141,7 @@ fn takes_every_request_that_its_version_has(version: &str, minor: u32) {
 }
 of_each_version!(takes_every_request_that_its_version_has);
 
-/// Enough for four messages.
+/// Returns enough containers to fill four messages of Synchronize.
 fn many() -> Vec<api::Container> {
     let large = |number: u32| {
         let args = vec!["x".repeat(1_500_000)];

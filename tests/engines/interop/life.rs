@@ -143,7 +143,8 @@ fn connects_adjusts_and_receives_a_whole_life(version: &str, minor: u32) {
     let answer =
         |id: &str| json!({"event": "UpdateContainers", "asked": id, "failed": [], "error": ""});
     assert_eq!(answers(&requests), [answer("old"), answer("c1")]);
-    // As the reference warns of them: each event that has a separate method since v0.12.
+    // The daemon reports what the reference warns of: each event that has a separate method since
+    // v0.12.
     let deprecated = host.admin(&["plugins"])[0]["deprecated_events"].clone();
     let log = host.logged(&["10-stub takes ", " as the deprecated StateChange"]);
     let wanted = if minor >= 12 { json!([]) } else { json!(DEPRECATED) };

@@ -25,7 +25,7 @@ fn a_pods_life(received: &EventLines, pod: &str, members: &[&str]) {
     let is_pods = |event: &&String| event.contains("PodSandbox");
     assert!(received.first().is_some_and(|event| is_pods(&event)), "{received:?}");
     let place = |event: &str| received.iter().position(|known| known == event).unwrap();
-    // Its infrastructure container ends after its members, and may be removed before them.
+    // The infrastructure container ends after the members, and may be removed before them.
     let stop = place(&format!("StopPodSandbox {pod}"));
     for member in members {
         assert!(place(&format!("StopContainer {member}")) < stop, "{received:?}");

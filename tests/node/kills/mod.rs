@@ -23,7 +23,7 @@ const SAMPLE: usize = 14;
 
 const VERBS: [&str; 5] = ["create", "start", "update", "delete", TAKEOVER];
 
-/// Not a verb of the runtime: a plugin connects with the identity of the connected one.
+/// A step without a verb of the runtime: a plugin connects with the identity of the connected one.
 const TAKEOVER: &str = "takeover";
 
 /// The place of a kill, and the killed process.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Likewise for changes without a verb of the runtime: a pod that kubelet resizes, and a container
-//! and a pod that containerd keeps after the runtime has deleted them and removes later. The daemon
-//! is killed before every side effect; the wrapper when an infrastructure container is killed.
+//! Kills processes during changes without a verb of the runtime: a pod that kubelet resizes, and a
+//! container and a pod that containerd keeps after the runtime has deleted them and removes later.
+//! The daemon is killed before every side effect; the wrapper when an infrastructure container is
+//! killed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -144,8 +145,8 @@ impl Cluster {
     /// Whether the step is complete, whichever process was killed in it.
     fn is_done(&self, step: &str, has_died: bool) -> bool {
         match step {
-            // It is recorded before plugins receive it: a kill in between loses the event, and the
-            // next snapshot has the values.
+            // The daemon records a resize before plugins receive it: a kill in between loses the
+            // event, and the next snapshot has the values.
             "resize" => self.count_received("PostUpdatePodSandbox p1") == 1 || has_died,
             "keep" => self.state("c1") == "stopped" && self.is_recorded("c1"),
             "remove" => self.is_over("c1"),

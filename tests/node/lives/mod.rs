@@ -187,7 +187,7 @@ impl Stage {
     /// Connects a plugin that sets its own variable: two plugins may be connected at once.
     fn connection(&self, name: &str, dice: &mut Dice) -> Arc<Mutex<Vec<String>>> {
         let mut script = test_support::adjustments::sets(&format!("FROM_{name}"), "there");
-        // It may be slow at its Synchronize.
+        // The new connection may be slow at its Synchronize.
         let takes = Duration::from_millis(dice.throw(4) * dice.throw(100));
         script.on_request = Some(Arc::new(move |event: &str, _: &dyn protobuf::MessageDyn| {
             if event == "Synchronize" {
@@ -290,7 +290,7 @@ fn restart_daemons(stage: &Stage, dice: &mut Dice) {
             stage.connect_to_pods(&name);
         } else {
             stage.connect(&name);
-            // Even if the lifecycles are short.
+            // One takeover is certain, even if the lifecycles are short.
             stage.take_over(dice);
         }
         let stay = Duration::from_millis(300 + dice.throw(1500));

@@ -12,7 +12,7 @@ use super::{Dice, Stage};
 
 /// A started pod.
 pub(super) struct LivePod {
-    /// Its infrastructure container.
+    /// The ID of its infrastructure container.
     sandbox: String,
     name: String,
 }

@@ -33,7 +33,7 @@ pub(super) struct PodView {
 struct PodFate {
     id: String,
     begun: Duration,
-    /// Its resizes, in order.
+    /// The memory limits of its resizes, in order.
     limits: Vec<u64>,
 }
 

@@ -155,7 +155,7 @@ fn a_launched_plugin_keeps_its_process_its_output_and_its_file() {
     assert_eq!(row()["launched"], true);
     succeeds(&host.create("c1"));
     assert!(row()["requests"].as_u64() > before["requests"].as_u64());
-    // Its exit is noticed, and it is restarted.
+    // The next program notices the exit of this plugin and restarts it.
     let pid = i32::try_from(before["pid"].as_i64().unwrap()).unwrap();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     wait_until("it is started again", || row()["restarts"] == 1 && row()["pid"] != before["pid"]);

@@ -82,7 +82,7 @@ fn a_recreated_container_gets_its_plugins_values_again() {
     let owners =
         json!({"CPUShares": "10-asker", "MemSwappiness": "10-asker", "PidsLimit": "20-counts"});
     assert_eq!(explained["owners"], owners, "{explained}");
-    // Again: the repeated value is still the plugin's.
+    // After a second recreation the repeated value is still the plugin's.
     delete();
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     wait_until("what the plugin set is set again", || shares(&place) == "300");

@@ -49,8 +49,8 @@ impl Asking {
         self.try_ask(request).unwrap()
     }
 
-    /// Likewise for a daemon that may die meanwhile: then the inner or the outer result is an
-    /// error.
+    /// Like [`Self::ask`], for a daemon that may die meanwhile: then the inner or the outer result
+    /// is an error.
     fn try_ask(
         &self,
         request: api::UpdateContainersRequest,
@@ -62,7 +62,7 @@ impl Asking {
     }
 }
 
-/// A host with the real runc; the fields are in the order of their end: containers first.
+/// A host with the real runc; the fields are dropped in this order, so containers end first.
 struct Place {
     real: RealRuntime,
     host: TestHost,
@@ -84,7 +84,7 @@ fn anywhere(runtime: &str, more: &str) -> Option<Place> {
     Some(place)
 }
 
-/// Likewise without a daemon.
+/// Like [`anywhere`], without starting the daemon.
 fn unstarted_place(runtime: &str, more: &str) -> Option<Place> {
     let host = TestHost::new(more);
     let real = RealRuntime::with(&host.path(""), runtime)?;
@@ -143,7 +143,7 @@ impl Place {
         self.host.call_with(&words, &request.to_string())
     }
 
-    /// A plugin that sends requests when the test says so.
+    /// Connects a plugin that sends the test's requests.
     fn asker(&self) -> Asking {
         self.asker_called("10", "asker")
     }

@@ -75,7 +75,7 @@ fn the_helper_restarts_the_first_active_unit_by_systemd() {
     for socket in SOCKETS {
         let before = unit.shows("MainPID");
         succeeds(&unit.helper(socket, &["restart", "nri-runc-absent", &unit.name]));
-        // The job has ended, so this does not wait.
+        // The helper returned after the end of the job, so the unit is active already.
         assert_eq!(unit.shows("ActiveState"), "active");
         assert_ne!(unit.shows("MainPID"), before);
         let reload = || unit.helper(socket, &["daemon-reload"]);
@@ -95,7 +95,7 @@ fn the_helper_prints_systemds_refusal() {
             &["restart", "nri-runc-absent"],
             "nri-runc-node-helper: systemd: no unit is active: nri-runc-absent.service is not loaded",
         );
-        // It has no ExecReload.
+        // The unit has no ExecReload, so systemd refuses to reload it.
         let output = unit.helper(socket, &["reload", name]);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{line}");

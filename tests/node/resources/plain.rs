@@ -48,7 +48,7 @@ fn updates_go_through_the_runtime_that_made_the_container() {
     updates("runc");
 }
 
-/// Likewise with crun, which refuses a hybrid of cgroups v1 and v2.
+/// crun refuses a hybrid of cgroups v1 and v2, so the test runs without the v2 hierarchy.
 #[test]
 fn updates_go_through_crun_and_keep_its_own_values() {
     test_support::cgroup::leave_v2_beside_v1();

@@ -158,7 +158,7 @@ fn an_update_that_waited_for_a_missing_start_is_reported() {
     let mut start = place.host.spawn(&["start", "c1"]);
     reaches.recv().unwrap();
     assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
-    // Its process exits while plugins are asked.
+    // The container's process exits while plugins are asked.
     succeeds(&place.host.verb(&["kill", "c1", "9"]));
     wait_until("it has ended", || place.file("c1", "pids", "cgroup.procs").is_empty());
     lets_go.send(()).unwrap();

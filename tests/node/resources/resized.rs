@@ -235,7 +235,8 @@ fn each_of_several_resizes_is_sent_with_its_own_values() {
     assert_eq!(all(&requests, "UpdatePodSandbox").len(), 3);
 }
 
-/// As Koordinator does, which writes a pod's quota all the time, and kubelet the rest.
+/// An agent like Koordinator writes the pod's quota repeatedly, while kubelet writes the other
+/// limits.
 #[test]
 fn an_agents_quota_never_becomes_the_pods_own() {
     let Some(pod) = ResizedPod::new() else { return };

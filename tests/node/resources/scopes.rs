@@ -62,7 +62,7 @@ fn scopes_with(runtime: &'static str, more: &str) -> Option<Scopes> {
     Some(scopes)
 }
 
-/// Likewise for a test that starts the daemon itself.
+/// Like [`Self::new`], for a test that starts the daemon itself.
 pub(super) fn unstarted(runtime: &'static str) -> Option<Scopes> {
     unstarted_with(runtime, PATIENT)
 }

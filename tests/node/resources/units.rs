@@ -24,7 +24,7 @@ struct UnitOfDaemon {
 }
 
 impl UnitOfDaemon {
-    /// Starts it, with a drop-in.
+    /// Starts the unit, with a drop-in.
     fn start(drop_in: &str) -> Option<Self> {
         let scopes = unstarted("runc")?;
         let name = format!("nri-runc-{}.service", scopes.prefix());
@@ -94,7 +94,7 @@ fn a_hardened_unit_serves_as_any_other_daemon() {
     assert_eq!(status_line(&pid, "NoNewPrivs"), "1");
     let bounding = u64::from_str_radix(&status_line(&pid, "CapBnd"), 16).unwrap();
     assert_eq!(bounding.count_ones(), 12, "{bounding:x}");
-    // It still works: a create, an update in a scope, an eviction.
+    // The restricted daemon still works: a create, an update in a scope, an eviction.
     let _plugin = scopes.place.host.plugin("10", "limits", limits_processes(42));
     scopes.run("c1", &json!({"memory": {"limit": 67_108_864}}));
     scopes.all_say("c1", &[("pids.max", "42")], &[("TasksMax", "42")]);

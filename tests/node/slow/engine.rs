@@ -47,7 +47,7 @@ fn with_engine(strace: &Path, engine: Option<Engine>) -> Option<Place> {
             });
         }
         None => {
-            // Its queue is full: a blocking connect would wait.
+            // The socket's queue is full, so a blocking connect would wait.
             nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap())
                 .unwrap();
             queued.push(UnixStream::connect(&socket).unwrap());

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Row] = &[
     ("a syslog that is not read", |strace| in_a_namespace(&strace, syslog, "syslog")),
 ];
 
-/// More lines than any reader's buffer holds.
+/// Makes the daemon write more lines than any reader's buffer holds.
 fn many_lines(place: &mut Place) {
     for number in 0..40 {
         let _plugin = place.host.plugin("10", &format!("plugin{number}"), Script::default());
@@ -38,7 +38,7 @@ fn terminal(strace: &Path) -> Option<Place> {
     let name = ptsname(&reader, Vec::new()).unwrap();
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
     let terminal = rustix::fs::open(&*name, flags, rustix::fs::Mode::empty()).unwrap();
-    // As Ctrl-S does.
+    // Stops the terminal's output as Ctrl-S does.
     rustix::termios::tcflow(&terminal, rustix::termios::Action::OOff).unwrap();
     let manager = UnixDatagram::bind(host.path("notify")).unwrap();
     let notify = host.path("notify").display().to_string();
@@ -81,7 +81,7 @@ fn restart(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// In a separate `/dev`, with the devices that every program needs.
+/// Creates `/dev/log` in a separate `/dev` with the devices that every program needs.
 fn syslog() -> Option<UnixDatagram> {
     hide("/dev");
     for (name, minor) in [("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)] {
@@ -94,7 +94,7 @@ fn syslog() -> Option<UnixDatagram> {
     Some(UnixDatagram::bind("/dev/log").unwrap())
 }
 
-/// In a thread, whose mount namespace ends with it.
+/// Runs the work in a thread with a mount namespace that ends with the thread.
 fn in_a_namespace(
     strace: &Path,
     bind: fn() -> Option<UnixDatagram>,

@@ -150,7 +150,7 @@ fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
 #[test]
 fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     let Some((mut host, disk)) = small() else { return };
-    // It changes no process, because the removal of a mark would free space.
+    // The plugin changes no process, because removing a mark would free space.
     let received = host.plugin("10", "env", Script::default());
     for id in ["ends", "starts", "updated", "goes"] {
         super::bundle(&host, id);

@@ -40,7 +40,7 @@ fn a_vanished_container_is_removed_with_its_events_once() {
     let ends: Vec<&String> = received.iter().filter(|line| line.ends_with(" c1")).skip(5).collect();
     let rest = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
     assert_eq!(ends, rest.map(|event| format!("{event} c1")).each_ref());
-    // Its ID is free.
+    // The ID of the removed container can be used again.
     run(&host, "c1");
     assert_eq!(state(&host, "c1"), "running");
     succeeds(&host.verb(&["delete", "--force", "c1"]));

@@ -265,7 +265,7 @@ fn a_running_daemon_restores_wiped_files() {
         assert!(host.read("fake/seen.json").contains("HELLO=there"), "{what}");
         wait_until("it runs", || state(&host, "c2") == "running");
         assert_eq!(host.admin(&["status"])["pid"], pid, "{what}");
-        // Its successor has its knowledge.
+        // The next daemon has the same records.
         host.kill_daemon();
         host.start_daemon();
         let owners = host.admin(&["explain", "c1"])["owners"].clone();

@@ -212,7 +212,8 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
     for _round in 0..5 {
         world.host.start_daemon();
         let before = world.host.daemon_pid();
-        // Not waited for, because it may still be exiting.
+        // The test does not wait for the exit, because `restart` must also work while the daemon is
+        // exiting.
         signal(&world, Signal::SIGKILL);
         let printed = world.host.admin(&["restart"]);
         assert!(printed["pid"].as_i64().is_some_and(|pid| pid != i64::from(before)), "{printed}");

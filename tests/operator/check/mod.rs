@@ -88,7 +88,7 @@ impl World {
         self.configure_with(&self.path("fake/runc"), config);
     }
 
-    /// Likewise with another runtime.
+    /// Like [`Self::configure`], with another runtime.
     fn configure_with(&self, runtime: &std::path::Path, config: &str) {
         let dir = self.host.path("").display().to_string();
         let dir = dir.trim_end_matches('/');

@@ -11,7 +11,7 @@ use super::{fails, finding, started, succeeds};
 /// The effect of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// It is used.
+    /// The file is used.
     Used,
     /// A reload is refused; a start uses the last valid file.
     Kept,

@@ -117,7 +117,7 @@ fn a_hanging_daemon_with_a_full_queue_is_restarted() {
     let host = started("");
     let before = pid(&host).unwrap();
     freeze(&host);
-    // Its queue is full, so an ordinary connect would wait for ever.
+    // The daemon's queue is full, so an ordinary connect would wait for ever.
     let mut waiting = Vec::new();
     loop {
         let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None);

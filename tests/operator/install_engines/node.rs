@@ -169,7 +169,7 @@ impl Running {
         self.child.signal(Signal::SIGTERM);
     }
 
-    /// Its exit code, after a signal.
+    /// Waits for the end after a signal; returns the exit code.
     #[track_caller]
     pub(super) fn ends(&mut self) -> Option<i32> {
         self.signal();
@@ -367,7 +367,7 @@ fn nothing_is_removed_while_a_container_needs_it() {
     assert!(running.seen.iter().any(|line| line.contains("still uses")), "{:#?}", running.seen);
     assert_eq!(node.tree(), with_user);
     assert_eq!(node.calls(), [PATCH, NO_LABEL, PATCH, LABEL], "pods may come again");
-    // It waits for the last of them.
+    // `node` waits for the last container.
     let mut running = node.start("--uninstall-on-exit --removal-wait 60s");
     running.prints("ready");
     running.signal();
@@ -387,7 +387,7 @@ fn an_engine_that_cannot_be_restarted_keeps_its_program() {
     assert!(node.root().join(PROGRAM).exists());
     let last = running.seen.last().unwrap();
     assert!(last.contains("on this node: systemctl restart docker"), "{last}");
-    // The next attempt finishes it.
+    // The next attempt completes the removal.
     std::fs::remove_file(node.path("fails")).unwrap();
     let mut running = node.start("--uninstall-on-exit");
     running.prints("ready");

@@ -43,7 +43,7 @@ const NO_PROCESSES: &str = "[[exec_rule]]\nname = \"no shells\"\nnamespaces = [\
 enum Trouble {
     /// The exit code of the helper, and its line.
     Fails(i32, &'static str),
-    /// It never responds.
+    /// The server never responds.
     Silent,
     /// Another client changes the node before this number of patches.
     Changes(u32),

@@ -41,7 +41,7 @@ const SIMPLE: [(&str, &str); 30] = [
     ("/linux/rdt/schemata", "RdtSchemata"),
     ("/linux/rdt/enableMonitoring", "RdtEnableMonitoring"),
     ("/linux/memoryPolicy", "MemoryPolicy"),
-    // Not a separate field: it takes all three.
+    // `remove` is not a separate field: it owns all three.
     ("/linux/rdt/remove", ""),
 ];
 

@@ -46,14 +46,14 @@ impl Containerd {
         Self::start_with(setup, &configuration(setup))
     }
 
-    /// Likewise with a configuration file of the test.
+    /// Starts it with a configuration file of the test.
     pub fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
         let it = Self::start_empty(setup, configuration);
         it.import_image(setup.busybox);
         it
     }
 
-    /// Likewise without an image, for an engine above it.
+    /// Starts it without an image, for an engine above it.
     pub fn start_empty(setup: &Setup<'_>, configuration: &str) -> Self {
         let file = setup.dir.join("containerd.toml");
         nri_runc::testing::files::replace(&file, configuration.as_bytes()).unwrap();

@@ -27,7 +27,7 @@ pub enum ExecAnswer {
     Hang,
     /// Closes its connection instead.
     Leave,
-    /// Likewise, once it is notified.
+    /// Closes its connection once it is notified.
     LeaveLater(Arc<Notify>),
 }
 

@@ -26,7 +26,7 @@ impl Exit {
         }
     }
 
-    /// Its command for a shell, in a container with limited memory.
+    /// Returns the shell command that exits in this way, in a container with limited memory.
     pub fn command(self) -> String {
         match self {
             Self::Code(code) => format!("exit {code}"),

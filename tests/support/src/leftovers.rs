@@ -18,8 +18,8 @@ pub struct EngineFolders(());
 impl EngineFolders {
     pub fn hold() -> Self {
         let mut engines = ENGINES.lock().unwrap();
-        // Not again for a later engine: a folder that a shim of an earlier one created after its
-        // removal belongs to the tests.
+        // Only the first engine records the folders: later ones may find a folder that a shim of an
+        // earlier engine created, which belongs to the tests.
         engines.1.get_or_insert_with(|| {
             let absent = ENGINE_FOLDERS.into_iter().filter(|folder| !Path::new(folder).exists());
             absent.collect()

@@ -8,13 +8,13 @@ use nix::unistd::Pid;
 
 use crate::{TestHost, example};
 
-/// Checks that it succeeded; otherwise its standard error is shown.
+/// Checks that the call succeeded; otherwise its standard error is shown.
 #[track_caller]
 pub fn succeeds(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Checks that it failed with one line that has all these words.
+/// Checks that the call failed with one line that has all these words.
 #[track_caller]
 pub fn fails(output: &Output, words: &[&str]) {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -33,7 +33,7 @@ impl Started {
         Self::plugin_under(host, &[], id)
     }
 
-    /// Likewise, started by another program, whose words come first.
+    /// Starts the plugin by another program, whose words come first.
     pub fn plugin_under(host: &TestHost, wrapped: &[&str], id: &str) -> Self {
         let program = example("event_logger").display().to_string();
         let socket = host.path("nri.sock").display().to_string();

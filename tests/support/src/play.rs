@@ -42,7 +42,8 @@ pub fn play(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) {
     });
 }
 
-/// Likewise, once it has registered; returns its handle to call the runtime.
+/// Connects a handler like [`play`] and waits until it is registered; returns its handle to call
+/// the runtime.
 pub fn play_registered(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) -> RuntimeHandle {
     let (id, (sender, receiver)) = (id.to_owned(), std::sync::mpsc::channel());
     on_a_thread(async move || {

@@ -29,7 +29,7 @@ pub fn put(path: &Path, bytes: impl AsRef<[u8]>) {
     put_with(path, bytes, 0o755);
 }
 
-/// Likewise with another mode, and with its folder.
+/// Writes a program like [`put`], with another mode, and creates its folder.
 pub fn put_with(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     // Hidden until it is complete, because programs in the folder may be launched.

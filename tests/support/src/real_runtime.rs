@@ -22,7 +22,7 @@ impl RealRuntime {
         Self::with(dir, "runc")
     }
 
-    /// Likewise with another runtime.
+    /// Prepares another runtime.
     pub fn with(dir: &Path, runtime: &str) -> Option<Self> {
         let tools = tools::find(&["busybox", runtime])?;
         let rootfs = dir.join("rootfs");

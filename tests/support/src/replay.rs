@@ -293,7 +293,7 @@ impl Acting {
         self.answer(context, Some(event)).await
     }
 
-    /// Its response to an event: the adjustment, updates and evictions.
+    /// Returns the plugin's response to an event: the adjustment, updates and evictions.
     async fn answer(
         &self,
         context: &Context,

@@ -22,7 +22,7 @@ pub fn setup_lacks(why: &str) {
     record(why, Location::caller());
 }
 
-/// Likewise for a program that needs Go. The machine of `make fresh` has no Go, and sets
+/// Skips the calling test because of a missing Go. The machine of `make fresh` has no Go, and sets
 /// `NRI_RUNC_FRESH`: there everything else is required.
 #[track_caller]
 pub fn go_lacks(why: &str) {

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use crate::example::built;
 use crate::{Started, program, skip};
 
-/// Its index and name.
+/// Index and name of the plugin.
 pub const ID: &str = "10-trial";
 /// The annotation of a pod whose value becomes the variable `GREETING` of its containers; an empty one refuses them.
 pub const KEY: &str = "greeting.example.org";

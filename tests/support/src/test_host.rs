@@ -21,7 +21,7 @@ const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 /// a busy machine.
 pub const SILENT: &str = "[nri]\nplugin_request_timeout = \"3s\"\n";
 
-/// For a daemon so busy that a wrapper would give it up.
+/// A setting for a daemon so busy that a wrapper would give up on it.
 pub const BUSY: &str = "[debug]\nsilence = \"60s\"\n";
 
 /// The events of a plain container from start to end, with its pod's events around it.
@@ -37,7 +37,7 @@ pub const LIFE: [&str; 9] = [
     "RemovePodSandbox",
 ];
 
-/// These events, for a container that is its own pod.
+/// The events of [`LIFE`] for a container that is its own pod.
 pub fn life(id: &str) -> Vec<String> {
     LIFE.iter().map(|event| format!("{event} {id}")).collect()
 }
@@ -74,8 +74,8 @@ impl TestHost {
         host
     }
 
-    /// Likewise for an unreadable configuration, with which all paths are the defaults, but not the
-    /// machine's. `None` after printing why the test is skipped.
+    /// Prepares a host for an unreadable configuration: all paths are the defaults, in a private
+    /// mount namespace. `None` after printing why the test is skipped.
     #[track_caller]
     pub fn with_default_paths(more: &str) -> Option<Self> {
         let mut host = Self::new(more);
@@ -155,8 +155,8 @@ impl TestHost {
         self.daemon = Some(self.spawn_daemon());
     }
 
-    /// Likewise for a daemon that the caller stops. A daemon that is being killed may hold the lock for
-    /// a moment longer.
+    /// Starts a daemon that the caller stops. A daemon that is being killed may hold the lock for a
+    /// moment longer.
     pub fn spawn_daemon(&self) -> Child {
         let mut options = std::fs::OpenOptions::new();
         let printed = options.append(true).create(true).open(self.path("daemon.err")).unwrap();
@@ -190,7 +190,7 @@ impl TestHost {
         assert_eq!(self.logged(words), count, "{words:?}: {}", self.read("daemon.err"));
     }
 
-    /// Likewise without an upper limit.
+    /// Waits for at least this number of such lines.
     #[track_caller]
     pub fn logs_at_least(&self, words: &[&str], count: usize) {
         wait_until(&format!("{words:?} is logged"), || self.logged(words) >= count);
@@ -211,9 +211,9 @@ impl TestHost {
         self.call_by(&[], words, stdin)
     }
 
-    /// Likewise through another program, such as a tracer, whose words come first.
+    /// Calls it through another program, such as a tracer, whose words come first.
     pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
-        // It has no name, because several calls may run at once.
+        // The file has no name, because several calls may run at once.
         let mut input = tempfile::tempfile_in(self.temp.path()).unwrap();
         input.write_all(stdin.as_bytes()).unwrap();
         input.rewind().unwrap();
@@ -264,14 +264,14 @@ impl TestHost {
         command.spawn().unwrap()
     }
 
-    /// Likewise with a separate standard input and output, such as a terminal.
+    /// Starts it with a separate standard input and output, such as a terminal.
     pub fn spawn_on(&self, words: &[&str], input: Stdio, output: Stdio) -> Child {
         let mut command = self.command();
         command.args(words).stdin(input).stdout(output).stderr(Stdio::null());
         command.spawn().unwrap()
     }
 
-    /// Likewise with all three on a terminal, and with these variables.
+    /// Starts it with all three streams on a terminal, and with these variables.
     pub fn spawn_at(
         &self,
         words: &[&str],
@@ -285,7 +285,7 @@ impl TestHost {
         command.spawn().unwrap()
     }
 
-    /// Likewise; its standard error goes to a file of this host.
+    /// Starts it with its standard error in a file of this host.
     pub fn spawn_kept(&self, words: &[&str], out: Option<Stdio>, err: &str) -> Child {
         let mut options = std::fs::OpenOptions::new();
         let err = options.append(true).create(true).open(self.path(err)).unwrap();
@@ -406,7 +406,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Odd on purpose: blanks, an unknown member, an odd number, an escape.
+/// A document with unusual but valid parts: blanks, an unknown member, an odd number, an escape.
 pub const BUNDLE: &str = r#"{
   "ociVersion": "1.0.2", "x-vendor": {"n": 1.0e3, "u": "\u00e9"},
   "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["sleep", "1"],

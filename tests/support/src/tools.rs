@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::skip;
 
-/// The folder that has all the `wanted` programs; `None` after saying why a test is skipped.
+/// The folder that has all the `wanted` programs; `None` after printing why a test is skipped.
 ///
-/// # Panics
-/// Where a missing one is none of those that `make setup` brings: CI would require it in vain.
+/// # Panics Panics if `make setup` does not install one of the programs, because CI would require
+/// it in vain.
 pub fn find(wanted: &[&str]) -> Option<PathBuf> {
     let Err(why) = look_for(wanted, "make setup") else { return Some(folder().join("bin")) };
     let foreign: Vec<&&str> = wanted.iter().filter(|name| !is_set_up(name)).collect();
@@ -27,7 +27,7 @@ fn is_set_up(program: &str) -> bool {
         .any(|words| words.split_whitespace().skip(1).any(|word| word == program))
 }
 
-/// Likewise for programs that only a guest has.
+/// Returns the folder of programs that only a guest has.
 pub fn find_in_guest(wanted: &[&str]) -> Option<PathBuf> {
     look_for(wanted, "make vm or make vm-engines has a guest with it")
         .map_err(|why| skip::machine_lacks(&why))
@@ -47,7 +47,7 @@ fn look_for(wanted: &[&str], source: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Likewise for programs that only `make engines` builds.
+/// Returns the folder of programs that only `make engines` builds.
 pub fn find_built(wanted: &[&str]) -> Option<PathBuf> {
     look_for(wanted, "make engines builds it").map_err(|why| skip::machine_lacks(&why)).ok()
 }
@@ -63,8 +63,8 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The crun of a later Debian, as `crun-1.28`; `None` after printing why a test is skipped. A suite moves on,
-/// and then has another one.
+/// The crun of a later Debian, as `crun-1.28`; `None` after printing why a test is skipped. Debian
+/// may replace it by another version.
 pub fn later_crun(name: &str) -> Option<PathBuf> {
     let crun = folder().join("newer").join(name).join("crun");
     if !crun.exists() {

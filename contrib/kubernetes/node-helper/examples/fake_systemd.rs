@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A systemd for tests: its private socket, the parts of its interface that the helper uses, and a
-//! program in place of what units do. It serves until it is killed.
+//! program that performs the operations of its units. It serves until it is killed.
 //!
 //! ```text
 //! fake_systemd SOCKET PROGRAM UNIT=STATE...
 //! ```
 //!
-//! `PROGRAM restart|reload UNIT` does it; its exit code is the job's result (0 `done`, 1 `failed`, 2
-//! `timeout`, and with 3 the job never ends). `PROGRAM daemon-reload` is systemd's own reload.
+//! `PROGRAM restart|reload UNIT` performs a job; its exit code is the job's result (0 `done`, 1
+//! `failed`, 2 `timeout`, and with 3 the job never ends). `PROGRAM daemon-reload` is systemd's own
+//! reload.
 
 use std::error::Error;
 use std::ffi::OsString;

@@ -33,7 +33,7 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// The one that this pod's environment names; each request may take `within`.
+    /// Returns the API server that this pod's environment names; each request may take `within`.
     ///
     /// # Errors
     /// Fails outside of a pod, or where the authority cannot be read.
@@ -54,8 +54,7 @@ impl ApiServer {
 
     /// One request; the answer's body. `PATCH` is a merge patch, `STRATEGIC` one that knows the keys of lists.
     ///
-    /// # Errors
-    /// Fails with the code of what the server said.
+    /// # Errors Fails with the exit code of the server's status.
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Result<String> {
         let failed = |text: String| Failure::new(format!("{method} {path}: {text}"));
         if !path.starts_with('/') {

@@ -31,7 +31,7 @@ pub(crate) struct Installed<'n> {
     pub(crate) label: &'n str,
 }
 
-/// Removes it.
+/// Removes the installation.
 ///
 /// # Errors
 /// Fails, with everything as it was, while pods name the RuntimeClass; later where a pod of the DaemonSet
@@ -156,7 +156,7 @@ fn counted(names: &[String]) -> String {
     }
 }
 
-/// As part of a query.
+/// Escapes `text` for a URL's query.
 fn in_query(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let bytes = text.bytes().map(|byte| match byte {

@@ -20,7 +20,8 @@ struct Systemd {
 }
 
 impl Systemd {
-    /// With these units; `script` performs their operations, and receives its words as `$1` and `$2`.
+    /// Starts a fake systemd with these units; `script` performs their operations, with verb and
+    /// unit as `$1` and `$2`.
     fn new(script: &str, units: &[&str]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let program = temp.path().join("program");
@@ -60,7 +61,7 @@ impl Drop for Systemd {
     }
 }
 
-/// Beside the folder of this test.
+/// Returns the path of an example, which is built beside this test's folder.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().join("examples").join(name)
@@ -71,7 +72,7 @@ fn asked(socket: &Path, words: &[&str]) -> Output {
     command.arg("systemd").arg(socket).args(words).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Its only line, after exit code 1.
+/// Returns the only line of a call that failed with exit code 1.
 #[track_caller]
 fn failed(output: &Output) -> String {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();

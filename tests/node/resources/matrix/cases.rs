@@ -75,7 +75,7 @@ pub(super) struct Furniture {
 }
 
 impl Furniture {
-    /// Only their names.
+    /// Returns the names of the objects without creating them.
     pub(super) fn named(host: &TestHost) -> Self {
         let number = std::process::id() % 100_000;
         Self {
@@ -88,7 +88,7 @@ impl Furniture {
         }
     }
 
-    /// Makes them.
+    /// Creates the objects.
     pub(super) fn put(place: &Place) -> Self {
         let mut furniture = Self::named(&place.host);
         std::fs::create_dir_all(&furniture.dir).unwrap();
@@ -148,7 +148,7 @@ impl Furniture {
         });
     }
 
-    /// The configuration with their paths.
+    /// Returns the configuration with the paths of the objects.
     pub(super) fn settings(&self, place: &Place) -> String {
         let path = |name: &str| place.host.path(name).display().to_string();
         format!(
@@ -333,7 +333,7 @@ fn files(host: &TestHost, furniture: &Furniture) -> Vec<FieldCase> {
         case(
             "DeviceRules",
             json!({"linux": {"resources": {"devices": [rule]}}}),
-            // It has no driver, so a permitted open fails with another error.
+            // The device has no driver, so a permitted open fails with another error.
             |running, _| {
                 has(running.inside(": </dev/odd"), &["No such device"])?;
                 has(running.inside(": >/dev/odd"), &["not permitted"])

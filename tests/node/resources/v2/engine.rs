@@ -10,7 +10,7 @@ use super::{place, show};
 /// The engine's change, its request, and the content of the files.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// Equal with both runtimes.
+/// The cases, whose results are equal with both runtimes.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     ("memory raised", r#"{"memory": {"limit": 100663296}}"#, &[("memory.max", "100663296")]),
@@ -38,7 +38,7 @@ fn engine(runtime: &str) {
     place.run("c1", &first);
     let asking = place.asker();
     assert!(is_done(&asking, "c1", &owned()));
-    // These values hold anyway, and crun refuses an update with them.
+    // These values are in force by default, and crun refuses an update with them.
     let idle = json!({"memory": {"useHierarchy": true, "kernel": -1}});
     assert!(is_done(&asking, "c1", &idle));
     for (case, request, files) in CASES {
@@ -67,7 +67,7 @@ fn engine(runtime: &str) {
     let explained = place.host.admin(&["explain", "c1"]);
     assert_eq!(explained["owners"].get("CPUShares"), None, "{explained}");
     show(runtime, "the engine wins by a deliberate change", "ok");
-    // The same ID is used for another container.
+    // The next container has the same ID.
     succeeds(&place.host.verb(&["delete", "--force", "c1"]));
     wait_until("it is gone", || place.state("c1").is_none());
     place.run("c1", &first);

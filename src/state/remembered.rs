@@ -52,13 +52,13 @@ struct Packed {
 impl Packed {
     fn of<T: Identified>(records: impl Iterator<Item = T>) -> std::io::Result<Self> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-        let mut ids = Vec::with_capacity(TOGETHER);
+        let (mut ids, mut size) = (Vec::with_capacity(TOGETHER), 0);
         for record in records {
+            let line = serde_json::to_string(&record)? + "\n";
+            encoder.write_all(line.as_bytes())?;
             ids.push(hash(record.id()));
-            encoder.write_all(serde_json::to_string(&record)?.as_bytes())?;
-            encoder.write_all(b"\n")?;
+            size += line.len();
         }
-        let size = encoder.total_in() as usize;
         Ok(Self { ids, size, deflated: encoder.finish()?.into_boxed_slice() })
     }
 

@@ -16,13 +16,14 @@ use crate::error::quoted;
 
 /// A key whose value differs between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ChangedKey {
     /// Its dotted name; for a section of a list, `LIST "NAME"`.
     pub key: String,
     /// The key; for a section, the change: `rule "no env": deny changed`.
     pub line: String,
-    /// Its value in TOML, or its default; `None` if it has neither.
+    /// Its value in TOML, or its default; null if it has neither.
     pub before: Option<String>,
     pub after: Option<String>,
     /// The step that makes the new value take effect.

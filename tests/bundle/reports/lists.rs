@@ -338,7 +338,7 @@ fn start_drifting(host: &TestHost) -> impl Sized {
 }
 
 /// The paths of a pod's manifest, and of a configuration that decides otherwise about it or not.
-fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
+pub(super) fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
     let pod = "kind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
     host.write("pod.yaml", pod);
     let inject = "[[inject]]\nname = \"n\"\nnamespaces = [\"default\"]\nenv = { A = \"b\" }\n";

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 use test_support::adjustments::{sets, update_of};
@@ -168,7 +170,15 @@ fn of_changes(host: &TestHost) -> Vec<(&'static str, Value)> {
     host.write("config.toml", &host.read("config.toml").replace("\"no shells\"", "\"none\""));
     add("reload", &["reload", "--dry-run"]);
     add("reload", &["reload"]);
-    add("forget", &["forget", "refused", "--force"]);
+    for pod in host.admin(&["pods"]).as_array().unwrap() {
+        let container = &pod["containers"][0];
+        if container["id"] == "d1" {
+            let pid = i32::try_from(container["pid"].as_i64().unwrap()).unwrap();
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        }
+    }
+    wait_until("its process has ended", || host.admin(&["explain", "d1"])["state"] == "stopped");
+    add("forget", &["forget", "d1", "--force"]);
     for verb in ["reexec", "restart", "stop", "stop", "reexec", "reload"] {
         add(verb, &[verb]);
     }

@@ -117,8 +117,8 @@ impl Schema {
 fn is_beyond(keyword: &str, rule: &Value, value: &Value) -> bool {
     let length = || value.as_array().map(|items| items.len() as f64);
     let size = if keyword == "minimum" { value.as_f64() } else { length() };
-    let limit = rule.as_f64().unwrap_or(f64::NAN);
-    size.is_some_and(|size| if keyword == "maxItems" { !(size <= limit) } else { !(size >= limit) })
+    let limit = rule.as_f64().unwrap_or_default();
+    size.is_some_and(|size| if keyword == "maxItems" { size > limit } else { size < limit })
 }
 
 fn list(rule: &Value) -> Result<&Vec<Value>, String> {

@@ -21,6 +21,7 @@ use crate::answers::{
     DriftRow, Explanation, Forgotten, PluginOutput, PluginRow, PodRow, PolicyAnswer, Status,
 };
 use crate::dry::{Adjusted, Compared};
+use crate::files;
 
 /// A schema: its file, the output, its commands, and its type.
 struct Output {
@@ -143,11 +144,11 @@ fn the_schemas_are_those_of_the_types() {
         let (text, path) = (written(&output), folder().join(output.file).with_extension("json"));
         assert!(!text.contains("`None`"), "{}: a description is about Rust", output.file);
         if renews {
-            std::fs::write(&path, &text).unwrap();
+            files::replace(&path, text.as_bytes()).unwrap();
         }
-        let known = std::fs::read_to_string(&path).unwrap_or_default();
+        let known = files::read(&path, text.len()).unwrap_or_default();
         assert!(
-            known == text,
+            known == text.as_bytes(),
             "{} is stale: UPDATE_GOLDEN=1 cargo test --lib schemas",
             path.display()
         );

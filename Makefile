@@ -22,7 +22,7 @@ build: setup
 	@$(MAKE) --no-print-directory release
 
 # WITH_SAMPLE: the sample plugin of the quick starts, too.
-SAMPLE = -p nri-runc-sample --bin resource-defaults
+SAMPLE = -p resource-defaults --bin resource-defaults
 .PHONY: release
 release:
 	cargo build --profile $(PROFILE) --locked --bin nri-runc $(if $(WITH_SAMPLE),-p nri-runc $(SAMPLE)) $(if $(TARGET),--target $(TARGET))

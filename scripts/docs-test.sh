@@ -276,7 +276,7 @@ fi
 for program in python3 unshare mount; do
     command -v $program >/dev/null || fail "$program is missing"
 done
-cargo build --locked --bin nri-runc -p nri-runc -p nri-runc-sample --bin resource-defaults \
+cargo build --locked --bin nri-runc -p nri-runc -p resource-defaults --bin resource-defaults \
     --example device_injector --example ulimit_adjuster
 case ,$stories, in *,plugin,*) fetch_crates "$PWD" ;; esac
 for story in $(echo "$stories" | tr , ' '); do

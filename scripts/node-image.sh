@@ -86,7 +86,7 @@ set --
 [ -z "$out" ] || set -- "$@" --out "$out"
 if [ -n "$plugin" ]; then
     example=$(echo "$plugin" | tr - _)
-    [ -f "examples/$example.rs" ] || fail "there is no sample plugin $plugin (examples)"
+    [ -f "examples/$plugin/Cargo.toml" ] || fail "there is no sample plugin $plugin (examples)"
     set -- "$@" --plugin "$plugin"
 else
     say "writing the SBOM"

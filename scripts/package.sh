@@ -19,7 +19,7 @@ say() { printf 'package: %s\n' "$*"; }
 fail() { printf 'package: %s\n' "$*" >&2; exit 1; }
 . scripts/static.sh
 
-profile=release sample_words='-p nri-runc -p nri-runc-sample --bin resource-defaults'
+profile=release sample_words='-p nri-runc -p resource-defaults --bin resource-defaults'
 arches='' binaries='' version='' twice='' next=''
 into=$top/target/package
 while [ $# -gt 0 ]; do

@@ -21,8 +21,10 @@ use crate::named::named;
 use crate::text::rfc3339_nanos;
 
 named! {
-    /// The kinds of events, in the order of `docs/events.md`; other programs depend on the names.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    /// The subject of an event, in the order of `docs/events.md`; other programs depend on the names.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
     pub(crate) enum EventKind {
         PodRunning => "pod_running",
         PodStopped => "pod_stopped",
@@ -111,7 +113,7 @@ impl NodeEvent {
         let line = EventLine {
             cursor,
             time: rfc3339_nanos(self.at).unwrap_or_default(),
-            kind: self.kind.name(),
+            kind: self.kind,
             namespace: &self.subject.namespace,
             pod: &self.subject.pod,
             pod_id: &self.subject.pod_id,
@@ -135,26 +137,34 @@ impl NodeEvent {
 
 /// The members of a line in their order.
 #[derive(Serialize)]
-struct EventLine<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct EventLine<'a> {
+    /// For `--since`.
     cursor: &'a str,
+    /// RFC 3339.
     time: String,
-    kind: &'static str,
+    kind: EventKind,
     namespace: &'a str,
     pod: &'a str,
     pod_id: &'a str,
+    /// Kubernetes' UID of the pod.
     pod_uid: &'a str,
     container: &'a str,
     container_id: &'a str,
+    /// `NN-name`; several are separated by commas.
     plugin: &'a str,
     reason: &'a str,
+    /// The refused request: NRI's event, or the command of the runtime.
     event: &'a str,
     rule: &'a str,
     field: &'a str,
     engine: &'a str,
     labels: Option<&'a BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// Of `exited` and `removed`; null if it is not known.
     exit_code: Option<Option<i32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// Of `lost`: the number of missing events; null if it is not known.
     lost: Option<Option<u64>>,
 }
 

@@ -562,7 +562,7 @@ fn no_shipped_program_has_the_fault_points_of_tests() {
     let tree = |edges: &str| {
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["tree", "--locked", "--offline", "--edges", edges, "--prefix", "none"]);
-        cargo.args(["--package", "nri-runc", "--package", "nri-runc-sample"]);
+        cargo.args(["--package", "nri-runc", "--package", "resource-defaults"]);
         let output = cargo.current_dir(root()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()

@@ -13,8 +13,8 @@ use super::show::{REDACTED, ago, milliseconds, name_of_pod, or_dash, table, text
 use super::{ask, paint};
 use crate::answers::{
     CallTime, Change, ChangedMember, ContainerExplained, Dated, ExecChange, Explanation,
-    HiddenFrom, InjectionNote, MatchRow, PodExplained, PromiseOutcome, Repetition, RuleHit,
-    Skipped, Times, WayGiven,
+    HiddenFrom, InjectionNote, MatchRow, PodExplained, PromiseOutcome, PromiseResult, Repetition,
+    RuleHit, Skipped, Times, WayGiven,
 };
 use crate::audit;
 use crate::config::Config;
@@ -103,7 +103,7 @@ fn of_container(container: &ContainerExplained, wide: bool) -> String {
     repeated(&container.repeated, &mut page);
     stays(&container.id, &container.hidden_from, &container.refused, &container.skipped, &mut page);
     for other in &container.earlier {
-        let (id, state) = (printable(&other.id), printable(&other.state));
+        let (id, state) = (printable(&other.id), other.state.name());
         let age = age(&other.times);
         let _infallible = writeln!(page, "earlier: {} {state}, {age} old", short_id(&id));
     }
@@ -111,7 +111,7 @@ fn of_container(container: &ContainerExplained, wide: bool) -> String {
 }
 
 fn state(container: &ContainerExplained) -> String {
-    let (state, life) = (printable(&container.state), &container.life);
+    let (state, life) = (container.state.name(), &container.life);
     let times = [
         (&life.finished_time, life.finished_at, "ended"),
         (&life.started_time, life.started_at, "started"),
@@ -119,7 +119,7 @@ fn state(container: &ContainerExplained) -> String {
         (&life.refused_time, life.refused_at, "refused"),
     ];
     let last = times.into_iter().find_map(|(time, at, word)| Some((time.as_ref()?, at, word)));
-    let Some((time, at, word)) = last else { return state };
+    let Some((time, at, word)) = last else { return state.to_owned() };
     let exit = exit(container.exit_code, container.status_reason.as_deref());
     format!("{state} ({word} {}, {} ago{exit})", to_seconds(time), ago(at))
 }
@@ -201,13 +201,13 @@ fn cut(value: String, wide: bool) -> String {
 
 fn of_pod(pod: &PodExplained) -> String {
     let name = name_of_pod(&printable(&pod.namespace), &printable(&pod.name));
-    let mut page = format!("pod {} ({name}), {}\n", printable(&pod.id), printable(&pod.state));
+    let mut page = format!("pod {} ({name}), {}\n", printable(&pod.id), pod.state.name());
     times(&pod.times, &mut page);
     promises(&pod.promises, &mut page);
     stays(&pod.id, &pod.hidden_from, &pod.refused, &pod.skipped, &mut page);
     for container in &pod.containers {
         let [name, state, id] =
-            [&container.name, &container.state, &container.id].map(|text| printable(text));
+            [&container.name, container.state.name(), &container.id].map(printable);
         let exit = exit(container.exit_code, None);
         let _infallible = writeln!(page, "container: {name} {state}{exit} {}", short_id(&id));
     }
@@ -262,11 +262,11 @@ fn traces(container: &ContainerExplained, page: &mut String) {
 
 fn promises(promises: &[PromiseOutcome], page: &mut String) {
     for PromiseOutcome { promise, plugin, why, mode: _, result } in promises {
-        let result = match result.as_deref() {
-            Some("met") => "was there",
-            Some("refused") => "was missing",
-            Some("would_refuse") => "was missing (audit)",
-            _ => "is required",
+        let result = match result {
+            Some(PromiseResult::Met) => "was there",
+            Some(PromiseResult::Refused) => "was missing",
+            Some(PromiseResult::WouldRefuse) => "was missing (audit)",
+            Some(PromiseResult::Unknown) | None => "is required",
         };
         let line = format!("promise \"{promise}\" ({why}): the plugin {plugin} {result}");
         let _infallible = writeln!(page, "{}", printable(&line));
@@ -321,7 +321,7 @@ fn matches(matches: &[MatchRow]) -> String {
         vec![
             short_id(&id).to_owned(),
             if pod == name || pod == id { name } else { format!("{pod}/{name}") },
-            printable(&container.state),
+            container.state.name().to_owned(),
             age(&container.times),
         ]
     });

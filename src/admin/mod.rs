@@ -24,6 +24,8 @@ mod progress;
 mod record;
 mod reload;
 mod resident;
+#[cfg(test)]
+mod schemas;
 mod show;
 mod signals;
 mod status;

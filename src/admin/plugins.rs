@@ -97,7 +97,8 @@ const SHORTENED: [usize; 1] = [0];
 /// Returns a row of the list.
 fn cells(plugin: &PluginRow) -> Vec<String> {
     let policy = plugin.failure_policy.as_ref();
-    let policy = policy.map(|policy| format!("{} ({})", policy.on_failure, policy.on_failure_from));
+    let policy =
+        policy.map(|policy| format!("{} ({})", policy.on_failure.name(), policy.on_failure_from));
     vec![
         shown_id(plugin),
         plugin.state.name().to_owned(),
@@ -256,6 +257,8 @@ fn watched(plugins: &[PluginRow]) -> Vec<ListRow> {
 
 #[cfg(test)]
 mod tests {
+    use crate::config::OnFailure;
+
     use super::*;
     use crate::answers::{PolicyRow, RequiredPlugin};
 
@@ -308,7 +311,7 @@ mod tests {
         let events = ["RunPodSandbox", "CreateContainer", "PostCreateContainer", "StopContainer"];
         let limits = TimeLimits { request_ms: 2000.0, synchronize_ms: Some(90_000.0) };
         let policy = PolicyRow {
-            on_failure: "refuse".to_owned(),
+            on_failure: OnFailure::Refuse,
             on_failure_from: "configuration".to_owned(),
             strikes: 1,
             strikes_from: "default".to_owned(),

@@ -107,10 +107,11 @@ impl PodFilter {
 
 impl Pods {
     fn admits(&self, pod: &PodRow) -> bool {
-        let states = pod.containers.iter().map(|container| &container.state);
-        let mut states = std::iter::once(&pod.state).chain(states);
+        let states = pod.containers.iter().map(|container| container.state.name());
+        let mut states = std::iter::once(pod.state.name()).chain(states);
         self.filter.admits(pod)
-            && (self.state.is_empty() || states.any(|state| self.state.contains(state)))
+            && (self.state.is_empty()
+                || states.any(|state| self.state.iter().any(|wanted| wanted == state)))
     }
 
     /// Returns the pods that the filters admit.
@@ -206,7 +207,7 @@ fn row_of_pod(pod: &PodRow, format: Format) -> Vec<String> {
     };
     let mut row = vec![
         name,
-        printable(&pod.state),
+        pod.state.name().to_owned(),
         ago(created_at(pod)),
         "-".to_owned(),
         printable(&pod.engine),
@@ -230,7 +231,7 @@ fn row_of_container(
 ) -> Vec<String> {
     vec![
         name,
-        printable(&container.state),
+        container.state.name().to_owned(),
         ago(container.times.created_at),
         or_dash(container.pid),
         engine,
@@ -250,13 +251,13 @@ fn watched(pods: &[PodRow], format: Format, screen: Option<usize>) -> Vec<ListRo
             continue;
         }
         let (name_of_pod, engine) = (cells[0].clone(), printable(&pod.engine));
-        let compared = pod.state.clone();
+        let compared = pod.state.name().to_owned();
         let document = Value::Null;
         rows.push(ListRow { key: key.clone(), compared, cells, name: String::new(), document });
         for container in &pod.containers {
             let name = format!("{name_of_pod}/{}", id(&container.name, format));
             let cells = row_of_container(container, name, engine.clone(), format);
-            let compared = format!("{:?}", (&container.state, container.pid));
+            let compared = format!("{:?}", (container.state, container.pid));
             let (key, name) = (format!("{key}/{}", container.id), String::new());
             rows.push(ListRow { key, compared, cells, name, document: Value::Null });
         }
@@ -272,6 +273,8 @@ fn watched(pods: &[PodRow], format: Format, screen: Option<usize>) -> Vec<ListRo
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+
+    use crate::answers::ContainerState;
 
     use super::*;
 
@@ -383,7 +386,7 @@ mod tests {
         let rows = |list: &[PodRow]| watched(list, format, None);
         let before = rows(&list);
         assert_eq!(before[1].cells[0], "shop/web/app");
-        list[0].containers[0].state = "stopped".to_owned();
+        list[0].containers[0].state = ContainerState::Stopped;
         let after = rows(&list);
         let changed = before.iter().zip(&after).filter(|(one, two)| one.compared != two.compared);
         assert_eq!(

@@ -26,6 +26,7 @@ pub(super) struct Reload {
 
 /// The result of a reload.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub(super) enum ReloadResult {
     Done {

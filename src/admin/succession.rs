@@ -8,6 +8,7 @@ use crate::answers::Reexec;
 
 /// The result of `stop`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Stopped {
     pub(super) stopped: bool,
     pub(super) pid: Option<u32>,
@@ -16,6 +17,7 @@ pub(super) struct Stopped {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct HowStopped {
     pub(super) killed: bool,
     /// Whether the next container starts the daemon again.
@@ -43,6 +45,7 @@ impl Answer for Stopped {
 
 /// The result of `restart`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Restarted {
     pub(super) was: Option<u32>,
     pub(super) pid: u32,
@@ -65,6 +68,7 @@ impl Answer for Restarted {
 
 /// The result of `reexec`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub(super) enum Reexecution {
     Done {

@@ -18,6 +18,7 @@ use super::output::{Answer, Format};
 
 /// Whether plugins are disabled, and the consequences.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Switched {
     disabled: bool,
     disabled_by_configuration: bool,

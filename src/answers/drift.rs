@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The values that differ, and the reasons why others could not be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct DriftAnswer {
     pub(crate) drift: Vec<DriftRow>,
@@ -16,6 +17,7 @@ pub(crate) struct DriftAnswer {
 
 /// A value that is not in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct DriftRow {
     pub(crate) container_id: String,

@@ -7,14 +7,15 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::Times;
 use super::policy::ExecRuleRow;
+use super::{ContainerState, PromiseResult, SandboxState, Times};
 use crate::config::RuleMode;
 use crate::state::{Change, ChangedMember, ExecChange, HiddenFrom, RuleHit, Skipped};
 use crate::text::rfc3339_nanos;
 
 /// The answer to `explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub(crate) enum Explanation {
     Several(SeveralMatches),
@@ -24,6 +25,7 @@ pub(crate) enum Explanation {
 
 /// The containers that an argument may mean, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SeveralMatches {
     pub(crate) error: String,
     pub(crate) matches: Vec<MatchRow>,
@@ -31,6 +33,7 @@ pub(crate) struct SeveralMatches {
 
 /// A container's row in a list to choose from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct MatchRow {
     pub(crate) id: String,
@@ -38,7 +41,7 @@ pub(crate) struct MatchRow {
     pub(crate) name: String,
     pub(crate) namespace: String,
     pub(crate) pod: String,
-    pub(crate) state: String,
+    pub(crate) state: ContainerState,
     pub(crate) engine: String,
     #[serde(flatten)]
     pub(crate) times: Times,
@@ -46,6 +49,7 @@ pub(crate) struct MatchRow {
 
 /// The plugins' changes to a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ContainerExplained {
     pub(crate) id: String,
@@ -53,8 +57,8 @@ pub(crate) struct ContainerExplained {
     pub(crate) namespace: String,
     pub(crate) pod: String,
     pub(crate) name: String,
-    pub(crate) state: String,
-    /// The exit code; `None` while unknown.
+    pub(crate) state: ContainerState,
+    /// Null while unknown.
     pub(crate) exit_code: Option<i32>,
     /// Why the container's process no longer runs, in CRI's words.
     pub(crate) status_reason: Option<String>,
@@ -88,6 +92,7 @@ pub(crate) struct ContainerExplained {
 
 /// The plugins' changes to a pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PodExplained {
     pub(crate) kind: PodKind,
     pub(crate) id: String,
@@ -95,7 +100,7 @@ pub(crate) struct PodExplained {
     pub(crate) name: String,
     pub(crate) namespace: String,
     pub(crate) uid: String,
-    pub(crate) state: String,
+    pub(crate) state: SandboxState,
     pub(crate) engine: String,
     pub(crate) evidence: Vec<String>,
     pub(crate) found: bool,
@@ -114,6 +119,7 @@ pub(crate) struct PodExplained {
 
 /// The member by which readers distinguish a pod from a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PodKind {
     Pod,
@@ -121,17 +127,19 @@ pub(crate) enum PodKind {
 
 /// A container of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct MemberRow {
     pub(crate) id: String,
     pub(crate) name: String,
-    pub(crate) state: String,
+    pub(crate) state: ContainerState,
     pub(crate) exit_code: Option<i32>,
     pub(crate) refused: Vec<String>,
 }
 
 /// The time that a plugin took for an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct CallTime {
     pub(crate) at: i64,
@@ -146,6 +154,7 @@ pub(crate) struct CallTime {
 
 /// A value that an injection in audit mode would have set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct InjectionNote {
     pub(crate) at: i64,
@@ -156,28 +165,31 @@ pub(crate) struct InjectionNote {
 
 /// A field that an injection left to the container or to a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct WayGiven {
     pub(crate) plugin: String,
     pub(crate) field: String,
-    /// The owner of the value that took precedence; `None` if it is the container's.
+    /// The owner of the existing value; null if the container has it.
     pub(crate) to: Option<String>,
 }
 
 /// A promise about a container or a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PromiseOutcome {
     pub(crate) promise: String,
     pub(crate) plugin: String,
     pub(crate) why: String,
     pub(crate) mode: RuleMode,
-    /// The outcome; `None` for a pod's promise.
-    pub(crate) result: Option<String>,
+    /// Null for a pod.
+    pub(crate) result: Option<PromiseResult>,
 }
 
 /// A value that the engine repeats while the plugin's value stays in force.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Repetition {
     pub(crate) at: i64,
@@ -204,5 +216,33 @@ impl<T: Serialize> Serialize for Dated<T> {
             }
         }
         dated.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+impl<T: schemars::JsonSchema> schemars::JsonSchema for Dated<T> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> std::borrow::Cow<'static, str> {
+        format!("Dated<{}>", T::schema_id()).into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let mut schema = T::json_schema(generator);
+        let members = schema.get_mut("properties").and_then(Value::as_object_mut);
+        let mut dated = Map::new();
+        for (name, member) in members.into_iter().flat_map(std::mem::take) {
+            let is_time = name == "at";
+            dated.insert(name, member);
+            if is_time {
+                dated.insert("time".to_owned(), Option::<String>::json_schema(generator).into());
+            }
+        }
+        schema.insert("properties".to_owned(), dated.into());
+        let required = schema.get_mut("required").and_then(Value::as_array_mut);
+        required.into_iter().for_each(|required| required.push("time".into()));
+        schema
     }
 }

@@ -12,6 +12,7 @@ mod explain;
 mod plugins;
 mod pods;
 mod policy;
+mod states;
 mod status;
 mod top;
 
@@ -25,11 +26,13 @@ pub(crate) use explain::*;
 pub(crate) use plugins::*;
 pub(crate) use pods::*;
 pub(crate) use policy::*;
+pub(crate) use states::*;
 pub(crate) use status::*;
 pub(crate) use top::*;
 
 /// Containers that reach the plugin socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct SocketMounts {
     /// The number of all such containers; the list may be shorter.
@@ -39,6 +42,7 @@ pub(crate) struct SocketMounts {
 
 /// A container with a mount of the plugin socket or of a folder above it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct SocketMount {
     pub(crate) id: String,
@@ -50,6 +54,7 @@ pub(crate) struct SocketMount {
 
 /// The containers of the plain runtime that plugins do not see.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Unseen {
     pub(crate) count: usize,
@@ -57,6 +62,7 @@ pub(crate) struct Unseen {
 
 /// The records that `forget` dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Forgotten {
     pub(crate) containers: Vec<ForgottenContainer>,
@@ -67,6 +73,7 @@ pub(crate) struct Forgotten {
 
 /// A container whose record was dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ForgottenContainer {
     pub(crate) id: String,
@@ -76,6 +83,7 @@ pub(crate) struct ForgottenContainer {
 
 /// Metrics as OpenMetrics text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct MetricsText {
     pub(crate) text: String,
@@ -83,6 +91,7 @@ pub(crate) struct MetricsText {
 
 /// The result of a re-execution of the daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Reexec {
     pub(crate) pid: u32,
@@ -96,6 +105,7 @@ pub(crate) struct Reexec {
 
 /// The changes that a reload made, or would make.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Reloaded {
     pub(crate) applied: bool,

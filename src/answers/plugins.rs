@@ -3,11 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::OnFailure;
 use crate::named::named;
 
 named! {
     /// How far a plugin's connection has got.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "lowercase")]
     pub(crate) enum PluginState {
         /// The connection has not sent a name yet.
@@ -25,6 +27,7 @@ named! {
 
 /// A row of `plugins`: a plugin that is connected, is connecting, or disconnected recently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PluginRow {
     /// Two digits; empty before the plugin has registered.
@@ -50,9 +53,9 @@ pub(crate) struct PluginRow {
     pub(crate) failures: u64,
     pub(crate) last_failure: Option<PluginFailure>,
     pub(crate) failure_policy: Option<PolicyRow>,
-    /// The time limits; `None` before the plugin has registered.
+    /// Null before the plugin has registered.
     pub(crate) time_limits: Option<TimeLimits>,
-    /// The response times; `None` before the first response.
+    /// Null before the first response.
     pub(crate) answers: Option<AnswerRow>,
     pub(crate) synchronizing: Option<SynchronizeRow>,
     pub(crate) restarts: u64,
@@ -93,6 +96,7 @@ impl PluginRow {
 
 /// The output of a launched plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PluginOutput {
     pub(crate) index: String,
@@ -103,6 +107,7 @@ pub(crate) struct PluginOutput {
 
 /// One process of a launched plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PluginRun {
     /// How the process ended.
@@ -112,6 +117,7 @@ pub(crate) struct PluginRun {
 
 /// A line that a plugin has printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PrintedLine {
     pub(crate) at: i64,
@@ -121,6 +127,7 @@ pub(crate) struct PrintedLine {
 
 /// The last failure of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PluginFailure {
     pub(crate) at: i64,
@@ -131,10 +138,10 @@ pub(crate) struct PluginFailure {
 /// What a plugin's missing response means, and whether the configuration, the plugin or the default
 /// decides that.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PolicyRow {
-    /// `refuse` or `skip`.
-    pub(crate) on_failure: String,
+    pub(crate) on_failure: OnFailure,
     pub(crate) on_failure_from: String,
     /// Consecutive time-outs after which the plugin is disconnected; 0 for never.
     pub(crate) strikes: u32,
@@ -143,15 +150,17 @@ pub(crate) struct PolicyRow {
 
 /// The limits of a plugin's requests, in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct TimeLimits {
     pub(crate) request_ms: f64,
-    /// Limit of the whole Synchronize; `None` if only each of its requests has a limit.
+    /// For the whole Synchronize; null if each of its requests has the usual limit.
     pub(crate) synchronize_ms: Option<f64>,
 }
 
 /// The response times of a plugin within about the last hour.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct AnswerRow {
     pub(crate) count: u32,
@@ -164,6 +173,7 @@ pub(crate) struct AnswerRow {
 
 /// The progress of a plugin's Synchronize.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct SynchronizeRow {
     pub(crate) for_ms: f64,

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::{ContainerState, SandboxState};
+
 /// A row of `pods`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PodRow {
     pub(crate) id: String,
@@ -16,8 +19,8 @@ pub(crate) struct PodRow {
     pub(crate) engine: String,
     /// The evidence for the engine.
     pub(crate) evidence: Vec<String>,
-    pub(crate) state: String,
-    /// The pod's labels; `None` from an earlier version of the daemon, which does not report them.
+    pub(crate) state: SandboxState,
+    /// Null from a daemon of an earlier version, which does not list them.
     pub(crate) labels: Option<BTreeMap<String, String>>,
     pub(crate) created_at: i64,
     pub(crate) created_time: Option<String>,
@@ -37,11 +40,12 @@ impl PodRow {
 
 /// A container in a row of `pods`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ContainerRow {
     pub(crate) id: String,
     pub(crate) name: String,
-    pub(crate) state: String,
+    pub(crate) state: ContainerState,
     pub(crate) pid: Option<u32>,
     /// Whether the container's record was lost and then recovered from the runtime's state.
     pub(crate) found: bool,
@@ -51,6 +55,7 @@ pub(crate) struct ContainerRow {
 
 /// The times of a container's creation, start, exit and refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Times {
     pub(crate) created_at: i64,

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::RuleMode;
+use crate::config::{OnFailure, RuleMode};
 use crate::rules::Fit;
 
 /// The deciding rules for a pod, with reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PolicyAnswer {
     pub(crate) pod: PolicyPod,
@@ -23,6 +24,7 @@ pub(crate) struct PolicyAnswer {
 
 /// The pod, as rules see it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PolicyPod {
     pub(crate) namespace: String,
@@ -37,6 +39,7 @@ pub(crate) struct PolicyPod {
 
 /// The rights that rules leave to a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PluginRights {
     pub(crate) plugin: String,
@@ -54,6 +57,7 @@ pub(crate) struct PluginRights {
 
 /// Whether a rule matches a plugin and a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct RuleTried {
     pub(crate) rule: String,
@@ -64,6 +68,7 @@ pub(crate) struct RuleTried {
 
 /// An exec rule, and whether it matches a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ExecRuleRow {
     pub(crate) rule: String,
@@ -80,6 +85,7 @@ pub(crate) struct ExecRuleRow {
 
 /// An injection, and whether it matches a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct InjectionRow {
     pub(crate) injection: String,
@@ -89,14 +95,14 @@ pub(crate) struct InjectionRow {
     pub(crate) mode: RuleMode,
     /// `always` or `absent`.
     pub(crate) when: String,
-    /// `refuse` or `skip`.
-    pub(crate) on_failure: String,
-    /// The rule that hides the pod from the injection.
+    pub(crate) on_failure: OnFailure,
+    /// The rule that excludes it.
     pub(crate) hidden_by: Option<String>,
 }
 
 /// A promise, and whether it matches a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PromiseFit {
     pub(crate) promise: String,

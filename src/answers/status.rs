@@ -8,10 +8,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::ListeningState;
 use crate::config::RuleMode;
 
 /// The daemon, as `status` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Status {
     pub(crate) version: String,
@@ -50,7 +52,7 @@ pub(crate) struct Status {
     /// Containers and pods whose records could not be written to disk.
     pub(crate) unwritten: Vec<String>,
     pub(crate) records_refused: Option<RefusedRecords>,
-    /// The counts of the audit log; `None` if it is off.
+    /// Null without an audit log.
     pub(crate) audit: Option<AuditCounts>,
     /// Launched plugins that are older than their files.
     pub(crate) outdated_plugins: Vec<OutdatedPlugin>,
@@ -68,7 +70,7 @@ pub(crate) struct Status {
     pub(crate) disabled: bool,
     pub(crate) disabled_by: Option<String>,
     pub(crate) required: Vec<RequiredPlugin>,
-    /// The promises; `None` from an earlier version of the daemon.
+    /// Null from a daemon of an earlier version.
     pub(crate) promises: Option<Vec<PromiseRow>>,
     pub(crate) refused_connections: Vec<RefusedConnections>,
 }
@@ -85,6 +87,7 @@ impl Status {
 
 /// The configuration in force, and its differences from the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ConfigurationInForce {
     /// The only file that is read, if one was named.
@@ -94,13 +97,14 @@ pub(crate) struct ConfigurationInForce {
     pub(crate) protection_error: Option<String>,
     /// Keys whose values in the files are not in force.
     pub(crate) changed: Vec<String>,
-    /// The changed keys that need a restart; `None` from a daemon of an earlier version.
+    /// The changed keys that need a restart; null from a daemon of an earlier version.
     pub(crate) restart_needed: Option<Vec<String>>,
     pub(crate) log_level: String,
 }
 
 /// A program's file, with its attributes when it was executed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
@@ -110,6 +114,7 @@ pub(crate) struct Program {
 
 /// The attributes that distinguish a file from another one at its path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ProgramFile {
     pub(crate) device: u64,
     pub(crate) inode: u64,
@@ -131,6 +136,7 @@ impl ProgramFile {
 
 /// A failure of the daemon or of a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Failure {
     pub(crate) at: i64,
@@ -147,6 +153,7 @@ pub(crate) struct Failure {
 
 /// Records that could not be written to disk: their requests failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct RefusedRecords {
     pub(crate) count: usize,
@@ -155,6 +162,7 @@ pub(crate) struct RefusedRecords {
 
 /// Lines of the audit log since the daemon's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct AuditCounts {
     pub(crate) written: u64,
@@ -165,6 +173,7 @@ pub(crate) struct AuditCounts {
 
 /// A launched plugin that is older than its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct OutdatedPlugin {
     /// `NN-name`.
@@ -174,6 +183,7 @@ pub(crate) struct OutdatedPlugin {
 
 /// Data of an engine that could not be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct MissingData {
     pub(crate) engine: String,
@@ -186,6 +196,7 @@ pub(crate) struct MissingData {
 
 /// An identity claim of a tenant that the daemon rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct IdentityClaim {
     pub(crate) at: i64,
@@ -196,10 +207,10 @@ pub(crate) struct IdentityClaim {
 
 /// The state of the plugin socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct SocketState {
-    /// `open`, `off`, `lost`, `taken` or `failed`.
-    pub(crate) state: String,
+    pub(crate) state: ListeningState,
     pub(crate) path: PathBuf,
     pub(crate) since: i64,
     /// The process that listens on the socket in place of the daemon.
@@ -208,6 +219,7 @@ pub(crate) struct SocketState {
 
 /// The process that listens on the plugin socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Listener {
     pub(crate) pid: Option<i32>,
@@ -217,6 +229,7 @@ pub(crate) struct Listener {
 
 /// A plugin whose absence makes creates fail.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct RequiredPlugin {
     pub(crate) connected: bool,
@@ -226,6 +239,7 @@ pub(crate) struct RequiredPlugin {
 
 /// A section `[[require]]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PromiseRow {
     pub(crate) promise: String,
@@ -237,6 +251,7 @@ pub(crate) struct PromiseRow {
 
 /// Plugin connections that were refused for one reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct RefusedConnections {
     pub(crate) why: String,

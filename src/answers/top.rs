@@ -9,6 +9,7 @@ use super::{PluginRow, PodRow, Status};
 
 /// The daemon at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct TopAnswer {
     pub(crate) status: Status,
     pub(crate) plugins: Vec<PluginRow>,
@@ -22,6 +23,7 @@ pub(crate) struct TopAnswer {
 
 /// The runtime commands of one verb.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct RequestCounts {
     pub(crate) verb: String,
@@ -34,6 +36,7 @@ pub(crate) struct RequestCounts {
 
 /// The requests to one plugin.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct PluginCounts {
     pub(crate) calls: u64,
@@ -48,6 +51,7 @@ pub(crate) struct PluginCounts {
 
 /// Durations in seconds, counted in buckets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct Observations {
     pub(crate) sum: f64,

@@ -7,8 +7,10 @@ use serde_json::Value;
 use crate::named::named;
 
 named! {
-    /// The kinds of entries, in the order of `docs/audit.md`. Scripts search for these names in the lines.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the lines.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
     pub(crate) enum AuditAction {
         /// A value was applied.
         Applied => "applied",
@@ -45,6 +47,7 @@ impl AuditAction {
 
 /// The pod and the container of an entry; empty without one.
 #[derive(Debug, Clone, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AuditSubject {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) engine: String,
@@ -68,8 +71,20 @@ impl AuditSubject {
     }
 }
 
-/// A process that `exec` started or requested. Unreadable members are `None`.
+/// The outcome of an `exec`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ExecOutcome {
+    Refused,
+    Started,
+    Exited,
+    Failed,
+}
+
+/// A process that `exec` started or requested. Unreadable members are null.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ExecutedProcess {
     /// `UID:GID`.
     pub(crate) user: Option<String>,
@@ -82,14 +97,14 @@ pub(crate) struct ExecutedProcess {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) args: Vec<String>,
     pub(crate) terminal: Option<bool>,
-    /// `refused`, `started`, `exited` or `failed`.
-    pub(crate) result: &'static str,
+    pub(crate) result: ExecOutcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
 }
 
 /// The values before and after.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AuditValues {
     pub(crate) from: Value,
     pub(crate) to: Value,
@@ -97,6 +112,7 @@ pub(crate) struct AuditValues {
 
 /// One entry. The line has its members in this order, without the empty ones.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AuditEntry {
     /// Unix time in nanoseconds.
     #[serde(skip)]

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::entry::{AuditEntry, AuditValues, ExecutedProcess};
+use super::entry::{AuditAction, AuditEntry, AuditValues, ExecutedProcess};
 use super::redact;
 
 use crate::limits;
@@ -24,10 +24,13 @@ const CUT: &str = "\u{2026}";
 
 /// The members of a line in their order.
 #[derive(Serialize)]
-struct Line<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Line<'a> {
+    /// The version of this format.
     version: u32,
+    /// RFC 3339.
     time: String,
-    action: &'a str,
+    action: AuditAction,
     #[serde(flatten)]
     entry: &'a AuditEntry,
 }
@@ -48,7 +51,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     let line = Line {
         version: VERSION,
         time: crate::text::rfc3339_nanos(entry.at).unwrap_or_default(),
-        action: entry.action.name(),
+        action: entry.action,
         entry,
     };
     ascii(&serde_json::to_string(&line).unwrap_or_default())

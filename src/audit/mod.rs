@@ -17,8 +17,12 @@ mod search;
 mod tail;
 mod writer;
 
-pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject, AuditValues, ExecutedProcess};
+pub(crate) use entry::{
+    AuditAction, AuditEntry, AuditSubject, AuditValues, ExecOutcome, ExecutedProcess,
+};
 pub(crate) use journal::IDENTIFIER;
+#[cfg(test)]
+pub(crate) use line::Line;
 pub(crate) use line::ascii;
 pub(crate) use redact::redact;
 pub(crate) use search::{AuditFilter, open_files, search, since};

@@ -16,13 +16,14 @@ use crate::error::quoted;
 
 /// A key whose value differs between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub(crate) struct ChangedKey {
     /// The dotted name of the key; for a section of a list, `LIST "NAME"`.
     pub key: String,
     /// The key's name; for a section, what changed: `rule "no env": deny changed`.
     pub line: String,
-    /// The former value in TOML, or the default; `None` if there is neither.
+    /// Its value in TOML, or its default; null if it has neither.
     pub before: Option<String>,
     pub after: Option<String>,
     /// The step that makes the new value take effect.

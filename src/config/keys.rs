@@ -26,6 +26,7 @@ type SetKey = fn(&mut Config, name: &str, value: &Value) -> Result<(), Mistake>;
 named! {
     /// The step that makes a changed value take effect.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "lowercase")]
     pub(crate) enum Effect {
         /// None, because wrappers read it at every call.

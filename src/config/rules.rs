@@ -25,6 +25,7 @@ pub(crate) const EVICTION: &str = "Eviction";
 named! {
     /// The reaction to a plugin's request that a rule does not permit.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "lowercase")]
     pub enum RuleMode {
         /// The request is refused.

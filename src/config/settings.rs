@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nri_adaptation::DefaultValidator;
+use serde::{Deserialize, Serialize};
 
 use super::exec_rules::ExecRuleSection;
 use super::injections::InjectionSection;
@@ -53,7 +54,9 @@ named! {
     }
 
     /// The effect on a request if a plugin does not respond.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "lowercase")]
     pub enum OnFailure {
         /// The operation is refused.
         Refuse => "refuse",

@@ -4,12 +4,14 @@
 //! Plugins receive the events of a container's creation and of its end, so that a stateful plugin
 //! returns to its former state. Nothing is written unless requested, and then in one step.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use clap::{Args, ValueEnum};
 use nri_adaptation::{Creation, Merged, Rights};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use crate::chain::{self, ChainError, ChainedPlugin, Notification, Participants};
 use crate::config::Config;
@@ -27,7 +29,7 @@ use crate::text::printable_page;
 use super::bundle::{DescribedBundle, DryRunBundle};
 use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::ScriptState;
-use crate::plugin::json::{read, show, show_list};
+use crate::plugin::json::{read, show};
 
 /// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -91,17 +93,33 @@ pub(crate) fn run(config: Config, options: &AdjustOptions, output: Output) -> Re
     Ok(match output {
         Output::Spec => new.to_vec(),
         Output::Diff => printable_page(&bundle.diff(new)).into_bytes(),
-        Output::Json => format!("{}\n", verdict(&merged, &id)).into_bytes(),
+        Output::Json => format!("{}\n", json!(Adjusted::new(&merged, &id))).into_bytes(),
     })
 }
 
-fn verdict(merged: &Merged, id: &str) -> Value {
-    json!({
-        "adjust": show(&merged.adjust),
-        "owners": merged.owners.to_flat(id),
-        "update": show_list(&merged.updates),
-        "evict": show_list(&merged.evictions),
-    })
+/// The result for `--output json`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Adjusted {
+    /// NRI's ContainerAdjustment in protobuf's JSON mapping, after the merge.
+    adjust: Option<Map<String, Value>>,
+    /// The plugin of each field, by NRI's name of the field.
+    owners: BTreeMap<String, String>,
+    /// NRI's ContainerUpdate, of other containers.
+    update: Vec<Value>,
+    /// NRI's ContainerEviction.
+    evict: Vec<Value>,
+}
+
+impl Adjusted {
+    fn new(merged: &Merged, id: &str) -> Self {
+        Self {
+            adjust: show(&merged.adjust).as_object().cloned(),
+            owners: merged.owners.to_flat(id),
+            update: merged.updates.iter().map(|update| show(update)).collect(),
+            evict: merged.evictions.iter().map(|eviction| show(eviction)).collect(),
+        }
+    }
 }
 
 /// Applies the adjustment to the document on this host.

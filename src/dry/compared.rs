@@ -5,6 +5,7 @@ use serde::Serialize;
 
 /// The result of `policy test --compare`.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct Compared {
     /// Whether two configurations are compared.
@@ -20,6 +21,7 @@ pub(crate) struct Compared {
 
 /// A container with decisions to list.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct ComparedContainer {
     #[serde(flatten)]
@@ -32,6 +34,7 @@ pub(crate) struct ComparedContainer {
 
 /// The properties that identify the container.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct JudgedContainer {
     pub(crate) namespace: String,
@@ -43,6 +46,7 @@ pub(crate) struct JudgedContainer {
 
 /// A decision about a container as a whole.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct Decision {
     pub(super) before: Option<String>,
@@ -52,6 +56,7 @@ pub(crate) struct Decision {
 
 /// A decision that differs between two configurations.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
 pub(crate) struct ChangedDecision {
     pub(crate) what: String,

@@ -19,6 +19,8 @@ mod recording;
 mod replay;
 mod script;
 
+#[cfg(test)]
+pub(crate) use adjust::Adjusted;
 pub(crate) use adjust::{AdjustOptions, Output, run as adjust};
 pub(crate) use compare::{manifest as compare_manifest, recording as compare_recording};
 pub(crate) use compared::{ChangedDecision, Compared, ComparedContainer, JudgedContainer};

@@ -10,7 +10,7 @@ use nri_adaptation::{Creation, MergeError, Rights, as_adjustment};
 use serde_json::{Map, Value, json};
 
 use crate::answers::InjectionRow;
-use crate::config::{Config, InjectionSection, OnFailure, RuleMode};
+use crate::config::{Config, InjectionSection, RuleMode};
 use crate::describe::{Spec, in_document};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
@@ -214,7 +214,6 @@ pub(crate) fn report(
     let row = |injection: &Arc<Injection>| {
         let (fit, reason) = injection.fit(pod, image);
         let section = &injection.section;
-        let is_refused = section.on_failure == OnFailure::Refuse;
         InjectionRow {
             injection: section.name.clone(),
             index: section.index.clone(),
@@ -222,7 +221,7 @@ pub(crate) fn report(
             why: reason.to_string(),
             mode: RuleMode::of(!injection.is_audit()),
             when: if section.is_always { "always" } else { "absent" }.to_owned(),
-            on_failure: if is_refused { "refuse" } else { "skip" }.to_owned(),
+            on_failure: section.on_failure,
             hidden_by: rules.hidden_by(&injection.id, pod).map(|ruling| ruling.rule.clone()),
         }
     };

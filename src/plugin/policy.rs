@@ -55,7 +55,7 @@ impl Policy {
     /// The policy as `nri-runc nri plugins --json` shows it.
     pub(crate) fn row(&self) -> PolicyRow {
         PolicyRow {
-            on_failure: self.on_failure.name().to_owned(),
+            on_failure: self.on_failure,
             on_failure_from: self.on_failure_from.name().to_owned(),
             strikes: self.strikes,
             strikes_from: self.strikes_from.name().to_owned(),

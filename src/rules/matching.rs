@@ -12,6 +12,7 @@ use crate::glob;
 
 /// Whether a rule matches a plugin and a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fit {
     /// The rule does not match.

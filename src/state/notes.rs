@@ -12,6 +12,7 @@ pub(crate) const EVICTION: &str = "eviction";
 
 /// One change that a plugin made, as `explain` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Change {
     /// Unix time in nanoseconds.
     pub at: i64,
@@ -29,6 +30,7 @@ pub struct Change {
 
 /// A request of a plugin that was not carried out, or a plugin that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Skipped {
     /// `NN-name`.
     pub plugin: String,
@@ -55,6 +57,7 @@ impl Skipped {
 
 /// A plugin's change that a rule in audit mode would refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RuleHit {
     /// Time of the first one: Unix time in nanoseconds.
     pub at: i64,
@@ -92,6 +95,7 @@ pub struct GaveWay {
 
 /// A process of `exec` that plugins changed. Values are not stored, because they may be secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExecChange {
     /// Unix time in nanoseconds.
     pub at: i64,
@@ -142,6 +146,7 @@ impl Promise {
 /// A member of the document that differed from what the daemon wrote once the runtime had made the
 /// container, because another wrapper changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChangedMember {
     /// The member's path, as in plugins' changes.
     pub field: String,
@@ -151,6 +156,7 @@ pub struct ChangedMember {
 
 /// A plugin that receives nothing about a pod or container, and the rule that hides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HiddenFrom {
     /// `NN-name`.
     pub plugin: String,

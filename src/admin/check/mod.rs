@@ -34,6 +34,7 @@ use crate::wrapper;
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Finding {
     pub(super) check: String,
     pub(super) ok: bool,

@@ -26,6 +26,7 @@ pub(super) struct ResultDetails {
 
 /// The result of `install` or `uninstall`.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(in crate::admin) struct Outcome {
     engine: &'static str,
     verb: &'static str,
@@ -40,6 +41,7 @@ pub(in crate::admin) struct Outcome {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(in crate::admin) struct ChangedFile {
     path: String,
     diff: String,

@@ -32,6 +32,7 @@ pub(super) struct Sysdump {
 
 /// The paths of the written archive, and the parts that it lacks.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Written {
     file: Option<PathBuf>,
     plain: Option<PathBuf>,

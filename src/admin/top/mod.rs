@@ -3,7 +3,7 @@
 //! into a pipe it prints one page, or the requested number. It asks the daemon once per page.
 
 mod page;
-mod sample;
+pub(super) mod sample;
 mod terminal;
 
 use std::collections::VecDeque;
@@ -19,6 +19,7 @@ use crate::error::Result;
 use super::exit::DONE;
 use super::output::{Answer, Format, PlainOutput, print, tell};
 use super::{ask, paint};
+
 use sample::{Document, Sample};
 use terminal::{Screen, Woken};
 

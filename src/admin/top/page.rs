@@ -3,7 +3,7 @@
 //! the size of the terminal.
 
 use crate::admin::show::{ago, lines_of, name_of_pod, or_dash, table};
-use crate::answers::PodRow;
+use crate::answers::{ContainerState, PodRow};
 use crate::limits;
 use crate::text::{counted, printable, span};
 
@@ -147,10 +147,11 @@ fn pods(document: &Document) -> String {
         .into_iter()
         .map(|pod| {
             let members = &pod.containers;
-            let running = members.iter().filter(|member| member.state == "running").count();
+            let running =
+                members.iter().filter(|member| member.state == ContainerState::Running).count();
             vec![
                 printable(&name_of_pod(&pod.namespace, &pod.name)),
-                printable(&pod.state),
+                pod.state.name().to_owned(),
                 format!("{running}/{}", members.len()),
                 ago(newest(pod)),
                 printable(&pod.engine),

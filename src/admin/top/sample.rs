@@ -7,7 +7,8 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::answers::{
-    Failure, Observations, PluginCounts, PluginRow, PluginState, PodRow, RequestCounts, TopAnswer,
+    Failure, Observations, PluginCounts, PluginRow, PluginState, PodRow, RequestCounts,
+    SandboxState, TopAnswer,
 };
 
 /// One sample of the daemon.
@@ -20,8 +21,9 @@ pub(super) struct Sample {
 /// one sample. Latencies are those between the samples, or since the daemon's start if none was observed
 /// in between.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(super) struct Document {
+pub(in crate::admin) struct Document {
     pub(super) version: String,
     pub(super) pid: u32,
     pub(super) uptime_seconds: u64,
@@ -39,16 +41,18 @@ pub(super) struct Document {
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(super) struct PodCounts {
+pub(in crate::admin) struct PodCounts {
     pub(super) known: usize,
     pub(super) ready: usize,
 }
 
 /// The runtime commands of one verb.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(super) struct RequestRates {
+pub(in crate::admin) struct RequestRates {
     pub(super) verb: String,
     pub(super) per_second: Option<f64>,
     pub(super) mean_seconds: Option<f64>,
@@ -60,8 +64,9 @@ pub(super) struct RequestRates {
 
 /// The requests to one plugin.
 #[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
-pub(super) struct PluginRates {
+pub(in crate::admin) struct PluginRates {
     pub(super) plugin: String,
     pub(super) state: PluginState,
     pub(super) pid: Option<i32>,
@@ -95,7 +100,7 @@ pub(super) fn document(first: &Sample, last: &Sample) -> Document {
         interval_seconds: seconds,
         pods: PodCounts {
             known: pods.len(),
-            ready: pods.iter().filter(|pod| pod.state == "ready").count(),
+            ready: pods.iter().filter(|pod| pod.state == SandboxState::Ready).count(),
         },
         containers: containers.into_iter().map(|(state, count)| (state, count as f64)).collect(),
         requests: requests.collect(),

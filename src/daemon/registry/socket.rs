@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-use crate::answers::{Listener, SocketState};
+use crate::answers::{Listener, ListeningState, SocketState};
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
 /// The process that listens on the plugin socket, and since when.
@@ -65,14 +65,16 @@ impl PluginSocket {
     pub(crate) fn state(&self, path: &Path) -> SocketState {
         let problem = self.problem.borrow();
         let (state, listener) = match problem.as_ref() {
-            None => ("open", None),
-            Some(NoPlugins::SwitchedOff) => ("off", None),
-            Some(NoPlugins::Taken(listener)) if self.was_open.get() => ("lost", Some(listener)),
-            Some(NoPlugins::Taken(listener)) => ("taken", Some(listener)),
-            Some(NoPlugins::Failed(_)) => ("failed", None),
+            None => (ListeningState::Open, None),
+            Some(NoPlugins::SwitchedOff) => (ListeningState::Off, None),
+            Some(NoPlugins::Taken(listener)) if self.was_open.get() => {
+                (ListeningState::Lost, Some(listener))
+            }
+            Some(NoPlugins::Taken(listener)) => (ListeningState::Taken, Some(listener)),
+            Some(NoPlugins::Failed(_)) => (ListeningState::Failed, None),
         };
         SocketState {
-            state: state.to_owned(),
+            state,
             path: path.to_owned(),
             since: self.since.get(),
             listener: listener.map(|listener| Listener {

@@ -299,7 +299,7 @@ fn pod_row(daemon: &Daemon, id: &str) -> Option<PodRow> {
     let containers = members.map(|container| ContainerRow {
         id: container.key.id.clone(),
         name: container.name.clone(),
-        state: rows::state(daemon, container).to_owned(),
+        state: rows::state(daemon, container),
         pid: container.init_pid,
         found: container.is_found,
         times: rows::times(container),
@@ -314,7 +314,7 @@ fn pod_row(daemon: &Daemon, id: &str) -> Option<PodRow> {
         uid: pod.uid.clone(),
         engine: pod.engine.clone(),
         evidence: pod.evidence.clone(),
-        state: pod.state.name().to_owned(),
+        state: pod.state.into(),
         labels: Some(events::ruled_pod(pod).labels),
         created_at,
         created_time: rfc3339_nanos(created_at),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::argv;
+use crate::audit::ExecOutcome;
 use crate::chain::{self, ChainedPlugin, ExecChanges, ExecMembers, RuleScope, SMALL};
 use crate::clock;
 use crate::config::OnFailure;
@@ -292,7 +293,7 @@ pub(super) fn notify(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
     process: &LaterProcess,
-    result: &str,
+    result: ExecOutcome,
     exit_code: Option<i32>,
 ) {
     let subscribers = daemon.registry.extended(ExtensionEvent::POST_EXEC, key);
@@ -302,10 +303,10 @@ pub(super) fn notify(
     let event = events::of_container(&daemon.records.read(), Event::UpdateContainer, key);
     let Some(event) = event else { return };
     let result = match result {
-        "refused" => ExecResult::EXEC_REFUSED,
-        "exited" => ExecResult::EXEC_EXITED,
-        "failed" => ExecResult::EXEC_FAILED,
-        _ => ExecResult::EXEC_STARTED,
+        ExecOutcome::Refused => ExecResult::EXEC_REFUSED,
+        ExecOutcome::Started => ExecResult::EXEC_STARTED,
+        ExecOutcome::Exited => ExecResult::EXEC_EXITED,
+        ExecOutcome::Failed => ExecResult::EXEC_FAILED,
     };
     let exit_code = exit_code.map(|value| api::OptionalInt32 { value, ..Default::default() });
     let request = PostExecRequest {

@@ -149,7 +149,7 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
         name: container.name.clone(),
         namespace,
         pod,
-        state: rows::state(daemon, container).to_owned(),
+        state: rows::state(daemon, container),
         engine: container.engine.clone(),
         times: rows::times(container),
     }
@@ -175,7 +175,7 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     ContainerExplained {
         namespace,
         pod,
-        state: rows::state(daemon, container).to_owned(),
+        state: rows::state(daemon, container),
         status_reason: Some(known.status_reason).filter(|reason| !reason.is_empty()),
         changes: changes(daemon, container),
         times: recent::times(daemon, &container.pod, &known.key.id),

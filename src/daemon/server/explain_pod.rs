@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::answers::{MemberRow, PodExplained, PodKind};
+use crate::answers::{MemberRow, PodExplained, PodKind, SandboxState};
 use crate::daemon::server::{recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
@@ -50,15 +50,15 @@ fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
     let row = |container: Cow<'_, Container>| MemberRow {
         id: container.key.id.clone(),
         name: container.name.clone(),
-        state: container.state.name().to_owned(),
+        state: container.state.into(),
         exit_code: container.exit_code,
         refused: container.refused.clone(),
     };
-    let state = if store.pod(&pod.id).is_some() { pod.state.name() } else { "removed" };
+    let is_gone = store.pod(&pod.id).is_none();
     let known = pod.clone();
     PodExplained {
         kind: PodKind::Pod,
-        state: state.to_owned(),
+        state: if is_gone { SandboxState::Removed } else { pod.state.into() },
         found: false,
         owners: BTreeMap::new(),
         changes: Vec::new(),

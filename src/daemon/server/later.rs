@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tracing::warn;
 
-use crate::audit::{AuditAction, AuditEntry, ExecutedProcess};
+use crate::audit::{AuditAction, AuditEntry, ExecOutcome, ExecutedProcess};
 use crate::config::ExecArgs;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::server::exec_plugins::{self, Asked};
@@ -74,8 +74,15 @@ async fn refuse(
     daemon.records.change_in_memory(&call.key, |record| {
         record.refuse(format!("exec: {}", error.why()), crate::clock::now());
     });
-    exec_plugins::notify(daemon, &call.key, process, "refused", None);
-    write_line(daemon, &call.key, crate::clock::now(), process, ("refused", None), error);
+    exec_plugins::notify(daemon, &call.key, process, ExecOutcome::Refused, None);
+    write_line(
+        daemon,
+        &call.key,
+        crate::clock::now(),
+        process,
+        (ExecOutcome::Refused, None),
+        error,
+    );
     verb::refuse(daemon, stream, call.verb(), &call.key, error).await
 }
 
@@ -125,7 +132,7 @@ async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess
     let at = crate::clock::now();
     let (result, exit_code) = match call.process() {
         Some(runtime) => outcome(&daemon, &call, &runtime).await,
-        None => ("started", None),
+        None => (ExecOutcome::Started, None),
     };
     exec_plugins::notify(&daemon, &call.key, &process, result, exit_code);
     write_line(&daemon, &call.key, at, &process, (result, exit_code), &Error::new(""));
@@ -136,9 +143,9 @@ async fn outcome(
     daemon: &Daemon,
     call: &VerbRequest,
     runtime: &std::os::fd::OwnedFd,
-) -> (&'static str, Option<i32>) {
+) -> (ExecOutcome, Option<i32>) {
     if tokio::time::timeout(LINE_WAIT, pidfd::ended(runtime)).await.is_err() {
-        return ("started", None);
+        return (ExecOutcome::Started, None);
     }
     let deadline = tokio::time::Instant::now() + EXIT_CODE_WAIT;
     let code = loop {
@@ -151,7 +158,7 @@ async fn outcome(
         }
     };
     if !call.command_line.detach {
-        return ("exited", code);
+        return (ExecOutcome::Exited, code);
     }
     let is_started = match (code, call.pid_file.clone()) {
         (Some(code), _) => code == 0,
@@ -162,7 +169,7 @@ async fn outcome(
         }
         (None, None) => true,
     };
-    (if is_started { "started" } else { "failed" }, None)
+    (if is_started { ExecOutcome::Started } else { ExecOutcome::Failed }, None)
 }
 
 /// Writes the audit line of a process, if the log includes execs; `refusal` names the rule or plugin.
@@ -171,7 +178,7 @@ fn write_line(
     key: &ContainerKey,
     at: i64,
     process: &LaterProcess,
-    (result, exit_code): (&'static str, Option<i32>),
+    (result, exit_code): (ExecOutcome, Option<i32>),
     refusal: &Error,
 ) {
     let config = daemon.config();

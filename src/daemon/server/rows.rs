@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fields of a container that several admin answers have.
 
-use crate::answers::{PromiseOutcome, Times};
+use crate::answers::{ContainerState, PromiseOutcome, PromiseResult, Times};
 use crate::config::RuleMode;
 use crate::daemon::shared::Daemon;
+use crate::named::Named;
 use crate::state::{Container, Pod, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
@@ -22,9 +23,9 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// The container's state; whether it is paused is read from the kernel.
-pub(crate) fn state(daemon: &Daemon, container: &Container) -> &'static str {
-    if daemon.is_paused(container) { "paused" } else { container.state.name() }
+/// Its state; only the kernel knows whether it is paused.
+pub(crate) fn state(daemon: &Daemon, container: &Container) -> ContainerState {
+    if daemon.is_paused(container) { ContainerState::Paused } else { container.state.into() }
 }
 
 /// The line that says that a name or prefix matches several pods, and names them.
@@ -45,7 +46,7 @@ pub(crate) fn promises(promises: &[Promise]) -> Vec<PromiseOutcome> {
         plugin: promise.plugin,
         why: promise.why,
         mode: RuleMode::of(promise.is_enforced),
-        result: Some(promise.result).filter(|result| !result.is_empty()),
+        result: PromiseResult::named(&promise.result),
     });
     rows.collect()
 }

@@ -337,9 +337,8 @@ fn start_drifting(host: &TestHost) -> impl Sized {
     limits
 }
 
-/// The paths of a pod's manifest, and of a configuration that decides differently about the pod if
-/// `decides_otherwise`.
-fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
+/// The paths of a pod's manifest, and of a configuration that decides otherwise about it or not.
+pub(super) fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
     let pod = "kind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
     host.write("pod.yaml", pod);
     let inject = "[[inject]]\nname = \"n\"\nnamespaces = [\"default\"]\nenv = { A = \"b\" }\n";

@@ -4,17 +4,20 @@
 
 use std::collections::BTreeSet;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use nri_plugin::Adjustment;
 use serde_json::{Value, json};
 use test_support::adjustments::{sets, update_of};
 use test_support::schema::{Schema, wrong_forms};
 use test_support::{Script, TestHost, fails, is_synchronized, succeeds, wait_until};
 
+use super::lists::manifest_and_configuration;
 use crate::rules::pod_container;
 
 /// The schemas, each with its free places: values of any kind, members of a map, and optional
 /// members.
-const SCHEMAS: [(&str, &[&str]); 9] = [
+const SCHEMAS: [(&str, &[&str]); 21] = [
     ("status", &[".requests.", ".program."]),
     ("plugins", &[".gone_at-", ".gone_time-", ".reason-"]),
     ("pods", &[".labels."]),
@@ -24,6 +27,18 @@ const SCHEMAS: [(&str, &[&str]); 9] = [
     ("audit-line", &[".from", ".to", "-"]),
     ("event", &[".labels.", ".exit_code-", ".lost-"]),
     ("adjust", &[".adjust.", ".adjust+", ".owners."]),
+    ("top", &[".containers.", ".labels."]),
+    ("plugin-log", &[]),
+    ("policy", &[".labels."]),
+    ("policy-compare", &[".unfinished-", ".after-"]),
+    ("sysdump", &[]),
+    ("install", &[]),
+    ("reload", &[]),
+    ("reexec", &[]),
+    ("stop", &[".killed-", ".autostart-", ".by-"]),
+    ("restart", &[]),
+    ("forget", &[]),
+    ("disable", &[]),
 ];
 
 /// A rule in audit mode and one for processes; an injection that gives way, and one in audit mode.
@@ -62,6 +77,7 @@ fn events(host: &TestHost) -> Vec<(&'static str, Value)> {
 /// The outputs of a host with varied activity, each with its schema.
 fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let mut outputs = vec![("check", host.admin(&["check"]))];
+    host.put_program("plugins/40-talks", "#!/bin/sh\necho no; exit 3\n");
     host.start_daemon();
     let empty = ["status", "plugins", "pods"].map(|verb| (verb, host.admin(&[verb])));
     outputs.extend(empty);
@@ -120,6 +136,52 @@ fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let (bundle, file) = (host.path("bundle"), host.path("adjust.json"));
     let paths = [bundle.to_str().unwrap(), file.to_str().unwrap()];
     outputs.push(("adjust", host.admin(&["adjust", "--bundle", paths[0], "--apply", paths[1]])));
+    outputs.extend(of_the_rules(host));
+    outputs.extend(of_changes(host));
+    outputs
+}
+
+/// The decisions of rules, for a pod and compared.
+fn of_the_rules(host: &TestHost) -> Vec<(&'static str, Value)> {
+    let [pod, new] = manifest_and_configuration(host, true);
+    let compare = ["policy", "test", "-f", &pod, "--compare", &new];
+    let compared = host.admin(&compare);
+    assert_eq!(compared["changed"], 1, "{compared}");
+    let tested = host.admin(&["policy", "test", "--pod", "pod-of-c1", "--plugin", "10-a"]);
+    vec![("policy", tested), ("policy-compare", compared)]
+}
+
+/// The outputs of commands that change the daemon or the host.
+fn of_changes(host: &TestHost) -> Vec<(&'static str, Value)> {
+    let mut outputs = Vec::new();
+    let mut add = |name: &'static str, words: &[&str]| outputs.push((name, host.admin(words)));
+    let (root, archive) = (host.path("host"), host.path("dump.tar.gz"));
+    std::fs::create_dir_all(root.join("usr/bin")).unwrap();
+    let program = test_support::program::nri_runc();
+    test_support::program::copy(program, &root.join("usr/bin/nri-runc"));
+    let root = ["docker", "--root", root.to_str().unwrap()];
+    add("install", &[&["install"][..], &root, &["--binary", "/usr/bin/nri-runc"]].concat());
+    add("install", &[&["uninstall"][..], &root].concat());
+    add("top", &["top", "-n", "1", "--interval", "100ms"]);
+    add("plugin-log", &["plugins", "--logs", "40-talks"]);
+    add("sysdump", &["sysdump", archive.to_str().unwrap()]);
+    add("disable", &["disable"]);
+    add("disable", &["enable"]);
+    host.write("config.toml", &host.read("config.toml").replace("\"no shells\"", "\"none\""));
+    add("reload", &["reload", "--dry-run"]);
+    add("reload", &["reload"]);
+    for pod in host.admin(&["pods"]).as_array().unwrap() {
+        let container = &pod["containers"][0];
+        if container["id"] == "d1" {
+            let pid = i32::try_from(container["pid"].as_i64().unwrap()).unwrap();
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        }
+    }
+    wait_until("its process has ended", || host.admin(&["explain", "d1"])["state"] == "stopped");
+    add("forget", &["forget", "d1", "--force"]);
+    for verb in ["reexec", "restart", "stop", "stop", "reexec", "reload"] {
+        add(verb, &[verb]);
+    }
     outputs
 }
 
@@ -144,7 +206,7 @@ fn each_output_fits_its_schema_and_no_wrong_form_of_it_does() {
 }
 
 #[test]
-fn each_schema_belongs_to_an_output() {
+fn each_schema_has_an_output_here() {
     let folder = std::fs::read_dir(test_support::program::project().join("docs/schema")).unwrap();
     let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> = files.collect();
@@ -170,6 +232,13 @@ fn each_keyword_of_a_schema_is_enforced() {
     refuses(map, json!({"b": 1}), "$.b: 1 is not");
     let forms = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
     refuses(forms, json!(1), "none of 2 forms fits");
+    let one = json!({"oneOf": [{"const": 1}, {"type": "integer"}]});
+    refuses(one.clone(), json!(1), "2 forms fit");
+    refuses(one, json!("a"), "none of 2 forms fits");
+    refuses(json!({"minimum": 0}), json!(-1), "beyond the minimum");
+    refuses(json!({"minItems": 1}), json!([]), "beyond the minItems");
+    refuses(json!({"maxItems": 1}), json!([1, 2]), "beyond the maxItems");
+    refuses(json!({"properties": {"a": false}}), json!({"a": 1}), "the schema is no object");
     let by_name = json!({"$defs": {"a": {"type": "string"}}, "$ref": "#/$defs/a"});
     refuses(by_name, json!(1), "is not of type");
     refuses(json!({"$ref": "#/$defs/none"}), json!(1), "no \"#/$defs/none\"");
@@ -185,6 +254,7 @@ fn a_number_or_a_null_fits_where_its_type_is_listed() {
     };
     takes(json!({"type": "number"}), json!(1));
     takes(json!({"type": ["string", "null"]}), Value::Null);
-    takes(json!({"properties": {"a": {}}}), json!({"a": [1]}));
+    takes(json!({"type": ["integer", "null"], "minimum": 0}), Value::Null);
+    takes(json!({"properties": {"a": true, "b": {}}}), json!({"a": [1], "b": 1}));
     takes(json!({"properties": {"a": {}}, "required": ["a"]}), json!([1]));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks whether a JSON document fits a JSON schema, with only the keywords that `docs/schema`
-//! uses: an unknown keyword is an error, so that none is ignored. It is stricter than the standard
+//! uses: an unknown keyword is an error, so that only `format` and texts are ignored. It is stricter than the standard
 //! in one way: an object that lists its `properties` has no other members, so a new member of an
 //! output needs its line in the schema.
 
@@ -28,10 +28,13 @@ impl Schema {
     }
 
     fn check_at(&self, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+        if schema == &Value::Bool(true) {
+            return Ok(());
+        }
         let rules = schema.as_object().ok_or_else(|| format!("{at}: the schema is no object"))?;
         for (keyword, rule) in rules {
             match keyword.as_str() {
-                "$schema" | "$defs" | "title" | "description" => {}
+                "$schema" | "$defs" | "title" | "description" | "format" => {}
                 "$ref" => self.check_at(self.referenced(rule)?, value, at)?,
                 "type" if !has_type(rule, value) => {
                     return Err(format!("{at}: {value} is not of type {rule}"));
@@ -41,7 +44,13 @@ impl Schema {
                     return Err(format!("{at}: {value} is none of {rule}"));
                 }
                 "type" | "const" | "enum" => {}
+                "minimum" | "minItems" | "maxItems" => {
+                    if is_beyond(keyword, rule, value) {
+                        return Err(format!("{at}: {value} is beyond the {keyword} {rule}"));
+                    }
+                }
                 "anyOf" => self.check_any(list(rule)?, value, at)?,
+                "oneOf" => self.check_one(list(rule)?, value, at)?,
                 "items" => {
                     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
                         self.check_at(rule, item, &format!("{at}[{index}]"))?;
@@ -74,6 +83,15 @@ impl Schema {
         Err(format!("none of {} forms fits: {}", forms.len(), why.join("; ")))
     }
 
+    fn check_one(&self, forms: &[Value], value: &Value, at: &str) -> Result<(), String> {
+        self.check_any(forms, value, at)?;
+        let fitting = forms.iter().filter(|form| self.check_at(form, value, at).is_ok());
+        match fitting.count() {
+            1 => Ok(()),
+            fitting => Err(format!("{at}: {fitting} forms fit {value}")),
+        }
+    }
+
     fn check_members(
         &self,
         rules: &Map<String, Value>,
@@ -93,6 +111,14 @@ impl Schema {
         let path = to.as_str().and_then(|to| to.strip_prefix('#')).unwrap_or_default();
         self.0.pointer(path).filter(|_| !path.is_empty()).ok_or_else(|| format!("no {to}"))
     }
+}
+
+/// Whether a number or the length of a list is below its minimum, or above its maximum.
+fn is_beyond(keyword: &str, rule: &Value, value: &Value) -> bool {
+    let length = || value.as_array().map(|items| items.len() as f64);
+    let size = if keyword == "minimum" { value.as_f64() } else { length() };
+    let limit = rule.as_f64().unwrap_or_default();
+    size.is_some_and(|size| if keyword == "maxItems" { size > limit } else { size < limit })
 }
 
 fn list(rule: &Value) -> Result<&Vec<Value>, String> {

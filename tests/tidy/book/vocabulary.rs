@@ -190,10 +190,23 @@ pub(super) fn texts_below(folder: &Path) -> String {
 
 /// The states in the schemas of outputs.
 pub(super) fn states() -> BTreeSet<String> {
-    let schemas = texts_below(&root().join("docs/schema"));
-    let lists = schemas.split("\"state\": {\"enum\": [").skip(1);
-    let words = lists.flat_map(|rest| rest.split(']').next().unwrap().split(", "));
-    words.map(|word| word.trim_matches('"').to_owned()).collect()
+    let files = std::fs::read_dir(root().join("docs/schema")).unwrap().flatten();
+    let schemas = files.map(|file| serde_json::from_slice(&std::fs::read(file.path()).unwrap()));
+    let mut states = BTreeSet::new();
+    for schema in schemas.map(|schema: serde_json::Result<serde_json::Value>| schema.unwrap()) {
+        let types = schema["$defs"].as_object().into_iter().flatten();
+        for (_, of_state) in types.filter(|(name, _)| name.ends_with("State")) {
+            let words = of_state["enum"].as_array().into_iter().flatten();
+            let forms = of_state["oneOf"].as_array().into_iter().flatten();
+            let forms = forms.flat_map(|form| {
+                let several = form["enum"].as_array().into_iter().flatten();
+                several.chain(std::iter::once(&form["const"]))
+            });
+            let words = words.chain(forms).filter_map(serde_json::Value::as_str);
+            states.extend(words.map(str::to_owned));
+        }
+    }
+    states
 }
 
 /// The cells of a line, each with the column where it begins. Two blanks separate cells.

@@ -3,7 +3,7 @@
 //! memory, encrypted-VM keys, …), enforced by `misc.max` of cgroup v2 (KEP-4112).
 //!
 //! ```text
-//! cp misc_limits /opt/nri/plugins/40-misc-limits
+//! cp target/debug/misc-limits /opt/nri/plugins/40-misc-limits
 //! echo '{"sgx_epc": 1000000}' >/etc/nri/conf.d/40-misc-limits.conf     # what the node has
 //! ```
 //!

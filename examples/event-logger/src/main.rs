@@ -2,8 +2,8 @@
 //! A sample NRI plugin: logs every request that it receives, as one line of JSON.
 //!
 //! ```text
-//! cargo run --example event_logger | jq .event             # manually: to stdout, or installed:
-//! cp event_logger /opt/nri/plugins/99-event-logger
+//! cargo run -p event-logger | jq .event             # by hand: to stdout, or installed:
+//! cp target/debug/event-logger /opt/nri/plugins/99-event-logger
 //! echo 'file = /var/log/nri-events.json' >/etc/nri/conf.d/99-event-logger.conf
 //! ```
 //!

@@ -2,8 +2,8 @@
 //! A sample NRI plugin: prints what changed in a pod or container since the last event about it.
 //!
 //! ```text
-//! cargo run --example differ                                          # manually: to stdout, or installed:
-//! cp differ /opt/nri/plugins/99-differ
+//! cargo run -p differ                                          # by hand: to stdout, or installed:
+//! cp target/debug/differ /opt/nri/plugins/99-differ
 //! echo 'file = /var/log/nri-changes.log' >/etc/nri/conf.d/99-differ.conf
 //! ```
 //!

@@ -2,8 +2,8 @@
 //! A sample NRI plugin: network interfaces of the node for containers, by annotation of the pod.
 //!
 //! ```text
-//! cargo run --example network_device_injector                         # manually, or installed:
-//! cp network_device_injector /opt/nri/plugins/10-network-device-injector
+//! cargo run -p network-device-injector                         # by hand, or installed:
+//! cp target/debug/network-device-injector /opt/nri/plugins/10-network-device-injector
 //! ```
 //!
 //! The annotation is a list in JSON, for one container

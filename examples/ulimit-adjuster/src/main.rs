@@ -2,8 +2,8 @@
 //! A sample NRI plugin: resource limits of a container's processes (`ulimit`), by annotation.
 //!
 //! ```text
-//! cargo run --example ulimit_adjuster                                 # manually, or installed:
-//! cp ulimit_adjuster /opt/nri/plugins/10-ulimit-adjuster
+//! cargo run -p ulimit-adjuster                                 # by hand, or installed:
+//! cp target/debug/ulimit-adjuster /opt/nri/plugins/10-ulimit-adjuster
 //! ```
 //!
 //! Kubernetes has no field for these limits. The annotation is a list in JSON, for one container

@@ -2,8 +2,8 @@
 //! A sample NRI plugin: resources of a container by annotation of its pod, and defaults for all.
 //!
 //! ```text
-//! cargo run --example resource_defaults -- --config defaults.json     # manually, or installed:
-//! cp resource_defaults /opt/nri/plugins/20-resource-defaults
+//! cargo run -p resource-defaults -- --config defaults.json     # by hand, or installed:
+//! cp target/debug/resource-defaults /opt/nri/plugins/20-resource-defaults
 //! cp defaults.json /etc/nri/conf.d/20-resource-defaults.conf
 //! ```
 //!

@@ -2,8 +2,8 @@
 //! A sample NRI plugin: devices, mounts and CDI devices for containers, by annotation of the pod.
 //!
 //! ```text
-//! cargo run --example device_injector -- --socket /var/run/nri/nri.sock     # or installed:
-//! cp device_injector /opt/nri/plugins/10-device-injector
+//! cargo run -p device-injector -- --socket /var/run/nri/nri.sock     # or installed:
+//! cp target/debug/device-injector /opt/nri/plugins/10-device-injector
 //! ```
 //!
 //! Each annotation is a list in JSON, for one container (`KEY/container.NAME`) or, without that,

@@ -3,7 +3,7 @@
 //! of the whole pod (`pod.linux.pod_resources`, known before its first container; KEP-4112).
 //!
 //! ```text
-//! cp pod_pinner /opt/nri/plugins/30-pod-pinner
+//! cp target/debug/pod-pinner /opt/nri/plugins/30-pod-pinner
 //! echo '{"exclusive": "2-7", "shared": "0-1"}' >/etc/nri/conf.d/30-pod-pinner.conf
 //! ```
 //!

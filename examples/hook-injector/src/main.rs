@@ -3,8 +3,8 @@
 //! every engine.
 //!
 //! ```text
-//! cargo run --example hook_injector                                   # manually, or installed:
-//! cp hook_injector /opt/nri/plugins/10-hook-injector
+//! cargo run -p hook-injector                                   # by hand, or installed:
+//! cp target/debug/hook-injector /opt/nri/plugins/10-hook-injector
 //! echo '{"folders": ["/etc/containers/oci/hooks.d"]}' >/etc/nri/conf.d/10-hook-injector.conf
 //! ```
 //!

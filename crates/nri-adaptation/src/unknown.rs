@@ -65,7 +65,7 @@ fn walk(bytes: &[u8], of: &str, path: &str, found: &mut UnknownFields) -> protob
     let mut input = CodedInputStream::from_bytes(bytes);
     while let Some(tag) = input.read_raw_tag_or_eof()? {
         let number = tag >> 3;
-        if !1_u64.checked_shl(number).is_some_and(|bit| known & bit != 0) {
+        if 1_u64.checked_shl(number).is_none_or(|bit| known & bit == 0) {
             unknown.push(number);
         }
         match inside.iter().find(|(field, _, _)| *field == number) {

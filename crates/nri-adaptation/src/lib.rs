@@ -51,6 +51,7 @@ mod owners;
 mod resources;
 mod rights;
 mod scalar;
+mod schema;
 mod unknown;
 mod updates;
 mod validator;

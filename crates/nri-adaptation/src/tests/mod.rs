@@ -7,6 +7,7 @@ mod each_field;
 mod listings;
 mod merging;
 mod removals;
+mod schema;
 mod updating;
 mod validating;
 

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The table of known fields against the schema.
+
+use protobuf::reflect::{FileDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
+
+use super::*;
+
+/// The lines of a message in the table, by name. Each map of messages has its own line for an entry.
+fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
+    let (mut bits, mut inside, mut lines) = (0_u64, Vec::new(), Vec::new());
+    for field in message.fields() {
+        let number = u32::try_from(field.number()).unwrap();
+        bits |= 1_u64.checked_shl(number).expect("a number above 63 needs another form");
+        let (name, number) = (field.name().to_owned(), number);
+        match field.runtime_field_type() {
+            RuntimeFieldType::Singular(RuntimeType::Message(of))
+            | RuntimeFieldType::Repeated(RuntimeType::Message(of)) => {
+                inside.push((number, name, of.name().to_owned()));
+            }
+            RuntimeFieldType::Map(_, RuntimeType::Message(of)) => {
+                let entry = format!("{name} of {}", message.name());
+                lines.push((
+                    entry.clone(),
+                    row(&entry, 0b110, &[(2, String::new(), of.name().to_owned())]),
+                ));
+                inside.push((number, name, entry));
+            }
+            RuntimeFieldType::Singular(_)
+            | RuntimeFieldType::Repeated(_)
+            | RuntimeFieldType::Map(..) => {}
+        }
+    }
+    inside.sort_unstable();
+    lines.push((message.name().to_owned(), row(message.name(), bits, &inside)));
+    lines
+}
+
+fn row(name: &str, bits: u64, inside: &[(u32, String, String)]) -> String {
+    format!("    ({name:?}, {bits:#x}, &{inside:?}),\n")
+}
+
+#[test]
+fn unknown_fields_inside_maps_and_lists_are_reported_by_number() {
+    let mut device = api::LinuxNetDevice::default();
+    let mut update = api::ContainerUpdate::default();
+    for number in [300, 9, 300] {
+        device.special_fields.mut_unknown_fields().add_varint(number, 1);
+        update.special_fields.mut_unknown_fields().add_fixed64(number, 1);
+    }
+    let net_devices = [("eth0".to_owned(), device.clone()), ("eth1".to_owned(), device)].into();
+    let adjust = api::ContainerAdjustment {
+        linux: some(api::LinuxContainerAdjustment { net_devices, ..Default::default() }),
+        ..Default::default()
+    };
+    let update = vec![update.clone(), update];
+    let response = api::CreateContainerResponse { update, ..answered(adjust) };
+    let places = ["adjust.linux.net_devices", "update"];
+    let numbers = |place| [9, 300].map(|number| format!("R.{place} field {number}"));
+    assert_eq!(crate::unknown_fields(&response, "R"), places.map(numbers).concat());
+}
+
+#[test]
+fn the_table_of_known_fields_is_the_schema() {
+    let files = [api::file_descriptor(), api::extension::file_descriptor()];
+    let messages = files.into_iter().flat_map(FileDescriptor::messages);
+    let mut lines: Vec<_> = messages.flat_map(|message| lines(&message)).collect();
+    lines.sort_unstable();
+    assert!(lines.is_sorted_by(|a, b| a.0 < b.0), "each name once");
+    let lines: String = lines.into_iter().map(|(_, line)| line).collect();
+    assert!(include_str!("../schema.rs").contains(&format!("= &[\n{lines}];")), "\n{lines}");
+}

@@ -278,11 +278,6 @@ fn words(value: &[u8]) -> OsString {
 }
 
 impl WrapperRequest {
-    /// Returns an environment variable of the sender.
-    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
-        self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
-    }
-
     /// Encodes the request as a frame.
     pub fn encode(&self) -> Vec<u8> {
         let kind = match (&self.hook, &self.later) {

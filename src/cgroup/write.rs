@@ -46,7 +46,7 @@ pub(crate) fn carry_out(
     cgroups: &Cgroups,
     writes: &[Write],
 ) -> Result<Vec<AppliedWrite>, WriteError> {
-    let mut done: Vec<(&Write, String)> = Vec::new();
+    let mut done: Vec<(&Write, String, Option<String>)> = Vec::new();
     for write in writes {
         // A value that cannot be read could not be restored.
         let before = match cgroups.text(write.controller, &write.file) {
@@ -57,14 +57,15 @@ pub(crate) fn carry_out(
         let result = match before {
             Ok(before) => {
                 let result = put(cgroups, write);
-                done.push((write, before.unwrap_or_default()));
-                result
+                let after = result.as_ref().ok().cloned().flatten();
+                done.push((write, before.unwrap_or_default(), after));
+                result.map(drop)
             }
             Err(unknown) => Err(format!("it cannot be read: {}", in_our_words(&unknown))),
         };
         if let Err(why) = result {
             let mut left = 0;
-            for (write, before) in done.iter().rev() {
+            for (write, before, _) in done.iter().rev() {
                 left += usize::from(take_back(cgroups, write, before).is_err());
             }
             let more = match left {
@@ -75,10 +76,10 @@ pub(crate) fn carry_out(
             return Err(WriteError { field: write.field.clone(), why });
         }
     }
-    let written = done.into_iter().map(|(write, before)| AppliedWrite {
+    let written = done.into_iter().map(|(write, before, after)| AppliedWrite {
         file: write.file.clone(),
         field: write.field.clone(),
-        after: read(cgroups, write).unwrap_or_else(|| write.value.clone()),
+        after: after.or_else(|| read(cgroups, write)).unwrap_or_else(|| write.value.clone()),
         before,
     });
     Ok(written.collect())
@@ -153,18 +154,20 @@ fn one_line(write: &Write) -> String {
     crate::error::quoted(&write.value)
 }
 
-fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
+/// Writes a value; returns the file's text if it is verified.
+fn put(cgroups: &Cgroups, write: &Write) -> Result<Option<String>, String> {
     let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
     put_lines(&dir.join(&write.file), &write.value)?;
-    if write.is_verified {
-        let now = cgroups.text(write.controller, &write.file);
-        let now = now.map_err(|unknown| in_our_words(&unknown))?.unwrap_or_default();
-        let is_bytes = write.file.ends_with("_in_bytes");
-        if now != write.value && !(is_bytes && is_rounded(&now, &write.value)) {
-            return Err(format!("the kernel changed it to {now}"));
-        }
+    if !write.is_verified {
+        return Ok(None);
     }
-    Ok(())
+    let now = cgroups.text(write.controller, &write.file);
+    let now = now.map_err(|unknown| in_our_words(&unknown))?.unwrap_or_default();
+    let is_bytes = write.file.ends_with("_in_bytes");
+    if now != write.value && !(is_bytes && is_rounded(&now, &write.value)) {
+        return Err(format!("the kernel changed it to {now}"));
+    }
+    Ok(Some(now))
 }
 
 /// Writes each line of a value separately, because each is one setting of the file.

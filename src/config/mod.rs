@@ -98,9 +98,6 @@ pub struct Loaded {
     pub only: Option<PathBuf>,
     /// The defaults of a user's daemon, if these are its files.
     user: Option<Box<Config>>,
-    /// The runtimes of root's configuration, if these are the files of a user's daemon; they count
-    /// like a file before them.
-    pub(crate) of_root: Files,
     /// The paths from which those runtimes were read.
     paths_of_root: Vec<PathBuf>,
     /// The reason why the named file could not be read.
@@ -154,6 +151,12 @@ impl Loaded {
         let fixed = fixed.filter(|_| self.only.is_none());
         let files = self.files.iter().map(|(path, _)| path.clone());
         self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
+    }
+
+    /// The runtimes of root's configuration, if these are the files of a user's daemon: like a file before them.
+    pub(crate) fn of_root(&self) -> Files {
+        let user = self.user.iter();
+        user.map(|user| (PathBuf::from(DEFAULT_FILE), user::runtimes(user))).collect()
     }
 
     /// The files from which [`Loaded::config`] was read.
@@ -324,7 +327,6 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
         loaded.user = user::run_dir().map(|run_dir| {
             let node = load_of_node();
             loaded.paths_of_root = node.paths();
-            loaded.of_root = vec![(PathBuf::from(DEFAULT_FILE), user::runtimes(&node.config))];
             loaded.unknown = node.unknown;
             Box::new(user::defaults(&run_dir, &node.config))
         });

@@ -40,8 +40,9 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
 /// shims pass the socket in a variable too.
 pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
-    let ttrpc = call.variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
-    let socket = call.variable("GRPC_ADDRESS").map(ToOwned::to_owned);
+    let variable = |name| super::variable(call.variables, name)?.to_str();
+    let ttrpc = variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
+    let socket = variable("GRPC_ADDRESS").map(ToOwned::to_owned);
     let parents = [call.parent, call.grandparent];
     let address = parents.into_iter().find_map(|words| option(words, "-address"));
     let socket = socket.or(address);

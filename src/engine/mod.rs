@@ -56,12 +56,12 @@ pub struct CallerInfo<'a> {
     pub variables: &'a [(String, OsString)],
 }
 
-impl CallerInfo<'_> {
-    /// One of the engine's variables.
-    fn variable(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.variables.iter().find(|(key, _)| key == name)?;
-        value.to_str()
-    }
+/// One of the engine's variables.
+pub(crate) fn variable<'v>(
+    variables: &'v [(String, OsString)],
+    name: &str,
+) -> Option<&'v OsString> {
+    variables.iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
 /// The part of config.json that has facts about the engine.

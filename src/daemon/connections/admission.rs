@@ -44,8 +44,8 @@ const ACCEPTED_AT_ONCE: usize = 256;
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Containers of a snapshot encoded in a row before other tasks get a turn.
-const AT_ONCE: usize = 100;
+/// Containers of a snapshot encoded before other tasks get a turn: whether one is paused takes ten system calls.
+const AT_ONCE: usize = 8;
 
 /// Serves all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {

@@ -44,7 +44,7 @@ impl StartedWith {
         Self {
             at_start: loaded.in_force().clone(),
             in_force: RefCell::new(loaded.in_force().clone()),
-            of_root: RefCell::new(loaded.of_root.clone()),
+            of_root: RefCell::new(loaded.of_root()),
             only: loaded.only.clone(),
             known: RefCell::default(),
             program: program(),
@@ -88,7 +88,8 @@ impl StartedWith {
     pub(crate) fn changes(&self, loaded: &Loaded) -> Vec<ChangedKey> {
         let needs_restart = |changed: &ChangedKey| changed.effect == Effect::Restart;
         let before = [&self.of_root.borrow()[..], &self.in_force.borrow()].concat();
-        let mut changed = config::changes(&before, &[&loaded.of_root[..], &loaded.files].concat());
+        let mut changed =
+            config::changes(&before, &[loaded.of_root(), loaded.files.clone()].concat());
         changed.retain(|changed| !needs_restart(changed));
         if loaded.config.is_of_user() {
             // A user's wrappers read what the user's daemon last read, not the files.
@@ -104,7 +105,7 @@ impl StartedWith {
     /// Puts these files in force, except for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
-        self.of_root.borrow_mut().clone_from(&loaded.of_root);
+        *self.of_root.borrow_mut() = loaded.of_root();
     }
 
     /// The command that restarts this daemon.

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::argv;
+use crate::engine;
 use crate::error::{Context, Result};
 use crate::host::Host;
 use crate::link::{Attached, LaterProcess, WrapperRequest};
@@ -71,7 +72,7 @@ impl VerbRequest {
         let cwd = Path::new(&question.cwd);
         let absolute = |path: &OsStr| cwd.join(path);
         let runtime = Path::new(&question.runtime);
-        let variable = |name: &str| question.variable(name);
+        let variable = |name: &str| engine::variable(&question.variables, name).cloned();
         let root = root_of(call.root.as_deref(), runtime, || cwd.to_owned(), variable);
         let id = call.id.as_deref().filter(|id| !argv::is_never_an_id(id))?;
         let id = id.to_string_lossy().into_owned();

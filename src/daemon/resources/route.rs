@@ -17,7 +17,7 @@ use crate::state::Container;
 
 use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::Block;
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::{exit_status, state_dir};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 
@@ -29,10 +29,11 @@ pub(crate) enum Route {
     Runtime(Option<Cgroups>),
 }
 
-/// Finds the route of a container.
+/// Finds the route of a container, whose process must run.
 pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
     if !has_known_cgroups(record) {
-        return Ok(Route::Runtime(None));
+        let has_exited = exit_status::has_exited(&daemon.host, record);
+        return if has_exited { Err(UpdateError::Gone) } else { Ok(Route::Runtime(None)) };
     }
     let state = state_dir::cgroups(&daemon.host, &record.key);
     let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
@@ -88,12 +89,12 @@ impl InitOf {
         Ok(Self { id: record.key.id.clone(), pid, start: record.init_start })
     }
 
-    /// Fails if the process is gone. Call this after reading its files: only then do they belong to
-    /// this process.
+    /// Fails if the process has exited. Call this after reading its files: it proves that they belong to this
+    /// process.
     pub(crate) fn exists(&self, host: &Host) -> Result<()> {
         let process = pidfd::open_same(host, self.pid, self.start);
-        process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
-        Ok(())
+        let process = process.map_err(|unknown| not_known(unknown.into()))?;
+        process.filter(|process| !pidfd::has_ended(process)).map(drop).ok_or(UpdateError::Gone)
     }
 
     /// The process's cgroups, unless they are the daemon's own (`ours`).

@@ -231,7 +231,6 @@ fn check_target(
         _ if record.is_sandbox => Err(UpdateError::Sandbox),
         Lifecycle::Creating => Ok(None),
         Lifecycle::Created | Lifecycle::Running => {
-            apply::living(daemon, key)?;
             apply::check(daemon, &record, requested).map(Some)
         }
         Lifecycle::Stopped | Lifecycle::Removed => Err(UpdateError::Gone),

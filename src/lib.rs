@@ -66,6 +66,8 @@ pub(crate) mod metrics;
 mod musl;
 /// Enums whose variants have names.
 pub(crate) mod named;
+/// Lines that are rarely read, compressed.
+mod packed;
 /// One plugin: its start, handshake, and requests with deadlines.
 pub mod plugin;
 /// Whether something exists; an unknown result is an error.

@@ -18,6 +18,7 @@ use crate::audit::{AuditSubject, ascii};
 use crate::clock::now;
 use crate::limits;
 use crate::named::named;
+use crate::packed::PackedLines;
 use crate::text::rfc3339_nanos;
 
 named! {
@@ -196,28 +197,56 @@ impl Since {
     }
 }
 
+/// Lines of events that are compressed together.
+const TOGETHER: usize = 64;
+
 /// The latest events.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct EventRing {
     /// The name of this stream: each daemon starts a new one.
     stream: String,
     /// The number of the oldest line.
     first: u64,
+    /// Older lines.
+    packed: VecDeque<PackedLines>,
+    /// Lines at the front of `packed` that are dropped.
+    dropped: usize,
+    /// The newest lines.
     lines: VecDeque<Box<str>>,
+    /// The length of all lines.
+    bytes: usize,
+}
+
+/// The latest events as the next program of this process reads them.
+#[derive(Serialize, Deserialize)]
+struct SavedRing {
+    stream: String,
+    first: u64,
+    lines: Vec<Box<str>>,
     bytes: usize,
 }
 
 impl Default for EventRing {
     fn default() -> Self {
         let stream = format!("{:x}", now());
-        Self { stream, first: 1, lines: VecDeque::new(), bytes: 0 }
+        Self::starting(stream, 1)
     }
 }
 
 impl EventRing {
+    fn starting(stream: String, first: u64) -> Self {
+        let (packed, lines) = (VecDeque::new(), VecDeque::new());
+        Self { stream, first, packed, dropped: 0, lines, bytes: 0 }
+    }
+
+    fn len(&self) -> usize {
+        let packed: usize = self.packed.iter().map(|packed| packed.lengths.len()).sum();
+        packed + self.lines.len() - self.dropped
+    }
+
     /// The number of the next event.
     fn next(&self) -> u64 {
-        self.first + u64::try_from(self.lines.len()).unwrap_or(u64::MAX)
+        self.first + u64::try_from(self.len()).unwrap_or(u64::MAX)
     }
 
     fn cursor(&self, number: u64) -> String {
@@ -225,14 +254,63 @@ impl EventRing {
     }
 
     fn push(&mut self, event: NodeEvent) {
-        let line = event.line(&self.cursor(self.next()), None);
+        self.push_line(event.line(&self.cursor(self.next()), None).into());
+    }
+
+    fn push_line(&mut self, line: Box<str>) {
         self.bytes += line.len();
-        self.lines.push_back(line.into());
-        while self.lines.len() > limits::EVENTS || self.bytes > limits::EVENTS_BYTES {
-            let Some(oldest) = self.lines.pop_front() else { return };
-            self.bytes -= oldest.len();
-            self.first += 1;
+        self.lines.push_back(line);
+        if self.lines.len() == 2 * TOGETHER {
+            self.packed.push_back(PackedLines::of(self.lines.drain(..TOGETHER)));
         }
+        while self.len() > limits::EVENTS || self.bytes > limits::EVENTS_BYTES {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let length = match self.packed.front() {
+            Some(packed) => packed.lengths.get(self.dropped).copied(),
+            None => self.lines.pop_front().map(|line| line.len()),
+        };
+        self.bytes -= length.unwrap_or_default();
+        self.first += 1;
+        let Some(packed) = self.packed.front() else { return };
+        self.dropped += 1;
+        if self.dropped == packed.lengths.len() {
+            self.packed.pop_front();
+            self.dropped = 0;
+        }
+    }
+
+    /// Calls `take` with each line from the one of this number on, until it returns false.
+    fn read(&self, number: u64, mut take: impl FnMut(&str) -> bool) {
+        let skipped = usize::try_from(number - self.first).unwrap_or(usize::MAX);
+        let mut skipped = skipped.saturating_add(self.dropped);
+        for packed in &self.packed {
+            let count = packed.lengths.len();
+            if skipped < count && !packed.text().split_inclusive('\n').skip(skipped).all(&mut take)
+            {
+                return;
+            }
+            skipped = skipped.saturating_sub(count);
+        }
+        self.lines.iter().skip(skipped).all(|line| take(line));
+    }
+
+    fn save(&self) -> SavedRing {
+        let mut lines = Vec::new();
+        self.read(self.first, |line| {
+            lines.push(line.into());
+            true
+        });
+        SavedRing { stream: self.stream.clone(), first: self.first, lines, bytes: self.bytes }
+    }
+
+    fn resume(saved: SavedRing) -> Self {
+        let mut ring = Self::starting(saved.stream, saved.first);
+        saved.lines.into_iter().for_each(|line| ring.push_line(line));
+        ring
     }
 
     /// The line about events that a reader missed; their number is unknown if they are another daemon's.
@@ -265,13 +343,13 @@ impl EventStream {
 
     /// Serializes the stream for the next program of this process.
     pub(crate) fn save(&self) -> Value {
-        json!(*self.ring.borrow())
+        json!(self.ring.borrow().save())
     }
 
     /// Continues the previous program's stream; starts a new one if the saved form cannot be read.
     pub(crate) fn resume(&self, saved: Value) {
-        if let Ok(ring) = serde_json::from_value(saved) {
-            self.ring.replace(ring);
+        if let Ok(saved) = serde_json::from_value(saved) {
+            self.ring.replace(EventRing::resume(saved));
         }
     }
 
@@ -337,14 +415,11 @@ impl EventReader {
             text.push_str(&ring.lost_line(Some(missed)));
             self.next = ring.first;
         }
-        let skipped = usize::try_from(self.next - ring.first).unwrap_or(usize::MAX);
-        for line in ring.lines.iter().skip(skipped) {
+        ring.read(self.next, |line| {
             text.push_str(line);
             self.next += 1;
-            if text.len() >= limits::EVENT_BATCH {
-                break;
-            }
-        }
+            text.len() < limits::EVENT_BATCH
+        });
         text
     }
 
@@ -495,8 +570,8 @@ mod tests {
             stream.push(NodeEvent { reason, ..started("c") });
         }
         let ring = stream.ring.borrow();
-        assert!(ring.bytes <= limits::EVENTS_BYTES && ring.lines.len() < 1003);
-        assert_eq!(ring.bytes, ring.lines.iter().map(|line| line.len()).sum::<usize>());
+        assert!(ring.bytes <= limits::EVENTS_BYTES && ring.len() < 1003);
+        assert_eq!(ring.bytes, ring.save().lines.iter().map(|line| line.len()).sum::<usize>());
     }
 
     #[test]

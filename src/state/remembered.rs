@@ -4,17 +4,13 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io::{Read, Write};
 
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tracing::error;
 
 use crate::fnv::fnv64;
 use crate::limits;
+use crate::packed::PackedLines;
 
 use super::{Container, Pod};
 
@@ -39,35 +35,27 @@ impl Identified for Pod {
     }
 }
 
-/// Records as lines of JSON, oldest first, compressed.
+/// Records as lines of JSON.
 #[derive(Debug)]
 struct Packed {
     /// The hash of each record's ID.
     ids: Vec<u64>,
-    /// The length of the lines.
-    size: usize,
-    deflated: Box<[u8]>,
+    lines: PackedLines,
 }
 
 impl Packed {
-    fn of<T: Identified>(records: impl Iterator<Item = T>) -> std::io::Result<Self> {
-        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-        let (mut ids, mut size) = (Vec::with_capacity(TOGETHER), 0);
-        for record in records {
-            let line = serde_json::to_string(&record)? + "\n";
-            encoder.write_all(line.as_bytes())?;
+    fn of<T: Identified>(records: impl Iterator<Item = T>) -> Self {
+        let mut ids = Vec::with_capacity(TOGETHER);
+        let lines = PackedLines::of(records.map(|record| {
             ids.push(hash(record.id()));
-            size += line.len();
-        }
-        Ok(Self { ids, size, deflated: encoder.finish()?.into_boxed_slice() })
+            serde_json::to_string(&record).unwrap_or_default() + "\n"
+        }));
+        Self { ids, lines }
     }
 
     /// The records whose JSON contains `text`, oldest first.
     fn containing<T: Identified>(&self, text: &str) -> Vec<T> {
-        let mut lines = String::with_capacity(self.size);
-        if let Err(error) = DeflateDecoder::new(&*self.deflated).read_to_string(&mut lines) {
-            error!("reading removed records: {error}");
-        }
+        let lines = self.lines.text();
         let matching = lines.lines().filter(|line| line.contains(text));
         matching.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -94,21 +82,18 @@ impl<T: Identified> Remembered<T> {
         self.latest.push_back((record, size));
         if self.latest.len() == 2 * TOGETHER {
             let oldest = self.latest.drain(..TOGETHER).map(|(record, _)| record);
-            match Packed::of(oldest) {
-                Ok(packed) => self.packed.push_back(packed),
-                Err(error) => error!("compressing removed records: {error}"),
-            }
+            self.packed.push_back(Packed::of(oldest));
         }
     }
 
     /// Removes the oldest records until one of this size fits the limits of number and bytes.
     fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
-        let packed = self.packed.iter().map(|packed| (packed.ids.len(), packed.size));
+        let packed = self.packed.iter().map(|packed| (packed.ids.len(), packed.lines.size()));
         let all = packed.chain(self.latest.iter().map(|(_, size)| (1, *size)));
         let (mut count, mut total) =
             all.fold((0, size), |(count, total), (more, size)| (count + more, total + size));
         loop {
-            let oldest = self.packed.front().map(|packed| (packed.ids.len(), packed.size));
+            let oldest = self.packed.front().map(|packed| (packed.ids.len(), packed.lines.size()));
             let oldest = oldest.or_else(|| self.latest.front().map(|(_, size)| (1, *size)));
             let Some((records, freed)) = oldest else { return };
             // Records that were compressed together are removed together.
@@ -204,7 +189,6 @@ mod tests {
         let all = ids(&many);
         assert!((limits::REMEMBERED..limits::REMEMBERED + TOGETHER).contains(&all.len()));
         assert_eq!(all.last().unwrap(), "c2999");
-        let bytes: usize = many.packed.iter().map(|packed| packed.deflated.len()).sum();
-        assert!(bytes < many.packed.iter().map(|packed| packed.size).sum::<usize>() / 5);
+        assert!(many.latest.len() < 2 * TOGETHER);
     }
 }

@@ -37,9 +37,8 @@ pub(crate) fn main(words: &[String]) {
     let [socket, request] = words else { return };
     let bytes = std::fs::read(request).unwrap();
     let request = api::CreateContainerRequest::parse_from_bytes(&bytes).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, serve(socket, Rc::new(request)));
+    let runtime = tokio::runtime::LocalRuntime::new().unwrap();
+    runtime.block_on(serve(socket, Rc::new(request)));
 }
 
 async fn serve(socket: &str, request: Rc<api::CreateContainerRequest>) {

@@ -9,7 +9,7 @@ use nri_adaptation::{Creation, DefaultValidator, MergeError, Merged, Rights};
 use protobuf::Message;
 
 use crate::inject::Injected;
-use crate::plugin::{Event, api};
+use crate::plugin::{EncodedCreation, Event, api};
 
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, report_unknown};
 use super::ruled::RuleScope;
@@ -39,8 +39,8 @@ impl std::fmt::Debug for Participants<'_> {
 
 /// Observes a request on its way through the chain.
 pub trait ChainObserver {
-    /// Called with the container as changed so far (decision D15).
-    fn container_changed(&self, _container: &api::Container) {}
+    /// Called when a plugin has changed the container (decision D15).
+    fn container_changed(&self, _so_far: &mut Creation) {}
     /// Called when a plugin has answered, before its response is merged.
     fn answered(&self, _plugin: &str, _answer: &api::CreateContainerResponse) {}
     /// Called when a plugin was skipped, with the reason.
@@ -82,6 +82,23 @@ pub(super) async fn merge(
         })?
     };
     merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
+}
+
+/// Sends the request to one plugin.
+async fn ask(
+    member: &ChainedPlugin,
+    creation: &mut Creation,
+) -> PluginReply<api::CreateContainerResponse> {
+    match creation.encode_request() {
+        Ok(bytes) => {
+            let request = EncodedCreation(bytes, creation.request());
+            member.ask(Event::CreateContainer, member.plugin.create_container(&request)).await
+        }
+        Err(error) => {
+            let failure = PluginFailure::new(member.id(), Cause::Refused, error.to_string());
+            PluginReply::Refusal(failure)
+        }
+    }
 }
 
 /// The injections of one request, while it passes through the chain.
@@ -157,16 +174,19 @@ pub async fn create(
         creation = before.map_err(|failure| ChainError { failure, asked: index })?;
         let asked = index + 1;
         member.rights().map_err(|failure| ChainError { failure, asked })?;
-        let call = member.plugin.create_container(creation.request());
-        match member.ask(Event::CreateContainer, call).await {
+        match ask(member, &mut creation).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
                     observer.answered(&member.id(), &answer);
+                    let is_changed = answer.adjust.is_some() || !participants.injections.is_empty();
                     let rights = scope.rights(member, &answer.update, &answer.evict);
                     let rights = rights.map_err(|failure| ChainError { failure, asked })?;
                     let merged = merge(creation, member, &rights, answer).await;
                     creation = merged.map_err(|failure| ChainError { failure, asked })?;
                     applied.push((member, rights));
+                    if is_changed {
+                        observer.container_changed(&mut creation);
+                    }
                 }
                 Err(why) => observer.skipped(&member.id(), &why),
             },
@@ -176,7 +196,6 @@ pub async fn create(
             }
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
-        observer.container_changed(creation.container());
     }
     let asked = participants.subscribers.len();
     creation = injections
@@ -184,7 +203,7 @@ pub async fn create(
         .and_then(|creation| injections.settle(creation))
         .map_err(|failure| ChainError { failure, asked })?;
     if !participants.injections.is_empty() {
-        observer.container_changed(creation.container());
+        observer.container_changed(&mut creation);
     }
     let plugins = applied.iter().map(|(member, rights)| (member.id(), rights.as_ref()));
     let injected = injections.done.iter().map(|(id, rights)| (id.clone(), rights));
@@ -193,10 +212,8 @@ pub async fn create(
     if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists plugins that did not reply, so a required plugin counts as
         // present although it was not consulted (BUG-24).
-        let consulted = participants
-            .registered
-            .iter()
-            .filter(|member| !unanswered.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
+        let consulted = participants.registered.iter().filter(|member| !member.plugin.is_gone());
+        let consulted = consulted.filter(|member| !unanswered.contains(&Rc::as_ptr(member)));
         validate::validate(&validators, consulted, participants, &creation)
             .await
             .map_err(|failure| ChainError { failure, asked })?;

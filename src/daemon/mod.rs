@@ -30,6 +30,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::runtime::{LocalOptions, LocalRuntime};
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded, Scope};
@@ -156,17 +157,18 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
     let runtime = event_loop()?;
-    let local = tokio::task::LocalSet::new();
-    let ended = local.block_on(&runtime, serve(loaded, beginning, start));
+    let ended = runtime.block_on(serve(loaded, beginning, start));
     if let Err(error) = &ended {
         warn!("{error}");
     }
     ended
 }
 
-fn event_loop() -> Result<tokio::runtime::Runtime> {
+/// One queue for all tasks. A `LocalSet` has a second one: each event that wakes a task of both would cost another wait
+/// for the kernel's events.
+fn event_loop() -> Result<LocalRuntime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().doing(|| "starting the event loop")
+    builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")
 }
 
 /// Drops the attributes that this process inherited from its parent, before anything else.

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use nri_transport::SynchronizePart;
-use protobuf::{UnknownFields, UnknownValue, UnknownValueRef};
+use nri_transport::{PluginRequest, RequestSubject, SynchronizePart};
+use protobuf::{CodedOutputStream, UnknownFields, UnknownValue, UnknownValueRef};
 
 use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
@@ -12,6 +12,30 @@ use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 /// The minimum time-out of Synchronize's last request once the whole limit has passed: plugins
 /// treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
+
+/// An encoded CreateContainerRequest, and what it is about.
+#[derive(Debug)]
+pub(crate) struct EncodedCreation<'a>(
+    pub(crate) Vec<u8>,
+    pub(crate) &'a api::CreateContainerRequest,
+);
+
+impl PluginRequest for EncodedCreation<'_> {
+    const METHOD: &'static str = api::CreateContainerRequest::METHOD;
+    type Answer = api::CreateContainerResponse;
+
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
+        to.write_raw_bytes(&self.0)
+    }
+
+    fn subject(&self) -> Option<RequestSubject<'_>> {
+        self.1.subject()
+    }
+}
 
 impl Plugin {
     /// Sends Synchronize, with pods and containers that are still to be encoded.
@@ -55,10 +79,10 @@ impl Plugin {
         Outcome::Refused("the snapshot is empty".to_owned())
     }
 
-    /// Sends CreateContainer.
+    /// Sends CreateContainer, encoded or not.
     pub async fn create_container(
         &self,
-        request: &api::CreateContainerRequest,
+        request: &impl PluginRequest<Answer = api::CreateContainerResponse>,
     ) -> Outcome<api::CreateContainerResponse> {
         let outcome = self.call(request).await;
         if let Outcome::Answered(answer) = &outcome {

@@ -22,6 +22,7 @@ pub(crate) mod snapshot;
 pub(crate) mod socket;
 mod turns;
 
+pub(crate) use calls::EncodedCreation;
 /// The messages and services of NRI.
 pub use nri_api as api;
 pub use nri_api::event::{ALL_EVENTS, Event};

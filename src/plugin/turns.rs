@@ -84,7 +84,6 @@ struct TurnState {
     arrivals: u64,
     overtaken: u32,
     samples: VecDeque<Duration>,
-    takes: Duration,
 }
 
 #[derive(Debug)]
@@ -117,7 +116,6 @@ impl Turns {
             arrivals: 0,
             overtaken: 0,
             samples: VecDeque::with_capacity(SAMPLES),
-            takes: Duration::ZERO,
         })))
     }
 
@@ -220,24 +218,29 @@ impl TurnState {
         }
     }
 
-    /// Updates the mean of the last turns without the longest quarter, so that single slow turns do
-    /// not make callers fail.
     fn learn(&mut self, took: Duration) {
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
         }
         self.samples.push_back(took);
+    }
+
+    /// The mean of the last turns, without the longest quarter: a single slow turn must not make callers fail.
+    fn takes(&self) -> Duration {
         let mut sorted: Vec<Duration> = self.samples.iter().copied().collect();
         sorted.sort_unstable();
         sorted.truncate(sorted.len() - sorted.len().div_ceil(4));
         let count = u32::try_from(sorted.len()).unwrap_or(u32::MAX);
-        self.takes = sorted.iter().sum::<Duration>().checked_div(count).unwrap_or_default();
+        sorted.iter().sum::<Duration>().checked_div(count).unwrap_or_default()
     }
 
     /// Rejects requests whose turn would come too late, and removes those whose caller is gone.
     fn reject_late(&mut self) {
+        if self.waiting.iter().all(VecDeque::is_empty) {
+            return;
+        }
         let now = Instant::now();
-        let (mut ahead, takes) = (self.in_hand, self.takes);
+        let (mut ahead, takes) = (self.in_hand, self.takes());
         let (concurrency, is_known) = (self.concurrency, self.samples.len() >= ENOUGH);
         for (queue, weight) in self.waiting.iter_mut().zip(self.weights) {
             let (mut kept, all) = (VecDeque::with_capacity(queue.len()), std::mem::take(queue));
@@ -489,11 +492,11 @@ mod tests {
         let turns = Turns::new(1);
         taught(&turns, Duration::from_millis(10)).await;
         lock(&turns.0).learn(Duration::from_secs(20));
-        assert_eq!(lock(&turns.0).takes, Duration::from_millis(10));
+        assert_eq!(lock(&turns.0).takes(), Duration::from_millis(10));
         for _event in 0..SAMPLES {
             lock(&turns.0).learn(Duration::from_millis(30));
         }
-        assert_eq!(lock(&turns.0).takes, Duration::from_millis(30), "it has become slower");
+        assert_eq!(lock(&turns.0).takes(), Duration::from_millis(30), "it has become slower");
     }
 
     #[tokio::test]

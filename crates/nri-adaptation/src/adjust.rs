@@ -7,7 +7,7 @@
 //! here instead of being ignored on a host. Reference: `adjust` and its helpers in NRI's result
 //! collector.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use protobuf::MessageField;
 
@@ -58,6 +58,9 @@ impl AdjustmentMerger<'_> {
 
     fn env(&mut self, env: &[api::KeyValue]) -> Result<(), MergeError> {
         let changes = merge_list(&mut self.claims, env, &mut self.combined.env)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
         let visible = &mut self.visible.env;
         let touched = touched(&changes);
         visible.retain(|entry| !touched.contains(variable(entry)));
@@ -230,8 +233,11 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// Moves set entries to the end, as the reference does.
+/// Moves set entries to the end, as the reference does. Without changes it reads no key, because each is a new string.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
+    if changes.is_empty() {
+        return;
+    }
     let touched = touched(&changes);
     list.retain(|entry| !touched.contains(T::key(entry.name()).as_str()));
     list.extend(changes.into_iter().filter_map(|change| match change {
@@ -240,14 +246,17 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// The keys that a reply sets or removes.
-fn touched<T>(changes: &[ListChange<T>]) -> HashSet<&str> {
+/// The keys that a reply sets or removes: few, so that comparing costs less than hashing.
+fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
 
 /// Replaces set entries in place. NRI: the reference scrambles namespaces (BUG-06). An entry that
 /// is removed and set again keeps its position, so it is not removed in between.
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
+    if changes.is_empty() {
+        return;
+    }
     let mut set = Vec::new();
     let mut removed = HashSet::new();
     for change in changes {

@@ -41,6 +41,7 @@ mod adjust;
 mod annotation;
 mod bounds;
 mod claims;
+mod encoded;
 mod fields;
 /// Canonical spellings of keys.
 pub mod keys;

@@ -13,6 +13,7 @@ use protobuf::MessageField;
 use crate::adjust::AdjustmentMerger;
 use crate::claims::FieldClaims;
 use crate::claims::MergeError;
+use crate::encoded::EncodedParts;
 use crate::offers::{self, Offer, Slot, Yielded};
 use crate::owners::Owners;
 use crate::resources;
@@ -26,6 +27,7 @@ pub struct Creation {
     pristine: api::Container,
     /// The container in it has the changes of the plugins so far.
     request: api::CreateContainerRequest,
+    encoded: EncodedParts,
     combined: api::ContainerAdjustment,
     /// Also has the owners of the created container's fields.
     updates: Updates,
@@ -79,12 +81,7 @@ impl Merged {
 impl Creation {
     /// Starts with the container as the engine requested it, and adds the empty parts on which plugins rely.
     pub fn new(pod: api::PodSandbox, mut container: api::Container) -> Self {
-        container.hooks.mut_or_insert_default();
-        let linux = container.linux.mut_or_insert_default();
-        let resources = linux.resources.mut_or_insert_default();
-        resources.memory.mut_or_insert_default();
-        resources.cpu.mut_or_insert_default();
-
+        add_empty_parts(&mut container);
         let updates = Updates::for_create(container.id.clone());
         let request = api::CreateContainerRequest {
             pod: MessageField::some(pod),
@@ -94,6 +91,7 @@ impl Creation {
         Self {
             pristine: container,
             request,
+            encoded: EncodedParts::default(),
             combined: blank(),
             updates,
             offers: Vec::new(),
@@ -113,6 +111,30 @@ impl Creation {
         &self.request.container
     }
 
+    /// Encodes the request for the next plugin.
+    ///
+    /// # Errors
+    /// Fails if it is too large for a message.
+    pub fn encode_request(&mut self) -> protobuf::Result<Vec<u8>> {
+        self.encoded.request(&mut self.request)
+    }
+
+    /// Encodes the container with the changes of all plugins so far, without the parts of its resources that were added
+    /// for plugins and stayed empty.
+    ///
+    /// # Errors
+    /// Fails if the container is too large for a message.
+    pub fn encode_container(&mut self) -> protobuf::Result<Vec<u8>> {
+        let container = self.request.container.mut_or_insert_default();
+        // Not from a copy, which costs more than the encoding.
+        let resources = container.linux.mut_or_insert_default().resources.mut_or_insert_default();
+        resources::strip_empty(&mut resources.memory);
+        resources::strip_empty(&mut resources.cpu);
+        let bytes = self.encoded.container(container);
+        add_empty_parts(container);
+        bytes
+    }
+
     /// Returns the owners of fields so far.
     pub fn owners(&self) -> &Owners {
         self.updates.owners()
@@ -129,6 +151,7 @@ impl Creation {
         let places = examine(plugin, &response)?;
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {
+            self.encoded.forget_changed(adjust);
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
             let container = &self.pristine.id;
             let claims = FieldClaims { plugin, rights, container, owners, noted };
@@ -158,6 +181,7 @@ impl Creation {
         let container = &self.pristine.id;
         let owners = [&self.updates.owners, &self.offered];
         self.yielded.extend(offers::give_way(from, &mut adjust, present, container, &owners));
+        self.encoded.forget_changed(&adjust);
         let (owners, noted) = (&mut self.offered, &mut BTreeSet::new());
         let claims = FieldClaims { plugin: from, rights, container, owners, noted };
         let visible = self.request.container.mut_or_insert_default();
@@ -176,6 +200,7 @@ impl Creation {
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
             let gone = offers::give_way(&from, &mut adjust, &HashSet::new(), container, &[owners]);
             self.yielded.extend(gone);
+            self.encoded.forget_changed(&adjust);
             let claims = FieldClaims { plugin: &from, rights: &rights, container, owners, noted };
             let visible = self.request.container.mut_or_insert_default();
             AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(&adjust)?;
@@ -228,6 +253,15 @@ impl Creation {
             yielded,
         }
     }
+}
+
+/// Adds the parts of a container on which plugins rely.
+fn add_empty_parts(container: &mut api::Container) {
+    container.hooks.mut_or_insert_default();
+    let linux = container.linux.mut_or_insert_default();
+    let resources = linux.resources.mut_or_insert_default();
+    resources.memory.mut_or_insert_default();
+    resources.cpu.mut_or_insert_default();
 }
 
 /// Returns the combined adjustment before the first reply.

@@ -4,7 +4,7 @@
 //! A plugin built on a newer NRI may set fields that are unknown here. They never fail a container
 //! (D23), but must not be dropped silently, so every reply is searched for them. The search reads the
 //! encoded reply with a constant table of the schema's fields: the schema's reflection would keep
-//! 800 KB in memory. Nothing is logged here.
+//! some 500 KB in memory. Nothing is logged here.
 
 use std::collections::HashSet;
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nri_adaptation::{Creation, MergeError, Merged, Rights, Updates};
 use nri_api as api;
 use proptest::prelude::*;
-use protobuf::MessageField;
+use protobuf::{Message, MessageField};
 
 /// One request that a plugin may make. Keys and values are small numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -305,6 +305,26 @@ fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>)
 }
 
 proptest! {
+    #[test]
+    fn an_encoded_request_is_the_request_after_each_reply(
+        container in container(),
+        requested in plugins(),
+    ) {
+        let mut creation = creation(container);
+        for (number, requests) in requested.iter().enumerate() {
+            let bytes = creation.encode_request().unwrap();
+            let request = api::CreateContainerRequest::parse_from_bytes(&bytes).unwrap();
+            prop_assert_eq!(&request, creation.request());
+            let bytes = creation.encode_container().unwrap();
+            let mut container = api::Container::parse_from_bytes(&bytes).unwrap();
+            let resources = container.linux.as_mut().unwrap().resources.as_mut().unwrap();
+            resources.memory.mut_or_insert_default();
+            resources.cpu.mut_or_insert_default();
+            prop_assert_eq!(&container, creation.container());
+            let _merged_or_not = merge_reply(&mut creation, &plugin(number), response(requests));
+        }
+    }
+
     #[test]
     fn merging_nothing_changes_nothing(container in container(), requested in plugins()) {
         let mut with = creation(container.clone());

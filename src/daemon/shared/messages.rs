@@ -47,7 +47,7 @@ const ID: u64 = 1;
 
 /// A container's bytes, as records keep them.
 pub(crate) fn to_wire(message: &api::Container) -> Wire {
-    Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_RECORD)
+    encoded(&message.write_to_bytes().unwrap_or_default())
 }
 
 /// A pod's bytes.
@@ -70,16 +70,9 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// Encodes a container with the changes of the replies so far, without the empty parts that the
-/// merge added for plugins.
-pub(crate) fn so_far(container: &api::Container) -> Wire {
-    let mut container = container.clone();
-    if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
-        merged.memory =
-            merged.memory.take().filter(|all| *all != api::LinuxMemory::default()).into();
-        merged.cpu = merged.cpu.take().filter(|all| *all != api::LinuxCPU::default()).into();
-    }
-    to_wire(&container)
+/// The bytes of an encoded container.
+pub(crate) fn encoded(container: &[u8]) -> Wire {
+    Wire::without(container, &OF_RECORD)
 }
 
 /// The container as plugins receive it now.

@@ -331,8 +331,8 @@ struct RecordNotes<'a> {
 impl ChainObserver for RecordNotes<'_> {
     /// Stores the container with the changes so far, for a plugin that registers now (D15). Not
     /// written to disk, because a crash ends the request anyway.
-    fn container_changed(&self, container: &api::Container) {
-        let view = messages::so_far(container);
+    fn container_changed(&self, so_far: &mut Creation) {
+        let view = messages::encoded(&so_far.encode_container().unwrap_or_default());
         self.daemon.records.change_in_memory(self.key, |record| record.message = view);
     }
 

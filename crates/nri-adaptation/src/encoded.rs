@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A creation's request as bytes. Parts that plugins rarely change are encoded once for all plugins: the pod, and the
+//! mounts, which are most of a container. It decodes nothing, and knows no plugin.
+
+use std::mem;
+
+use protobuf::{CodedOutputStream, Message, Result};
+
+use nri_api as api;
+
+/// The number of the container's field in CreateContainerRequest.
+const CONTAINER: u32 = 2;
+
+/// The encoded parts of one request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EncodedParts {
+    /// The pod, as a field of the request; empty before the first request.
+    pod: Vec<u8>,
+    /// The mounts, as fields of the container; `None` if they have changed.
+    mounts: Option<Vec<u8>>,
+}
+
+impl EncodedParts {
+    /// Records the parts that an adjustment will change.
+    pub(crate) fn forget_changed(&mut self, adjust: &api::ContainerAdjustment) {
+        if !adjust.mounts.is_empty() {
+            self.mounts = None;
+        }
+    }
+
+    /// Encodes the request, which is the same afterwards.
+    pub(crate) fn request(&mut self, request: &mut api::CreateContainerRequest) -> Result<Vec<u8>> {
+        if self.pod.is_empty() {
+            let pod = request.pod.take().into();
+            let only = api::CreateContainerRequest { pod, ..Default::default() };
+            let encoded = only.write_to_bytes();
+            request.pod = only.pod;
+            self.pod = encoded?;
+        }
+        let container = self.container(request.container.mut_or_insert_default())?;
+        let mut bytes = self.pod.clone();
+        let mut to = CodedOutputStream::vec(&mut bytes);
+        to.write_bytes(CONTAINER, &container)?;
+        to.flush()?;
+        drop(to);
+        Ok(bytes)
+    }
+
+    /// Encodes the container, which is the same afterwards, with its mounts last.
+    pub(crate) fn container(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
+        let mounts = mem::take(&mut container.mounts);
+        let others = container.write_to_bytes();
+        let only = api::Container { mounts, ..Default::default() };
+        let encoded = self.mounts.take().map_or_else(|| only.write_to_bytes(), Ok);
+        container.mounts = only.mounts;
+        let (mut bytes, mounts) = (others?, encoded?);
+        bytes.extend_from_slice(&mounts);
+        self.mounts = Some(mounts);
+        Ok(bytes)
+    }
+}

@@ -10,6 +10,12 @@
 //! An annotation of the pod has the amounts of each container: `misc.nri-runc.dev/container.web:
 //! '{"sgx_epc": 65536}'`. A container that would exceed the node's amount together with the running
 //! ones is refused. A container without the annotation gets 0 of each resource.
+//!
+//! A tenant may write the annotation, so only the node's amount protects others. The pod's overhead, which the tenant
+//! does not write, cannot have the amounts: kubelet sends only its CPU and memory (KEP-4112, story 4).
+//!
+//! The plugin counts only the containers that its runtime sends. Containers of another handler use the node's
+//! resources uncounted, unless the runtime reports the whole node (`[nri] scope = "node"` of nri-runc).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

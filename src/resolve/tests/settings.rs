@@ -120,11 +120,11 @@ fn fields_that_the_kernel_lacks_are_refused_by_name() {
     let error = checked(&v1, &json!({"memory": {"kernel": 4096}})).unwrap_err();
     says(&error, &["MemKernelLimit", "no such limit since Linux 5.16"]);
     let error = checked(&v1, &json!({"pids": {"limit": 5}})).unwrap_err();
-    says(&error, &["PidsLimit", "on this node there is no pids.max"]);
+    says(&error, &["PidsLimit", "on this node the cgroup has no pids.max"]);
     let v2 = HostTree::new(&V2);
     let swap = json!({"memory": {"limit": 4096, "swap": 8192}});
     let error = checked(&v2, &swap).unwrap_err();
-    says(&error, &["MemSwapLimit", "there is no memory.swap.max"]);
+    says(&error, &["MemSwapLimit", "the cgroup has no memory.swap.max"]);
     v2.put("/sys/fs/cgroup/c/memory.swap.max", "max");
     checked(&v2, &swap).unwrap();
 }
@@ -148,7 +148,7 @@ fn a_weight_of_a_disk_needs_its_scheduler_and_a_limit_does_not() {
     let class = |value| Resolved { block_io: Class::Set(value), ..Resolved::default() };
     let v2 = HostTree::new(&V2);
     let error = checked_with(&v2, &json!({}), &class(weights.clone())).unwrap_err();
-    says(&error, &["BlockioClass", "there is no io.bfq.weight"]);
+    says(&error, &["BlockioClass", "the cgroup has no io.bfq.weight"]);
     checked_with(&v2, &json!({}), &class(rates)).unwrap();
     v2.put("/sys/fs/cgroup/c/io.bfq.weight", "default 100");
     let queue = "/sys/dev/block/8:0/queue/scheduler";

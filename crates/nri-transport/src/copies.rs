@@ -5,11 +5,13 @@
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallCopies {
     limit: usize,
-    /// The encoded `ttrpc.Request`, and its length in bytes.
+    /// The encoded `ttrpc.Request`; empty if it is longer than the limit.
     pub request: Vec<u8>,
+    /// The length of the request in bytes.
     pub request_bytes: usize,
-    /// The encoded `ttrpc.Response`, and its length in bytes; empty and 0 without one.
+    /// The encoded `ttrpc.Response`; empty without one, or if it is longer than the limit.
     pub answer: Vec<u8>,
+    /// The length of the response in bytes; 0 without one.
     pub answer_bytes: usize,
 }
 

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 #![expect(missing_debug_implementations, reason = "nobody prints a test's arrangements")]
+#![expect(missing_docs, reason = "names of helpers say what they do, and no other crate uses them")]
 
 use std::time::Duration;
 

@@ -54,6 +54,8 @@ pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
 /// Events kept in memory for readers of `nri events`, and the bytes of their lines; one has some 600 bytes.
 pub(crate) const EVENTS: usize = 4000;
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
+/// Lines of events that are compressed together.
+pub(crate) const EVENTS_TOGETHER: usize = 64;
 /// Concurrent readers that follow events: each is a connection of the daemon.
 pub(crate) const EVENT_READERS: usize = 16;
 /// Bytes of events that one reader receives before another task has its turn.
@@ -152,9 +154,11 @@ pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 pub(crate) const CHANGES: usize = 2000;
 /// Matches of audit-mode rules in one container's record.
 pub(crate) const RULE_HITS: usize = 100;
-/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records, some 3 KB each.
+/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records before compression.
 pub(crate) const REMEMBERED: usize = 1000;
 pub(crate) const REMEMBERED_BYTES: usize = 64 << 20;
+/// Records of removed containers that are compressed together.
+pub(crate) const REMEMBERED_TOGETHER: usize = 16;
 /// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a container may be created
 /// again under its ID. The newest record is always kept.
 pub(crate) const KEPT_RECORDS: usize = 256;

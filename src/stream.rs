@@ -197,9 +197,6 @@ impl Since {
     }
 }
 
-/// Lines of events that are compressed together.
-const TOGETHER: usize = 64;
-
 /// The latest events.
 #[derive(Debug)]
 pub(crate) struct EventRing {
@@ -260,8 +257,8 @@ impl EventRing {
     fn push_line(&mut self, line: Box<str>) {
         self.bytes += line.len();
         self.lines.push_back(line);
-        if self.lines.len() == 2 * TOGETHER {
-            self.packed.push_back(PackedLines::of(self.lines.drain(..TOGETHER)));
+        if self.lines.len() == 2 * limits::EVENTS_TOGETHER {
+            self.packed.push_back(PackedLines::of(self.lines.drain(..limits::EVENTS_TOGETHER)));
         }
         while self.len() > limits::EVENTS || self.bytes > limits::EVENTS_BYTES {
             self.drop_oldest();

@@ -159,6 +159,7 @@ fn folders_import_only_what_they_may() {
         "log",
         "messages",
         "named",
+        "packed",
         "presence",
         "procfs",
         "tagged",

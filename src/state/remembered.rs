@@ -14,9 +14,6 @@ use crate::packed::PackedLines;
 
 use super::{Container, Pod};
 
-/// Records that are compressed together.
-const TOGETHER: usize = 16;
-
 /// A record with an ID, which several records may have one after the other.
 pub(super) trait Identified: Clone + Serialize + DeserializeOwned {
     /// The ID.
@@ -45,7 +42,7 @@ struct Packed {
 
 impl Packed {
     fn of<T: Identified>(records: impl Iterator<Item = T>) -> Self {
-        let mut ids = Vec::with_capacity(TOGETHER);
+        let mut ids = Vec::with_capacity(limits::REMEMBERED_TOGETHER);
         let lines = PackedLines::of(records.map(|record| {
             ids.push(hash(record.id()));
             serde_json::to_string(&record).unwrap_or_default() + "\n"
@@ -80,8 +77,8 @@ impl<T: Identified> Remembered<T> {
         let size = size(&record);
         self.make_room(size, (limits::REMEMBERED, limits::REMEMBERED_BYTES));
         self.latest.push_back((record, size));
-        if self.latest.len() == 2 * TOGETHER {
-            let oldest = self.latest.drain(..TOGETHER).map(|(record, _)| record);
+        if self.latest.len() == 2 * limits::REMEMBERED_TOGETHER {
+            let oldest = self.latest.drain(..limits::REMEMBERED_TOGETHER).map(|(record, _)| record);
             self.packed.push_back(Packed::of(oldest));
         }
     }
@@ -187,8 +184,11 @@ mod tests {
     fn at_least_the_latest_thousand_are_kept_in_little_memory() {
         let many = of((0..3000).map(|number| format!("c{number}")));
         let all = ids(&many);
-        assert!((limits::REMEMBERED..limits::REMEMBERED + TOGETHER).contains(&all.len()));
+        assert!(
+            (limits::REMEMBERED..limits::REMEMBERED + limits::REMEMBERED_TOGETHER)
+                .contains(&all.len())
+        );
         assert_eq!(all.last().unwrap(), "c2999");
-        assert!(many.latest.len() < 2 * TOGETHER);
+        assert!(many.latest.len() < 2 * limits::REMEMBERED_TOGETHER);
     }
 }

@@ -34,6 +34,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "a number of a protocol, a file's format, the kernel or a specification",
         &[
+            "crates/nri-adaptation/src/encoded.rs CONTAINER",
             "crates/nri-transport/src/backpressure.rs FRAME",
             "crates/nri-transport/src/caller.rs ENVELOPE",
             "crates/nri-transport/src/caller.rs PAIR",

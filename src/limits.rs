@@ -154,10 +154,9 @@ pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 pub(crate) const CHANGES: usize = 2000;
 /// Matches of audit-mode rules in one container's record.
 pub(crate) const RULE_HITS: usize = 100;
-/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records before compression:
-/// `explain` reads all of them on the loop.
+/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records before compression.
 pub(crate) const REMEMBERED: usize = 1000;
-pub(crate) const REMEMBERED_BYTES: usize = 16 << 20;
+pub(crate) const REMEMBERED_BYTES: usize = 64 << 20;
 /// Records of removed containers that are compressed together.
 pub(crate) const REMEMBERED_TOGETHER: usize = 16;
 /// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a container may be created

@@ -41,19 +41,24 @@ pub fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
     if usize::try_from(message.compute_size()).is_ok_and(|bytes| bytes <= MOST_IN_ONE) {
         return Ok(());
     }
-    walk(message, "", &mut 0)
+    walk(message, &mut 0)
 }
 
-fn walk(message: &dyn MessageDyn, path: &str, all: &mut usize) -> Result<(), TooMany> {
+/// Names the field of the excess from the inside out, so that a reply within the bounds costs no text.
+fn walk(message: &dyn MessageDyn, all: &mut usize) -> Result<(), TooMany> {
     for field in message.descriptor_dyn().fields() {
-        let place = || {
-            let dot = if path.is_empty() { "" } else { "." };
-            format!("{path}{dot}{}", field.name())
+        let inside = |mut excess: TooMany| {
+            if !excess.field.is_empty() {
+                excess.field = format!("{}.{}", field.name(), excess.field);
+            }
+            excess
         };
         let mut count = |count: usize| {
             *all += count;
             match count {
-                count if count > MOST_IN_ONE => Err(TooMany { field: place(), count }),
+                count if count > MOST_IN_ONE => {
+                    Err(TooMany { field: field.name().to_owned(), count })
+                }
                 _ if *all > MOST_IN_ALL => Err(TooMany { field: String::new(), count: *all }),
                 _ => Ok(()),
             }
@@ -61,21 +66,21 @@ fn walk(message: &dyn MessageDyn, path: &str, all: &mut usize) -> Result<(), Too
         match field.get_reflect(message) {
             ReflectFieldRef::Optional(value) => {
                 if let Some(ReflectValueRef::Message(inner)) = value.value() {
-                    walk(&*inner, &place(), all)?;
+                    walk(&*inner, all).map_err(inside)?;
                 }
             }
             ReflectFieldRef::Repeated(values) => {
                 count(values.len())?;
                 for value in values {
                     let ReflectValueRef::Message(inner) = value else { break };
-                    walk(&*inner, &place(), all)?;
+                    walk(&*inner, all).map_err(inside)?;
                 }
             }
             ReflectFieldRef::Map(map) => {
                 count(map.len())?;
                 for (_, value) in map.into_iter() {
                     let ReflectValueRef::Message(inner) = value else { break };
-                    walk(&*inner, &place(), all)?;
+                    walk(&*inner, all).map_err(inside)?;
                 }
             }
         }

@@ -57,20 +57,28 @@ impl UnknownFields {
 /// Searches an encoded message of type `of`; the fields inside its own come after it, in the order of their numbers.
 fn walk(bytes: &[u8], of: &str, path: &str, found: &mut UnknownFields) -> protobuf::Result<()> {
     let at = MESSAGES.binary_search_by_key(&of, |(name, _, _)| name);
-    let Some((_, known, inside)): Option<&KnownFields> = at.ok().and_then(|at| MESSAGES.get(at))
+    let Some((_, [numbers, lengths], inside)): Option<&KnownFields> =
+        at.ok().and_then(|at| MESSAGES.get(at))
     else {
         return Ok(());
     };
     let (mut unknown, mut inner) = (Vec::new(), Vec::new());
     let mut input = CodedInputStream::from_bytes(bytes);
     while let Some(tag) = input.read_raw_tag_or_eof()? {
-        let number = tag >> 3;
-        if 1_u64.checked_shl(number).is_none_or(|bit| known & bit == 0) {
-            unknown.push(number);
-        }
-        match inside.iter().find(|(field, _, _)| *field == number) {
+        let (number, form) = (tag >> 3, WireType::new(tag & 7));
+        // A known number in another form is unknown too: the field's value is not read.
+        let known = match form {
+            Some(WireType::Varint) => *numbers,
+            Some(WireType::LengthDelimited) => *lengths,
+            _ => 0,
+        };
+        let is_known = 1_u64.checked_shl(number).is_some_and(|bit| known & bit != 0);
+        match inside.iter().find(|(field, _, _)| is_known && *field == number) {
             Some((_, name, of)) => inner.push((name, of, input.read_bytes()?)),
-            None => input.skip_field(WireType::new(tag & 7).unwrap_or(WireType::Varint))?,
+            None => input.skip_field(form.unwrap_or(WireType::Varint))?,
+        }
+        if !is_known {
+            unknown.push(number);
         }
     }
     unknown.sort_unstable();

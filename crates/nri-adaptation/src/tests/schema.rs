@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The table of known fields against the schema.
 
-use protobuf::reflect::{FileDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType};
+use protobuf::descriptor::field_descriptor_proto::Type;
+use protobuf::reflect::{
+    FieldDescriptor, FileDescriptor, MessageDescriptor, RuntimeFieldType, RuntimeType,
+};
 
 use super::*;
 
 /// The lines of a message in the table, by name. Each map of messages has its own line for an entry.
 fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
-    let (mut bits, mut inside, mut lines) = (0_u64, Vec::new(), Vec::new());
+    let (mut bits, mut inside, mut lines) = ([0_u64; 2], Vec::new(), Vec::new());
     for field in message.fields() {
         let number = u32::try_from(field.number()).unwrap();
-        bits |= 1_u64.checked_shl(number).expect("a number above 63 needs another form");
+        let bit = 1_u64.checked_shl(number).expect("a number above 63 needs another form");
+        let (is_number, has_length) = forms(&field);
+        bits[0] |= if is_number { bit } else { 0 };
+        bits[1] |= if has_length { bit } else { 0 };
         let (name, number) = (field.name().to_owned(), number);
         match field.runtime_field_type() {
             RuntimeFieldType::Singular(RuntimeType::Message(of))
@@ -21,7 +27,7 @@ fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
                 let entry = format!("{name} of {}", message.name());
                 lines.push((
                     entry.clone(),
-                    row(&entry, 0b110, &[(2, String::new(), of.name().to_owned())]),
+                    row(&entry, [0, 0b110], &[(2, String::new(), of.name().to_owned())]),
                 ));
                 inside.push((number, name, entry));
             }
@@ -35,8 +41,34 @@ fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
     lines
 }
 
-fn row(name: &str, bits: u64, inside: &[(u32, String, String)]) -> String {
-    format!("    ({name:?}, {bits:#x}, &{inside:?}),\n")
+/// Whether the field may be encoded as a number, and with a length.
+fn forms(field: &FieldDescriptor) -> (bool, bool) {
+    match field.proto().type_() {
+        Type::TYPE_STRING | Type::TYPE_BYTES | Type::TYPE_MESSAGE => (false, true),
+        Type::TYPE_INT32
+        | Type::TYPE_INT64
+        | Type::TYPE_UINT32
+        | Type::TYPE_UINT64
+        | Type::TYPE_BOOL
+        | Type::TYPE_ENUM => (true, field.is_repeated()),
+        other => panic!("{other:?} of {} needs another form", field.name()),
+    }
+}
+
+fn row(name: &str, [numbers, lengths]: [u64; 2], inside: &[(u32, String, String)]) -> String {
+    format!("    ({name:?}, [{numbers:#x}, {lengths:#x}], &{inside:?}),\n")
+}
+
+#[test]
+fn a_known_number_in_another_form_is_an_unknown_field() {
+    let mut response = answered(api::ContainerAdjustment::default());
+    // `adjust` and `update` are messages; an unknown field after them is still found.
+    for number in [1, 2, 40] {
+        response.special_fields.mut_unknown_fields().add_varint(number, 1 << 40);
+    }
+    response.adjust.mut_or_insert_default().special_fields.mut_unknown_fields().add_fixed32(4, 7);
+    let places = ["R field 1", "R field 2", "R field 40", "R.adjust field 4"];
+    assert_eq!(crate::unknown_fields(&response, "R"), places);
 }
 
 #[test]

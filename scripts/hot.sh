@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 script=src/musl/hot.ld
 built=target/x86_64-unknown-linux-musl/release
 least=90
-# A name may match several functions. If those that no wrapper executed have more bytes than this, the name is left out.
+# Several functions may match a name. A name is dropped if the matching functions that no wrapper executed exceed this
+# many bytes.
 most_strays=4096
 
 fail() { printf 'hot: %s\n' "$*" >&2; exit 1; }

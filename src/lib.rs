@@ -66,7 +66,7 @@ pub(crate) mod metrics;
 mod musl;
 /// Enums whose variants have names.
 pub(crate) mod named;
-/// Lines that are rarely read, compressed.
+/// Older lines, compressed.
 mod packed;
 /// One plugin: its start, handshake, and requests with deadlines.
 pub mod plugin;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines of text that are rarely read, compressed together: lines of one kind resemble each other, so each takes a
+//! Older lines of text, compressed together: lines of one kind resemble each other, so each takes a
 //! fraction of its length.
 
 use std::io::{Read, Write};

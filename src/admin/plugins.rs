@@ -215,7 +215,7 @@ fn plugin_socket(status: &Status) -> String {
     }
 }
 
-/// Lists the required plugins that are not connected, including those that never were.
+/// Lists the required plugins that are not connected now, even if they have never connected.
 fn missing_plugins(status: &Status) -> String {
     let line = |plugin: &str| {
         let plugin = printable(plugin);

@@ -2,7 +2,7 @@
 //! ValidateContainerAdjustment: asks all validators concurrently; each must agree.
 //!
 //! A missing answer fails the create: a validator that was connected when the request began must
-//! answer, whatever its policy. NRI: the reference lets such a create pass (BUG-27), and of several
+//! answer, regardless of its failure policy. NRI: the reference lets such a create pass (BUG-27), and of several
 //! refusals it reports only one (BUG-26).
 
 use std::rc::Rc;

@@ -206,7 +206,7 @@ impl Loaded {
     }
 
     /// Returns the settings for a daemon that continues as another program: its last valid
-    /// configuration stays in force, whatever the files contain now.
+    /// configuration stays in force, even if the files have changed since.
     pub(crate) fn for_next_program(mut self) -> Self {
         if self.is_last_good() {
             self.config.protection_error = None;

@@ -8,7 +8,7 @@ pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> 
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }
 
-/// Names what was probably meant, as ` (did you mean NAME?)`; empty if every name is too different.
+/// Suggests the closest name as ` (did you mean NAME?)`; empty if every name is too different.
 /// In a short word two letters may differ, in a longer one half of them.
 pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> String {
     let near = nearest(wrong, names);

@@ -3,7 +3,7 @@
 //!
 //! A thread enters the namespace (or several, one after the other), queries the kernel, and ends; no other
 //! thread of this process leaves the host's namespace. No program runs inside and no file of the container
-//! is opened; time, bytes and responses are limited, whatever the namespace contains. The host's namespace
+//! is opened; time, bytes and responses are limited, regardless of what the namespace contains. The host's namespace
 //! has no addresses of a container. Reference: network_namespaces(7), setns(2).
 
 use std::fs::{File, Metadata};

@@ -246,7 +246,7 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// The keys that a reply sets or removes: few, so that comparing costs less than hashing.
+/// The keys that a reply sets or removes: usually few, so that comparing costs less than hashing.
 fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }

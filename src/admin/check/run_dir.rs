@@ -116,7 +116,7 @@ fn opens(lock: &Path) -> Result<()> {
     opened.map_err(|error| error.doing(format!("opening {shown}")).hint(format!("rm -r {shown}")))
 }
 
-/// Returns what is scarce (space or files), if anything.
+/// Returns which resource runs out (space or inodes), if any.
 fn short_of(dir: &Path) -> Option<String> {
     let there = rustix::fs::statvfs(dir).ok()?;
     let room = there.f_bavail.saturating_mul(there.f_frsize);

@@ -233,8 +233,8 @@ fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, Stri
     (ok, format!("{detail}{more}"), hint)
 }
 
-/// Returns, in a few words, what was decided about the engine's own NRI; or why no plugins connect
-/// to nri-runc, and the fix.
+/// Summarizes the decision about the engine's own NRI, or explains why no plugin connects to
+/// nri-runc and how to fix that.
 fn nri_state(
     here: &EngineOnHost,
     ledger: &Ledger,

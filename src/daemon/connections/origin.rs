@@ -103,7 +103,7 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
 }
 
 /// Whether the process shares the daemon's user and PID namespaces; then it is in no container,
-/// whatever its mounts.
+/// even if its mounts differ.
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));

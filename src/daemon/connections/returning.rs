@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines the plugins for which creates wait after a daemon start (decision D14): previously connected
-//! plugins, pre-installed ones, and those that the operator names, except plugins that cannot return.
+//! plugins, pre-installed plugins, and plugins that the operator names, unless a plugin cannot reconnect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -234,7 +234,7 @@ impl<'n> Requirement<'n> {
         Err(Error::new(why).hint(hint))
     }
 
-    /// Refuses when a required plugin was connected but did not answer, whatever its failure policy.
+    /// Refuses when a required plugin was connected but did not answer, regardless of its failure policy.
     pub(crate) fn require_answers(
         &self,
         silent: &[Skipped],

@@ -275,7 +275,7 @@ pub(super) fn is_on_record(daemon: &Daemon, folder: &ContainerFolder) -> Result<
     is_known(daemon, &folder.key.id, folder.file)
 }
 
-/// Whether the container in this folder has a record, whatever the path of its root.
+/// Whether the container in this folder has a record, even under another path of its root.
 fn is_known(daemon: &Daemon, id: &str, file: (u64, u64)) -> Result<bool> {
     let store = daemon.records.read();
     for known in store.of_id(id) {

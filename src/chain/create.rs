@@ -174,19 +174,17 @@ pub async fn create(
         creation = before.map_err(|failure| ChainError { failure, asked: index })?;
         let asked = index + 1;
         member.rights().map_err(|failure| ChainError { failure, asked })?;
+        let mut is_changed = !participants.injections.is_empty();
         match ask(member, &mut creation).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
                     observer.answered(&member.id(), &answer);
-                    let is_changed = answer.adjust.is_some() || !participants.injections.is_empty();
+                    is_changed |= answer.adjust.is_some();
                     let rights = scope.rights(member, &answer.update, &answer.evict);
                     let rights = rights.map_err(|failure| ChainError { failure, asked })?;
                     let merged = merge(creation, member, &rights, answer).await;
                     creation = merged.map_err(|failure| ChainError { failure, asked })?;
                     applied.push((member, rights));
-                    if is_changed {
-                        observer.container_changed(&mut creation);
-                    }
                 }
                 Err(why) => observer.skipped(&member.id(), &why),
             },
@@ -195,6 +193,9 @@ pub async fn create(
                 unanswered.insert(Rc::as_ptr(member));
             }
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
+        }
+        if is_changed {
+            observer.container_changed(&mut creation);
         }
     }
     let asked = participants.subscribers.len();

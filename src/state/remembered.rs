@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::error;
 
 use crate::fnv::fnv64;
 use crate::limits;
@@ -54,7 +55,14 @@ impl Packed {
     fn containing<T: Identified>(&self, text: &str) -> Vec<T> {
         let lines = self.lines.text();
         let matching = lines.lines().filter(|line| line.contains(text));
-        matching.filter_map(|line| serde_json::from_str(line).ok()).collect()
+        let read = |line| match serde_json::from_str(line) {
+            Ok(record) => Some(record),
+            Err(error) => {
+                error!("reading a removed record: {error}");
+                None
+            }
+        };
+        matching.filter_map(read).collect()
     }
 }
 

@@ -20,7 +20,6 @@ use crate::error::Result;
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
-use crate::runtime::RuntimeKind;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Time limit for a runtime's `start` to exit after the process that it started has exited.
@@ -188,7 +187,7 @@ async fn settle_create(
     Ok(())
 }
 
-/// The init process that the call made; of a runtime whose files are unknown, the one that its `state` names.
+/// The container's init process after the call; of a runtime whose files are unknown, the one that its `state` names.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -271,7 +270,7 @@ async fn settle_run(
 ) -> Result<()> {
     let init = created_process(daemon, record, pending).await?;
     // Of a runtime whose files are unknown, its process shows that the container exists.
-    let is_unknown = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other;
+    let is_unknown = command::has_unknown_files(record);
     let is_there = state_dir::exists(&daemon.host, key)? || is_unknown && init.is_some();
     let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
     if is_started {

@@ -77,9 +77,13 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
 /// lives. False for a deleted container that its engine keeps: `until_removed.rs` watches it.
 async fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
     presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
-        && !exit_status::is_alive(&daemon.host, record)
+        && !is_alive(daemon, record)
         && daemon.is_absent(&daemon.host.path(&record.bundle)).await
         && !(record.is_deleted && until_removed::is_kept(daemon, record).await.unwrap_or(true))
+}
+
+fn is_alive(daemon: &Daemon, record: &Container) -> bool {
+    record.init_pid.is_some() && !exit_status::has_exited(&daemon.host, record)
 }
 
 fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
@@ -198,7 +202,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
 /// Refuses while the container exists, unless the drop is forced.
 fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
-    if let Some(pid) = record.init_pid.filter(|_| exit_status::is_alive(&daemon.host, record)) {
+    if let Some(pid) = record.init_pid.filter(|_| is_alive(daemon, record)) {
         return Err(Error::new(format!("{id} still runs: process {pid}"))
             .hint("stop and remove it with its engine"));
     }

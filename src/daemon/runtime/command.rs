@@ -35,10 +35,15 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     run_into(record, words, stdin, Stdio::null()).await
 }
 
+/// Whether the files of the container's runtime are unknown, so that its `state` or the process shows whether it exists.
+pub(crate) fn has_unknown_files(record: &Container) -> bool {
+    RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other
+}
+
 /// The container's process according to the `state` command of a runtime whose files are unknown
 /// (D2); `None` for a runtime whose files the daemon reads, or if the runtime names none.
 pub(crate) async fn pid_by_state(record: &Container) -> Option<u32> {
-    if RuntimeKind::of_program(&record.runtime) != RuntimeKind::Other {
+    if !has_unknown_files(record) {
         return None;
     }
     let answer = memory(&[]).or_absent()?;
@@ -104,7 +109,7 @@ fn start(
 ) -> Result<Child> {
     let mut command = Command::new(&record.runtime);
     // An unknown runtime may choose its root by the variables of the engine's call.
-    let is_unknown = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other;
+    let is_unknown = has_unknown_files(record);
     let variables = record.variables.iter().map(|(name, value)| (name, value));
     command
         .args(global_flags(record))
@@ -146,7 +151,7 @@ fn global_flags(record: &Container) -> Vec<String> {
         }
     }
     let runtime = Path::new(&record.runtime);
-    let is_known = RuntimeKind::of_program(runtime) != RuntimeKind::Other;
+    let is_known = !has_unknown_files(record);
     let is_default = || Path::new(&record.key.root) == default_root(runtime, |_| None);
     if is_known && !flags.iter().any(|flag| flag == "--root") && !is_default() {
         flags.extend(root());

@@ -274,9 +274,14 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     }
 }
 
-/// Whether a container has an init process that is not known to have exited.
-pub(crate) fn is_alive(host: &Host, record: &Container) -> bool {
-    record.init_pid.is_some() && !has_exited(host, record)
+/// Whether the init process on record lives; false if its start time is unknown, since another process may have its PID.
+///
+/// # Errors
+/// Fails when that is unknown.
+pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
+    let (Some(pid), Some(_)) = (record.init_pid, record.init_start) else { return Ok(false) };
+    let process = pidfd::open_same(host, pid, record.init_start)?;
+    Ok(process.is_some_and(|process| !pidfd::has_ended(&process)))
 }
 
 /// The reason why the container stopped, in CRI engines' words, and a message for operators; both

@@ -35,15 +35,16 @@ enum Match {
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, String> {
     let store = daemon.records.read();
     // An infrastructure container is explained as its pod, or as itself if it has no pod.
-    let is_shown = |container: &&Container| {
+    let is_shown = |container: &Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
     };
-    // Each of the names that match ends `wanted`, or is it.
+    // A removed record that matches has the last part of `wanted` as a name, or at the beginning of its ID.
     let gone: Vec<_> = store.gone(wanted.rsplit('/').next().unwrap_or(wanted)).collect();
-    let all = store.containers().chain(gone.iter().map(Cow::as_ref)).filter(is_shown);
+    let all = store.containers().chain(gone.iter().map(Cow::as_ref));
     let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
-    let ranked: Vec<(Match, &Container)> = ranked.collect();
+    let ranked: Vec<(Match, &Container)> =
+        ranked.filter(|(_, container)| is_shown(container)).collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
     if best != Some(Match::Id)
         && let Some(pod) = explain_pod::explain(daemon, &store, wanted, best.is_none())

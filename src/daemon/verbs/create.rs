@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::{classes, in_force, updates};
-use crate::daemon::runtime::{exit_status, state_dir};
+use crate::daemon::runtime::{command, exit_status, state_dir};
 use crate::daemon::shared::Daemon;
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::error::{Context, Result};
@@ -21,7 +21,6 @@ use crate::link::Proceed;
 use crate::mark::{self, ProcessValue};
 use crate::plugin::Event;
 use crate::resolve::ResourceWriter;
-use crate::runtime::RuntimeKind;
 use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{Change, Container, Lifecycle};
@@ -63,9 +62,8 @@ fn is_alive(daemon: &Daemon, old: &Container) -> std::io::Result<bool> {
     match old.state {
         Lifecycle::Creating => Ok(settle::is_being_created(daemon, &old.key)),
         Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
-            let is_unknown = RuntimeKind::of_program(&old.runtime) == RuntimeKind::Other;
             Ok(state_dir::exists(&daemon.host, &old.key)?
-                || is_unknown && exit_status::is_alive(&daemon.host, old))
+                || command::has_unknown_files(old) && exit_status::lives(&daemon.host, old)?)
         }
     }
 }

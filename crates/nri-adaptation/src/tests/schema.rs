@@ -43,16 +43,12 @@ fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
 
 /// Whether the field may be encoded as a number, and with a length.
 fn forms(field: &FieldDescriptor) -> (bool, bool) {
-    match field.proto().type_() {
-        Type::TYPE_STRING | Type::TYPE_BYTES | Type::TYPE_MESSAGE => (false, true),
-        Type::TYPE_INT32
-        | Type::TYPE_INT64
-        | Type::TYPE_UINT32
-        | Type::TYPE_UINT64
-        | Type::TYPE_BOOL
-        | Type::TYPE_ENUM => (true, field.is_repeated()),
-        other => panic!("{other:?} of {} needs another form", field.name()),
-    }
+    let form = field.proto().type_();
+    let has_length = matches!(form, Type::TYPE_STRING | Type::TYPE_BYTES | Type::TYPE_MESSAGE);
+    let integers = [Type::TYPE_INT32, Type::TYPE_INT64, Type::TYPE_UINT32, Type::TYPE_UINT64];
+    let is_number = integers.contains(&form) || matches!(form, Type::TYPE_BOOL | Type::TYPE_ENUM);
+    assert!(is_number || has_length, "{form:?} of {} needs another form", field.name());
+    (is_number, has_length || field.is_repeated())
 }
 
 fn row(name: &str, [numbers, lengths]: [u64; 2], inside: &[(u32, String, String)]) -> String {

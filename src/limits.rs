@@ -156,7 +156,7 @@ pub(crate) const CHANGES: usize = 2000;
 pub(crate) const RULE_HITS: usize = 100;
 /// Removed or refused containers that `explain` still shows (D27), and the bytes of their records before compression.
 pub(crate) const REMEMBERED: usize = 1000;
-pub(crate) const REMEMBERED_BYTES: usize = 64 << 20;
+pub(crate) const REMEMBERED_BYTES: usize = 16 << 20;
 /// Records of removed containers that are compressed together.
 pub(crate) const REMEMBERED_TOGETHER: usize = 16;
 /// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a container may be created

@@ -214,6 +214,14 @@ impl RecordFolders {
         self.write(KEPT, &file_name(&container.key), container)
     }
 
+    /// Reads the record of a removed container.
+    pub(super) fn kept(&self, key: &ContainerKey) -> Result<Container> {
+        let file = file_name(key);
+        let found = files::read_at(&self.kept, &file)?;
+        serde_json::from_slice(&found.bytes)
+            .map_err(|why| Error::new(format!("{KEPT}/{file}: {why}")))
+    }
+
     /// Removes the record of a removed container.
     pub(super) fn remove_kept(&self, key: &ContainerKey) {
         self.remove(KEPT, &file_name(key));

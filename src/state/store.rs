@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use serde_json::Map;
+use tracing::error;
 
 use crate::error::{Context, Result};
 use crate::files;
@@ -34,7 +35,7 @@ pub struct Store {
     pods: BTreeMap<String, Pod>,
     gone: Remembered<Container>,
     gone_pods: Remembered<Pod>,
-    /// The keys of `gone` whose record is still on disk, oldest first, with its bytes.
+    /// Removed containers whose records are still on disk, oldest first, with the bytes of each.
     kept: VecDeque<(ContainerKey, usize)>,
     incarnations: u64,
     /// Containers whose record could not be written.
@@ -202,13 +203,21 @@ impl Store {
         self.gone.containing(text)
     }
 
-    /// The newest removed or refused container of this key that `is_meant` accepts.
+    /// The newest removed or refused container of this key that `is_meant` accepts. A kept record that is no longer in
+    /// memory is read from disk.
     pub fn newest_gone(
         &self,
         key: &ContainerKey,
         is_meant: impl Fn(&Container) -> bool,
     ) -> Option<Cow<'_, Container>> {
-        self.gone.newest(&key.id, |container| container.key == *key && is_meant(container))
+        let newest =
+            self.gone.newest(&key.id, |container| container.key == *key && is_meant(container));
+        if newest.is_some() || !self.is_kept(key) {
+            return newest;
+        }
+        let kept = self.folders.kept(key);
+        let kept = kept.inspect_err(|error| error!("{error}")).ok()?;
+        is_meant(&kept).then_some(Cow::Owned(kept))
     }
 
     /// Writes the record to disk, then adds it.
@@ -522,5 +531,29 @@ mod tests {
         assert!(store.is_kept(&container("c").key) && !store.is_kept(&container("a").key));
         let (store, _) = Store::open(temp.path(), "boot").unwrap();
         assert_eq!((store.kept.len(), store.gone("").count()), (1, 1));
+    }
+
+    #[test]
+    fn a_kept_record_outlives_its_copy_in_memory() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        for id in ["a", "b"] {
+            let record = Container { name: "x".repeat(1 << 20), ..container(id) };
+            store.put(record.clone()).unwrap();
+            store.keep(&record).unwrap();
+            store.forget(&record.key);
+        }
+        for number in 0..limits::REMEMBERED + limits::REMEMBERED_TOGETHER {
+            store.remember(container(&format!("other-{number}")));
+        }
+        let (a, b) = (container("a").key, container("b").key);
+        assert!(!store.gone("xxx").any(|found| found.key == a));
+        assert!(store.newest_gone(&a, |found| found.name.len() == 1 << 20).is_some());
+        assert!(store.newest_gone(&a, |_| false).is_none());
+        store.drop_kept(&a);
+        let mut files = std::fs::read_dir(temp.path().join("kept")).unwrap();
+        std::fs::write(files.next().unwrap().unwrap().path(), "{").unwrap();
+        assert!(store.newest_gone(&a, |_| true).is_none());
+        assert!(store.newest_gone(&b, |_| true).is_none());
     }
 }

@@ -28,6 +28,11 @@ enum Match {
     Prefix,
 }
 
+/// The text that each removed record has that `wanted` means: its last part that is not empty.
+pub(super) fn searched(wanted: &str) -> &str {
+    wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
+}
+
 /// Explains the container that matches; if several match, lists them under `matches`.
 ///
 /// # Errors
@@ -39,8 +44,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
     };
-    // A removed record that matches has the last part of `wanted` as a name, or at the beginning of its ID.
-    let gone: Vec<_> = store.gone(wanted.rsplit('/').next().unwrap_or(wanted)).collect();
+    let gone: Vec<_> = store.gone(searched(wanted)).collect();
     let all = store.containers().chain(gone.iter().map(Cow::as_ref));
     let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> =

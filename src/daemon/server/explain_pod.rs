@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::answers::{MemberRow, PodExplained, PodKind, SandboxState};
-use crate::daemon::server::{recent, rows};
+use crate::daemon::server::{explain::searched, recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
 
@@ -32,8 +32,9 @@ pub(crate) fn explain(
     let found: Vec<&Pod> = store.pods().filter(is_named).collect();
     if found.is_empty() {
         // An engine creates a new pod for each attempt, so the last removed pod of the name is meant.
-        let text = wanted.rsplit('/').next().unwrap_or(wanted);
-        if let Some(pod) = store.gone_pods(text).rev().find(|pod| is_named(&pod.as_ref())) {
+        if let Some(pod) =
+            store.gone_pods(searched(wanted)).rev().find(|pod| is_named(&pod.as_ref()))
+        {
             return Some(Ok(explained(daemon, store, &pod)));
         }
     }

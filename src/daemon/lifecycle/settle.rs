@@ -194,7 +194,7 @@ async fn created_process(
     pending: &PendingVerb,
 ) -> Result<Option<u32>> {
     match pending.init_pid(daemon, &record.key).await? {
-        None => Ok(command::pid_by_state(record).await),
+        None => Ok(command::state(record).await.map(|state| state.pid)),
         known => Ok(known),
     }
 }
@@ -268,11 +268,12 @@ async fn settle_run(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let init = created_process(daemon, record, pending).await?;
-    // Of a runtime whose files are unknown, its process shows that the container exists.
-    let is_unknown = command::has_unknown_files(record);
-    let is_there = state_dir::exists(&daemon.host, key)? || is_unknown && init.is_some();
-    let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
+    // Only a runtime whose files are unknown is asked.
+    let state = command::state(record).await;
+    let init = pending.init_pid(daemon, key).await?.or(state.as_ref().map(|state| state.pid));
+    let is_there = state_dir::exists(&daemon.host, key)? || state.is_some();
+    let waits = state.is_some_and(|state| state.status == "created");
+    let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())? && !waits;
     if is_started {
         running(daemon, key, pending, init).await?;
     }

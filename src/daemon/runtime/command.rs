@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::error::{Context, Error, Result, quoted};
@@ -40,9 +41,19 @@ pub(crate) fn has_unknown_files(record: &Container) -> bool {
     RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other
 }
 
-/// The container's process according to the `state` command of a runtime whose files are unknown
-/// (D2); `None` for a runtime whose files the daemon reads, or if the runtime names none.
-pub(crate) async fn pid_by_state(record: &Container) -> Option<u32> {
+/// What the `state` command of a runtime says about a container (OCI runtime specification, "State").
+#[derive(Deserialize)]
+pub(crate) struct RuntimeState {
+    /// The PID of the container's process.
+    pub(crate) pid: u32,
+    /// `creating`, `created`, `running` or `stopped`; empty if the runtime leaves it out.
+    #[serde(default)]
+    pub(crate) status: String,
+}
+
+/// The container according to the `state` command of a runtime whose files are unknown (D2); `None` for a runtime
+/// whose files the daemon reads, or if the runtime names no process.
+pub(crate) async fn state(record: &Container) -> Option<RuntimeState> {
     if !has_unknown_files(record) {
         return None;
     }
@@ -54,8 +65,7 @@ pub(crate) async fn pid_by_state(record: &Container) -> Option<u32> {
     let mut file = std::fs::File::from(answer);
     file.seek(SeekFrom::Start(0)).or_absent()?;
     file.take(limits::RUNTIME_ANSWER).read_to_string(&mut text).or_absent()?;
-    let state: serde_json::Value = serde_json::from_str(&text).ok()?;
-    state["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
+    serde_json::from_str(&text).ok().filter(|state: &RuntimeState| state.pid > 0)
 }
 
 async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdio) -> Result<()> {

@@ -234,8 +234,10 @@ fn of_unknown_runtime() -> (TestHost, Arc<Mutex<Vec<String>>>) {
          case $3 in\n\
          create|run) case \"$*\" in *no) exit 1 ;; esac\n\
          ! [ -e \"$dir/pid\" ] || exit 1\n\
-         sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\" ;;\n\
-         state) [ \"$4\" = yes ] || exit 1; echo \"{\\\"pid\\\": $(cat \"$dir/pid\")}\" ;;\n\
+         sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\"\n\
+         ! [ -e \"$dir/stops\" ] || exit 1 ;;\n\
+         state) [ \"$4\" = yes ] || exit 1; status=running; ! [ -e \"$dir/stops\" ] || status=created\n\
+         echo \"{\\\"pid\\\": $(cat \"$dir/pid\"), \\\"status\\\": \\\"$status\\\"}\" ;;\n\
          delete) kill -9 \"$(cat \"$dir/pid\")\"; rm \"$dir/pid\" ;;\n\
          esac\n",
     );
@@ -259,6 +261,22 @@ fn a_create_by_an_unknown_runtime_is_confirmed_by_its_state() {
     assert!(!host.verb(&["create", "--bundle", &bundle, "no"]).status.success());
     wait_until("the creation is undone", || has_received(&received, "RemoveContainer no"));
     assert!(!has_received(&received, "PostCreateContainer no"));
+}
+
+#[test]
+fn a_run_that_stops_before_the_start_leaves_it_created() {
+    let (host, received) = of_unknown_runtime();
+    host.write("fake/stops", "");
+    let bundle = host.path("bundle").display().to_string();
+    assert!(!host.verb(&["run", "--detach", "--bundle", &bundle, "yes"]).status.success());
+    let state = || host.admin(&["pods"])[0]["containers"][0]["state"].clone();
+    wait_until("the creation is settled", || state() == "created");
+    assert!(!has_received(&received, "PostStartContainer yes"));
+    std::fs::remove_file(host.path("fake/stops")).unwrap();
+    succeeds(&host.verb(&["start", "yes"]));
+    wait_until("its start is reported", || has_received(&received, "PostStartContainer yes"));
+    succeeds(&host.verb(&["delete", "--force", "yes"]));
+    wait_until("its end is reported", || has_received(&received, "RemoveContainer yes"));
 }
 
 #[test]

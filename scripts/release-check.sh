@@ -15,7 +15,9 @@ part() {
 # The minimum Rust version of Cargo.toml.
 oldest() {
     rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
-    if ! rustup toolchain install "$rust" --profile minimal >/dev/null 2>&1; then
+    rustup toolchain install "$rust" --profile minimal >/dev/null 2>&1
+    # An installation that was interrupted has a name and no compiler.
+    if ! rustc "+$rust" --version >/dev/null 2>&1; then
         echo "skipped: Rust $rust cannot be had here"
         return
     fi

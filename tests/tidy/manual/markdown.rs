@@ -14,6 +14,8 @@ pub(crate) fn argument(text: &str) -> String {
 
 /// Appends a page, without its title.
 pub(crate) fn append(roff: &mut Roff, page: &str) {
+    let is_section_new =
+        roff.to_roff().lines().next_back().is_some_and(|line| line.starts_with(".S"));
     let mut writer = Writer {
         roff,
         words: Vec::new(),
@@ -23,7 +25,7 @@ pub(crate) fn append(roff: &mut Roff, page: &str) {
         link: None,
         lists: Vec::new(),
         is_item_new: false,
-        is_section_new: false,
+        is_section_new,
         pending: None,
         table: None,
     };

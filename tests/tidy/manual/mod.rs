@@ -216,6 +216,11 @@ fn manual_pages_contain_no_markdown_and_no_accidental_request() {
         "ds", "sp",
     ];
     for (file, text) in all_pages() {
+        for heading in ["\n.SH", "\n.SS"] {
+            let first = text.split(heading).skip(1).filter_map(|section| section.lines().nth(1));
+            let unneeded = first.filter(|line| line.starts_with(".PP")).count();
+            assert_eq!(unneeded, 0, "{file}: .PP after {heading}, of which mandoc warns");
+        }
         for line in text.lines() {
             let name = line.strip_prefix('.').map(|rest| rest.split(' ').next().unwrap());
             assert!(name.is_none_or(|name| REQUESTS.contains(&name)), "{file}: {line}");

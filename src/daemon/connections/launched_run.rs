@@ -40,7 +40,7 @@ impl LaunchedRun {
         let registration = Registration::default();
         registration.set(&before.connected);
         let (of_task, connected) = (Rc::clone(daemon), before.connected);
-        let process = process_of(&connected.chained.plugin);
+        let process = process_of(connected.connection());
         let task = tokio::task::spawn_local(async move {
             let stays = admission::stay(&of_task, &connected);
             follow_process(stays, process, &connected).await;
@@ -119,7 +119,7 @@ impl LaunchedRun {
                 daemon.registry.remove(&connected, why);
                 let ended = connected.requests_ended();
                 let _in_time = tokio::time::timeout(daemon.config().debug_create_cap, ended).await;
-                connected.chained.plugin.shutdown(why).await;
+                connected.shutdown(why).await;
             }
             None => self.task.abort(),
         }
@@ -138,7 +138,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
         () = ended(process.as_ref()) => {}
     }
     if let Some(connected) = registration.connected() {
-        connected.chained.plugin.disconnect("its process has ended");
+        connected.disconnect("its process has ended");
     }
     registered.await;
     wait_until_gone(process.as_ref()).await;
@@ -155,7 +155,7 @@ async fn follow_process(
         () = &mut stays => return wait_until_gone(process.as_ref()).await,
         () = ended(process.as_ref()) => {}
     }
-    connected.chained.plugin.disconnect("its process has ended");
+    connected.disconnect("its process has ended");
     stays.await;
     wait_until_gone(process.as_ref()).await;
 }

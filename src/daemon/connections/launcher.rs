@@ -287,10 +287,10 @@ async fn gives_way(
         return false; // The file owns the name, so no external process competes for it.
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
-    let name = process_name(other.chained.plugin.pid());
+    let name = process_name(other.pid());
     info!("{id} is restarted only after {name}, which took its place, disconnects");
     tokio::select! {
-        _why = other.chained.plugin.closed() => {}
+        _why = other.closed() => {}
         _ = wanted_file.changed() => return true,
     }
     daemon.registry.returning.expect(&id, daemon.config().registration_timeout);

@@ -106,7 +106,7 @@ async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPl
     let plugin = registration.connected();
     let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;
     if plugin.is_successor() {
-        let at_most = plugin.chained.plugin.timeout() / 2;
+        let at_most = plugin.connection().timeout() / 2;
         let _in_time = tokio::time::timeout(at_most, plugin.takes_part()).await;
         if plugin.is_synchronizing() {
             return Err(format!("{id} has not caught up yet: the earlier process has its place"));

@@ -57,7 +57,7 @@ impl Registry {
         let subject = Subject::Container(key.clone());
         let connected = self.connected.borrow();
         let takes = |plugin: &&Rc<ConnectedPlugin>| {
-            plugin.is_synchronized() && plugin.chained.plugin.takes(event) && plugin.knows(&subject)
+            plugin.is_synchronized() && plugin.connection().takes(event) && plugin.knows(&subject)
         };
         connected.iter().filter(takes).collect()
     }

@@ -147,7 +147,7 @@ impl Registry {
         }
         let connected = self.connected.borrow();
         let hidden = connected.iter().filter_map(|plugin| {
-            let plugin = plugin.chained.id();
+            let plugin = plugin.id();
             let rule = rules.hidden_by(&plugin, pod)?.rule.clone();
             Some(HiddenFrom { plugin, rule })
         });
@@ -181,7 +181,7 @@ impl Registry {
     /// The number of plugins; a plugin and the connection that is about to replace it count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
-        let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
+        let ids: HashSet<String> = connected.iter().map(|plugin| plugin.id()).collect();
         ids.len()
     }
 
@@ -189,7 +189,7 @@ impl Registry {
     /// is about to replace it.
     pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
-        connected.iter().find(|plugin| plugin.chained.id() == id && !plugin.is_gone()).cloned()
+        connected.iter().find(|plugin| plugin.id() == id && !plugin.is_gone()).cloned()
     }
 
     /// The earlier, synchronized connection that `plugin` is about to replace.
@@ -216,7 +216,7 @@ impl Registry {
         let lost: Vec<String> = {
             let connected = self.connected.borrow();
             let lost = connected.iter().filter(|plugin| plugin.is_lost());
-            lost.map(|plugin| plugin.chained.id()).collect()
+            lost.map(|plugin| plugin.id()).collect()
         };
         lost.iter().for_each(|id| self.note_lost(id));
     }
@@ -231,8 +231,7 @@ impl Registry {
     /// Whether a connection of `id` is being configured or synchronized.
     fn has_successor(&self, id: &str) -> bool {
         let connected = self.connected.borrow();
-        let is_it =
-            |plugin: &Rc<ConnectedPlugin>| plugin.is_synchronizing() && plugin.chained.id() == id;
+        let is_it = |plugin: &Rc<ConnectedPlugin>| plugin.is_synchronizing() && plugin.id() == id;
         let is_a_files = self.pre_installed.owns(id);
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
@@ -261,7 +260,7 @@ impl Registry {
     /// One line if no launched plugin is meant.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
-        let ids: Vec<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
+        let ids: Vec<String> = connected.iter().map(|plugin| plugin.id()).collect();
         self.roster.output(wanted, &ids)
     }
 
@@ -302,8 +301,8 @@ impl Registry {
         let mut connected = self.connected.borrow_mut();
         // Plugins of the same index stay in connection order, so that the order is reproducible.
         // NRI: the reference sorts by index only, and not stably.
-        let index = plugin.chained.plugin.index();
-        let at = connected.partition_point(|other| other.chained.plugin.index() <= index);
+        let index = plugin.connection().index();
+        let at = connected.partition_point(|other| other.connection().index() <= index);
         connected.insert(at, Rc::clone(&plugin));
         plugin
     }
@@ -338,7 +337,7 @@ impl Registry {
             connected.remove(at);
             drop(connected);
             self.roster.note_departure(plugin, why);
-            self.note_lost(&plugin.chained.id());
+            self.note_lost(&plugin.id());
         }
     }
 
@@ -357,7 +356,7 @@ impl Registry {
         let pod =
             (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
         let is_hidden = |plugin: &ConnectedPlugin| {
-            pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.chained.id(), pod).is_some())
+            pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.id(), pod).is_some())
         };
         connected
             .iter()
@@ -488,5 +487,5 @@ impl Registry {
 
 /// Whether `old` is an earlier connection with the identity of `new`.
 fn is_predecessor(old: &ConnectedPlugin, new: &ConnectedPlugin) -> bool {
-    old.arrival < new.arrival && old.chained.id() == new.chained.id()
+    old.arrival < new.arrival && old.id() == new.id()
 }

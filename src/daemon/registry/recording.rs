@@ -109,7 +109,7 @@ impl Recorders {
 impl Registry {
     /// Whether a plugin (synchronized or not) is subscribed to this event, or requests are recorded.
     pub(crate) fn has_readers(&self, event: Event) -> bool {
-        let reads = |plugin: &Rc<ConnectedPlugin>| plugin.chained.plugin.is_subscribed(event);
+        let reads = |plugin: &Rc<ConnectedPlugin>| plugin.connection().is_subscribed(event);
         self.recorders.is_on() || self.connected.borrow().iter().any(reads)
     }
 }

@@ -91,10 +91,9 @@ pub(crate) async fn synchronized(
     if let Err(why) =
         carry_out_request(daemon, plugin, request, ("Synchronize", "SynchronizeResponse")).await
     {
-        daemon.report.note_failure(
-            &format!("updates requested by {}: {why}", plugin.chained.id()),
-            &plugin.chained.id(),
-        );
+        daemon
+            .report
+            .note_failure(&format!("updates requested by {}: {why}", plugin.id()), &plugin.id());
     }
 }
 
@@ -116,7 +115,7 @@ async fn carry_out_request(
     request: api::UpdateContainersRequest,
     (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
-    let id = plugin.chained.id();
+    let id = plugin.id();
     let rules = daemon.registry.rules();
     let base = plugin.chained.rights().map_err(|failure| failure.text)?;
     let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;

@@ -344,7 +344,7 @@ async fn synchronize(
     };
     takeover::pass(daemon, takeover, Point::DaemonTakeoverEvents)?;
     if let Some(response) = response.take_if(|_| takeover.is_none()) {
-        updates::synchronized(daemon, connected, response).await;
+        updates::carry_out_at_synchronize(daemon, connected, response).await;
     }
     connected.catch_up().await;
     takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
@@ -356,7 +356,7 @@ async fn synchronize(
         tokio::task::spawn_local(takeover::retire(Rc::clone(daemon), old, Rc::clone(connected)));
     }
     if let Some(response) = response {
-        updates::synchronized(daemon, connected, response).await;
+        updates::carry_out_at_synchronize(daemon, connected, response).await;
     }
     Ok(())
 }

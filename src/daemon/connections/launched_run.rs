@@ -93,9 +93,9 @@ impl LaunchedRun {
     }
 
     /// Waits until the plugin is synchronized; false if its process ends before that.
-    pub(super) async fn takes_part(&mut self) -> bool {
+    pub(super) async fn wait_until_synchronized(&mut self) -> bool {
         tokio::select! {
-            takes_part = self.registration.takes_part() => takes_part,
+            is_synchronized = self.registration.wait_until_synchronized() => is_synchronized,
             _ended = &mut self.task => false,
         }
     }

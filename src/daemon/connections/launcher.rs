@@ -267,7 +267,7 @@ async fn which_stays(
     let before = before.filter(|run| !run.has_ended());
     let Some(mut started) = started else { return before };
     let Some(before) = before else { return Some(started) };
-    if started.takes_part().await {
+    if started.wait_until_synchronized().await {
         // The old run ends after its last response.
         return Some(started);
     }

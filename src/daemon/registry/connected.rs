@@ -223,7 +223,7 @@ impl ConnectedPlugin {
     }
 
     /// Waits until the plugin is no longer being synchronized; returns whether it is synchronized.
-    pub(crate) async fn takes_part(&self) -> bool {
+    pub(crate) async fn wait_until_synchronized(&self) -> bool {
         loop {
             let changed = self.phase_changed.notified();
             if !self.is_synchronizing() {
@@ -255,7 +255,7 @@ impl ConnectedPlugin {
 
     /// Records whether the plugin knows the event's subject from now on, and returns whether to
     /// notify the plugin now. While the plugin is being synchronized, the event is queued instead.
-    pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
+    pub(super) fn record_and_route(&self, notification: &Notification, subject: &Subject) -> bool {
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
         let mut known = self.known.borrow_mut();
         if notification.begins() {

@@ -343,7 +343,7 @@ impl Registry {
 
     /// Records which plugins know the event's subject from now on, and returns those to notify now;
     /// for plugins that are still being synchronized the event is queued.
-    pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
+    pub(crate) fn record_and_select(&self, notification: &Notification) -> Subscribers {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
         if matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer) {
@@ -360,7 +360,7 @@ impl Registry {
         };
         connected
             .iter()
-            .filter(|plugin| !is_hidden(plugin) && plugin.admits(notification, &subject))
+            .filter(|plugin| !is_hidden(plugin) && plugin.record_and_route(notification, &subject))
             .collect()
     }
 
@@ -412,7 +412,7 @@ impl Registry {
         &self,
         notification: &Notification,
     ) -> (Vec<Skipped>, Result<(), PluginFailure>) {
-        let subscribers = self.subscribers(notification);
+        let subscribers = self.record_and_select(notification);
         let skips = Skips::default();
         let asked = chain::notify_until_refused(&subscribers, notification, &skips).await;
         if notification.event == Event::RunPodSandbox {
@@ -428,7 +428,7 @@ impl Registry {
 
     /// Notifies every subscriber in turn, regardless of replies; returns the failures.
     pub(crate) async fn notify_each(&self, notification: &Notification) -> Vec<PluginFailure> {
-        chain::notify_all(&self.subscribers(notification), notification).await
+        chain::notify_all(&self.record_and_select(notification), notification).await
     }
 
     /// Notifies the plugins that do not know a subject of its start, which happened without the daemon.
@@ -442,7 +442,7 @@ impl Registry {
         // A plugin that knows the subject from its snapshot must not receive the event from its
         // backlog too.
         let backlogs: Vec<usize> = knowing.iter().map(|plugin| plugin.backlog()).collect();
-        let mut subscribers = self.subscribers(notification);
+        let mut subscribers = self.record_and_select(notification);
         subscribers.retain(|chained| !knows(chained));
         for (plugin, length) in knowing.iter().zip(backlogs) {
             plugin.truncate_backlog(length);
@@ -459,7 +459,7 @@ impl Registry {
         notification: &Notification,
         pods: &dyn PodsOfContainers,
     ) -> Option<Updated> {
-        let subscribers = self.subscribers(notification);
+        let subscribers = self.record_and_select(notification);
         let (updates, failures) = if notification.event == Event::StopContainer {
             let request = api::StopContainerRequest {
                 pod: Some(notification.pod.clone()).into(),

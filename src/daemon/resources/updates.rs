@@ -81,7 +81,7 @@ async fn give_way(done: usize) {
 }
 
 /// Carries out the updates in a newly synchronized plugin's reply.
-pub(crate) async fn synchronized(
+pub(crate) async fn carry_out_at_synchronize(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     response: api::SynchronizeResponse,
@@ -98,7 +98,7 @@ pub(crate) async fn synchronized(
 }
 
 /// Carries out an UpdateContainers request; the response lists the failed updates.
-pub(crate) async fn unsolicited(
+pub(crate) async fn carry_out_unsolicited(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
@@ -356,7 +356,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
 }
 
 /// Fails the updates that waited for a creation that failed.
-pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
+pub(crate) fn fail_deferred(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     for requested in record.deferred.clone() {
         conclude_deferred(daemon, key, requested, Err(UpdateError::NotCreated));

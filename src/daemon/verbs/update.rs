@@ -203,7 +203,7 @@ async fn ask(
     let Some(notification) = daemon.notification(Event::UpdateContainer, key) else {
         return Ok(AnsweredUpdate::default());
     };
-    let subscribers = daemon.registry.subscribers(&notification);
+    let subscribers = daemon.registry.record_and_select(&notification);
     let (rules, pod) = (daemon.registry.rules(), notification.ruled_pod());
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),

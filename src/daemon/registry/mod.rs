@@ -344,7 +344,7 @@ impl Registry {
     /// Records which plugins know the event's subject from now on, and returns those to notify now;
     /// for plugins that are still being synchronized the event is queued.
     pub(crate) fn record_and_select(&self, notification: &Notification) -> Subscribers {
-        self.recorders.notification(notification);
+        self.recorders.record_notification(notification);
         let subject = Subject::about(notification);
         if matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer) {
             self.ending.borrow_mut().insert(subject.clone());

@@ -285,7 +285,7 @@ impl Admitted {
             "refused": failure,
         });
         drop(store);
-        daemon.registry.recorders.decision(request, decision);
+        daemon.registry.recorders.record_decision(request, decision);
     }
 
     /// Records the fields that plugins set but this version does not know (D23).

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::answers::PluginState;
-use crate::chain::{self, ChainedPlugin, Notification};
+use crate::chain::{self, ChainedPlugin, Member, Notification};
 use crate::limits;
 use crate::plugin::{Event, Plugin};
 use crate::state::ContainerKey;
@@ -189,11 +189,6 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Synchronizing && !self.connection().is_gone()
     }
 
-    /// Whether the plugin receives requests and events without delay.
-    pub(crate) fn is_synchronized(&self) -> bool {
-        self.phase.get() == Phase::Synchronized && !self.connection().is_gone()
-    }
-
     /// Every pod and container that the plugin knows.
     pub(crate) fn known(&self) -> Vec<Subject> {
         self.known.borrow().iter().cloned().collect()
@@ -309,6 +304,16 @@ impl ConnectedPlugin {
                 info!("{failure} (ignored: the event came before the plugin was synchronized)");
             }
         }
+    }
+}
+
+impl Member for ConnectedPlugin {
+    fn chained(&self) -> &Rc<ChainedPlugin> {
+        &self.chained
+    }
+
+    fn is_synchronized(&self) -> bool {
+        self.phase.get() == Phase::Synchronized && !self.connection().is_gone()
     }
 }
 

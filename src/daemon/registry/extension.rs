@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::chain::Member;
 use crate::config::OnFailure;
 use crate::plugin::api::extension::ExtensionEvent;
 use crate::state::ContainerKey;

@@ -30,7 +30,8 @@ use tracing::{info, warn};
 
 use crate::answers::{PluginOutput, PluginRow};
 use crate::chain::{
-    self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
+    self, ChainError, ChainObserver, ChainedPlugin, Member, Members, Notification, PluginFailure,
+    RuleScope,
 };
 use crate::config::Config;
 use crate::inject::Injections;
@@ -62,7 +63,7 @@ impl ChainObserver for Skips {
 
 /// All registered plugins, in the order in which they are asked.
 pub(crate) struct Registry {
-    connected: RefCell<Vec<Rc<ConnectedPlugin>>>,
+    connected: Members<ConnectedPlugin>,
     /// Replaced plugins that still have requests to answer.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     arrivals: Cell<u64>,
@@ -95,7 +96,7 @@ impl Registry {
         // Until the folder can be read, any name may belong to a plugin file.
         let _looked_at_again = pre_installed.look(config);
         Self {
-            connected: RefCell::default(),
+            connected: Members::default(),
             replaced: RefCell::default(),
             arrivals: Cell::new(0),
             successor_wait: Cell::new(config.registration_timeout),
@@ -161,9 +162,7 @@ impl Registry {
 
     /// Every synchronized plugin, in order.
     pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
-        let connected = self.connected.borrow();
-        let synchronized = connected.iter().filter(|plugin| plugin.is_synchronized());
-        synchronized.map(|plugin| Rc::clone(&plugin.chained)).collect()
+        self.connected.synchronized()
     }
 
     /// Every connection that is shut down when the daemon ends.
@@ -274,7 +273,7 @@ impl Registry {
     ) -> Rc<ConnectedPlugin> {
         let predecessor = self.find(&chained.id());
         let arrival = self.next_arrival();
-        self.insert(
+        self.connected.insert(
             ConnectedPlugin::new(chained, arrival, predecessor.as_deref(), snapshot).of(peer),
         )
     }
@@ -288,7 +287,8 @@ impl Registry {
         known: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
         let arrival = self.next_arrival();
-        self.insert(ConnectedPlugin::new(chained, arrival, None, known).of(peer).resumed())
+        self.connected
+            .insert(ConnectedPlugin::new(chained, arrival, None, known).of(peer).resumed())
     }
 
     fn next_arrival(&self) -> u64 {
@@ -296,29 +296,11 @@ impl Registry {
         self.arrivals.get()
     }
 
-    fn insert(&self, plugin: ConnectedPlugin) -> Rc<ConnectedPlugin> {
-        let plugin = Rc::new(plugin);
-        let mut connected = self.connected.borrow_mut();
-        // Plugins of the same index stay in connection order, so that the order is reproducible.
-        // NRI: the reference sorts by index only, and not stably.
-        let index = plugin.connection().index();
-        let at = connected.partition_point(|other| other.connection().index() <= index);
-        connected.insert(at, Rc::clone(&plugin));
-        plugin
-    }
-
     /// Adds a plugin that has caught up to the chain, in place of all earlier connections of its
     /// identity. Returns these; they receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
-        let mut connected = self.connected.borrow_mut();
-        let is_old = |other: &Rc<ConnectedPlugin>| is_predecessor(other, plugin);
-        let Some(at) = connected.iter().position(is_old) else { return Vec::new() };
-        let old: Vec<_> = connected.iter().filter(|other| is_old(other)).cloned().collect();
-        // At the same position, so that the order of plugins with the same index stays.
-        connected.retain(|other| !is_old(other) && !Rc::ptr_eq(other, plugin));
-        connected.insert(at, Rc::clone(plugin));
-        drop(connected);
+        let old = self.connected.replace(|other| is_predecessor(other, plugin), plugin);
         let why = taken_over_by(plugin);
         for old in &old {
             old.mark_gone();
@@ -332,10 +314,7 @@ impl Registry {
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
         self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
-        let mut connected = self.connected.borrow_mut();
-        if let Some(at) = connected.iter().position(|other| Rc::ptr_eq(other, plugin)) {
-            connected.remove(at);
-            drop(connected);
+        if self.connected.remove(plugin) {
             self.roster.note_departure(plugin, why);
             self.note_lost(&plugin.id());
         }

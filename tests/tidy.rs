@@ -149,6 +149,7 @@ fn folders_import_only_what_they_may() {
         "accept",
         "answers",
         "clock",
+        "ends",
         "error",
         "files",
         "fnv",

@@ -27,6 +27,8 @@ pub(crate) mod daemon;
 pub(crate) mod describe;
 /// Runs plugins without a node: `replay` and `adjust`.
 pub(crate) mod dry;
+/// The signals that end a process.
+mod ends;
 /// Detects the calling engine, and reads its files.
 pub(crate) mod engine;
 /// The error type: one line that an operator can act on.

@@ -14,6 +14,8 @@ mod manual;
 mod named;
 #[path = "tidy/pace.rs"]
 mod pace;
+#[path = "tidy/predicates.rs"]
+mod predicates;
 #[path = "tidy/sbom/mod.rs"]
 mod sbom;
 #[path = "tidy/skips.rs"]
@@ -147,6 +149,7 @@ fn folders_import_only_what_they_may() {
         "accept",
         "answers",
         "clock",
+        "ends",
         "error",
         "files",
         "fnv",

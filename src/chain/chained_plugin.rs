@@ -241,6 +241,11 @@ impl ChainedPlugin {
         self.plugin.id()
     }
 
+    /// Whether an operator's `name`, as `NN-name` or without the index, is this plugin's.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.id() == name || self.plugin.name() == name
+    }
+
     /// Logs fields of the plugin's replies that this version does not know, each once per
     /// connection. Returns the new ones.
     pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {

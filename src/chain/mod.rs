@@ -11,6 +11,7 @@
 mod chained_plugin;
 mod create;
 mod exec;
+mod members;
 mod notify;
 mod ruled;
 mod strikes;
@@ -22,6 +23,7 @@ pub(crate) use chained_plugin::{PluginCounts, PluginFailure, unknown_field_line}
 pub use create::{ChainError, Participants, create};
 pub(crate) use create::{ChainObserver, SMALL};
 pub(crate) use exec::{EXEC_WAIT, ExecChanges, ExecMembers, exec};
+pub(crate) use members::{Member, Members};
 pub use notify::{Notification, notify_all, notify_until_refused};
 pub use ruled::RuleScope;
 pub use update::{stop, update};

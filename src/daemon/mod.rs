@@ -332,7 +332,7 @@ async fn farewell(daemon: &Rc<Daemon>) {
     }
     let shutdowns = daemon.registry.all_connections().into_iter().map(|connected| {
         tokio::task::spawn_local(async move {
-            connected.chained.plugin.shutdown("it was shut down").await;
+            connected.shutdown("it was shut down").await;
         })
     });
     let shutdowns: Vec<_> = shutdowns.collect();

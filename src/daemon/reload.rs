@@ -55,7 +55,7 @@ impl Reloads<'_> {
                         request.answer.send(outcome.map(|reloaded| json!(reloaded)));
                 }
                 () = tokio::time::sleep(FIXED_CHECK), if is_unreliable => {
-                    if self.needs_successor(&mut is_reported).await {
+                    if self.reload_if_fixed(&mut is_reported).await {
                         return;
                     }
                 }
@@ -65,7 +65,7 @@ impl Reloads<'_> {
 
     /// Reloads once the error that makes creates fail is fixed. Returns true if that needs a new
     /// daemon and a supervisor will start one.
-    async fn needs_successor(&self, is_reported: &mut bool) -> bool {
+    async fn reload_if_fixed(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
             *is_reported = false;

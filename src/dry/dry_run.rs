@@ -2,7 +2,7 @@
 //! The plugins of a dry run: they connect or are launched, are synchronized with the script's state, receive requests,
 //! and disconnect. A [`DryRunObserver`] reports each of these steps.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::accept;
-use crate::chain::{Cause, ChainedPlugin, PluginFailure, RuleScope};
+use crate::chain::{Cause, ChainedPlugin, Member, Members, PluginFailure, RuleScope};
 use crate::config::{Config, PromiseSection};
 use crate::engine::Allocations;
 use crate::error::{Error, Result, quoted};
@@ -67,11 +67,26 @@ pub(super) struct DryRun {
     /// The engine of the pods, if known, and whether a tenant may have written the pods' identity.
     origin: (String, bool),
     observer: Rc<dyn DryRunObserver>,
-    /// The plugins in index order, each with whether it is synchronized.
-    members: RefCell<Vec<(Rc<ChainedPlugin>, Cell<bool>)>>,
+    members: Members<DryMember>,
     /// Notified when a plugin was synchronized or disconnected.
     changed: Notify,
     upcalls: mpsc::UnboundedSender<PendingUpcall>,
+}
+
+/// A connected plugin.
+struct DryMember {
+    chained: Rc<ChainedPlugin>,
+    has_answered_synchronize: Cell<bool>,
+}
+
+impl Member for DryMember {
+    fn chained(&self) -> &Rc<ChainedPlugin> {
+        &self.chained
+    }
+
+    fn is_synchronized(&self) -> bool {
+        self.has_answered_synchronize.get() && !self.chained.plugin.is_gone()
+    }
 }
 
 /// An UpdateContainers request, passed from ttRPC's tasks to the dry run's.
@@ -107,7 +122,7 @@ impl DryRun {
             origin,
             config,
             observer,
-            members: RefCell::default(),
+            members: Members::default(),
             changed: Notify::new(),
             upcalls,
         })
@@ -149,10 +164,7 @@ impl DryRun {
 
     /// The synchronized plugins, in order.
     pub(super) fn registered(&self) -> Vec<Rc<ChainedPlugin>> {
-        let members = self.members.borrow();
-        let active =
-            members.iter().filter(|(member, active)| active.get() && !member.plugin.is_gone());
-        active.map(|(member, _)| Rc::clone(member)).collect()
+        self.members.synchronized()
     }
 
     /// The synchronized plugins that receive this pod's events.
@@ -228,10 +240,7 @@ impl DryRun {
         for section in &self.config.promises {
             let (fit, why) = fit_promise(section, &facts);
             let PromiseSection { name, plugin, .. } = section;
-            let is_it = |member: &Rc<ChainedPlugin>| {
-                member.id() == *plugin || member.plugin.name() == plugin.as_str()
-            };
-            if fit == Fit::No || here.iter().any(is_it) {
+            if fit == Fit::No || here.iter().any(|member| member.is_named(plugin)) {
                 continue;
             }
             let (name, why) = (quoted(name), quoted(&why.to_string()));
@@ -312,39 +321,33 @@ impl DryRun {
 
     fn absent(&self, names: &[String]) -> Vec<String> {
         let here = self.registered();
-        let is_absent = |name: &&String| {
-            !here
-                .iter()
-                .any(|member| member.id() == **name || member.plugin.name() == name.as_str())
-        };
+        let is_absent = |name: &&String| !here.iter().any(|member| member.is_named(name));
         names.iter().filter(is_absent).cloned().collect()
     }
 
     /// The plugins that are still connected, or whose disconnection has not been reported.
     fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
-        let here: Vec<String> = members.iter().map(|(member, _)| member.id()).collect();
+        let here: Vec<String> = members.iter().map(|member| member.chained.id()).collect();
         names.iter().filter(|name| here.contains(name)).cloned().collect()
     }
 
     /// Closes a plugin's connection, and returns once the disconnection has been reported.
     pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
-        let found = self.members.borrow().iter().find(|(member, _)| member.id() == name).cloned();
-        let Some((member, _)) = found else {
+        let found =
+            self.members.borrow().iter().find(|member| member.chained.id() == name).cloned();
+        let Some(member) = found else {
             return Err(format!("{} is not connected", quoted(name)));
         };
-        member.plugin.disconnect("the script disconnected it");
+        member.chained.plugin.disconnect("the script disconnected it");
         self.wait(&[], &[name.to_owned()], DISCONNECT_WAIT).await
     }
 
     /// Shuts every plugin down, and removes the socket.
     pub(super) async fn close(&self) {
-        let members: Vec<Rc<ChainedPlugin>> =
-            self.members.borrow().iter().map(|(member, _)| Rc::clone(member)).collect();
-        futures_util::future::join_all(
-            members.iter().map(|member| member.plugin.shutdown("it was shut down")),
-        )
-        .await;
+        let members = self.members.borrow().clone();
+        let ends = members.iter().map(|member| member.chained.plugin.shutdown("it was shut down"));
+        futures_util::future::join_all(ends).await;
         if !self.config.disable_connections {
             let _gone = std::fs::remove_file(&self.config.socket_path);
         }
@@ -354,10 +357,11 @@ impl DryRun {
         Arc::new(UpcallSender(self.upcalls.clone()))
     }
 
-    fn add_member(&self, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
+    fn add_member(&self, plugin: Plugin, launched: bool) -> Option<Rc<DryMember>> {
         let id = plugin.id();
-        let taken = self.members.borrow().iter().any(|(member, _)| {
-            member.id() == id && !member.plugin.is_gone() && !member.has_strikes()
+        let taken = self.members.borrow().iter().any(|member| {
+            let chained = &member.chained;
+            chained.id() == id && !chained.plugin.is_gone() && !chained.has_strikes()
         });
         if taken {
             plugin.disconnect("one of the same name is connected already");
@@ -365,30 +369,23 @@ impl DryRun {
             return None;
         }
         let settings = self.config.plugin(plugin.index(), plugin.name());
-        let member = Rc::new(ChainedPlugin::new(plugin, launched, &settings));
-        let mut members = self.members.borrow_mut();
-        let at =
-            members.partition_point(|(other, _)| other.plugin.index() <= member.plugin.index());
-        members.insert(at, (Rc::clone(&member), Cell::new(false)));
-        Some(member)
+        let chained = Rc::new(ChainedPlugin::new(plugin, launched, &settings));
+        Some(self.members.insert(DryMember { chained, has_answered_synchronize: Cell::new(false) }))
     }
 
     /// Synchronizes a plugin; fails with the reason if it cannot.
-    async fn synchronize(&self, member: &Rc<ChainedPlugin>) -> std::result::Result<(), String> {
-        let id = member.id();
+    async fn synchronize(&self, member: &DryMember) -> std::result::Result<(), String> {
+        let DryMember { chained, has_answered_synchronize } = member;
+        let id = chained.id();
         let snapshot = tokio::select! {
             snapshot = self.observer.snapshot(&id) => snapshot,
-            reason = member.plugin.closed() => return Err(reason),
+            reason = chained.plugin.closed() => return Err(reason),
         };
         let snapshot = snapshot.unwrap_or_else(|_ended| Err(ENDED.to_owned()))?;
-        match member.plugin.synchronize(&snapshot.pods, &snapshot.containers).await {
+        match chained.plugin.synchronize(&snapshot.pods, &snapshot.containers).await {
             Outcome::Answered(answer) => {
-                member.report_unknown(&unknown_fields(&answer, "SynchronizeResponse"));
-                for (other, active) in self.members.borrow().iter() {
-                    if Rc::ptr_eq(other, member) {
-                        active.set(true);
-                    }
-                }
+                chained.report_unknown(&unknown_fields(&answer, "SynchronizeResponse"));
+                has_answered_synchronize.set(true);
                 self.observer.synchronized(&id, &answer.update);
                 self.changed.notify_waiters();
                 Ok(())
@@ -403,9 +400,9 @@ impl DryRun {
     }
 
     /// Removes a plugin, reports the disconnection, then wakes the waiting tasks.
-    fn remove(&self, member: &Rc<ChainedPlugin>, reason: &str) {
-        self.members.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, member));
-        self.observer.gone(&member.id(), reason);
+    fn remove(&self, member: &Rc<DryMember>, reason: &str) {
+        self.members.remove(member);
+        self.observer.gone(&member.chained.id(), reason);
         self.changed.notify_waiters();
     }
 }
@@ -456,21 +453,21 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
 }
 
 /// Synchronizes a registered plugin, or removes it.
-async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
+async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<DryMember>> {
     let member = dry_run.add_member(plugin, launched)?;
-    dry_run.observer.registered(&member.id());
+    dry_run.observer.registered(&member.chained.id());
     match dry_run.synchronize(&member).await {
         Ok(()) => Some(member),
         Err(why) => {
-            member.plugin.disconnect(&why);
+            member.chained.plugin.disconnect(&why);
             dry_run.remove(&member, &why);
             None
         }
     }
 }
 
-async fn watch_connection(dry_run: &Rc<DryRun>, member: &Rc<ChainedPlugin>) {
-    let reason = member.plugin.closed().await;
+async fn watch_connection(dry_run: &Rc<DryRun>, member: &Rc<DryMember>) {
+    let reason = member.chained.plugin.closed().await;
     dry_run.remove(member, &reason);
 }
 

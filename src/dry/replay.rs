@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, parse_duration};
+use crate::ends::Ends;
 use crate::error::{Context, Error, Result};
 use crate::plugin::{Settings, api};
 use crate::presence::IfThere;
@@ -122,31 +123,19 @@ async fn play(
     let (held_back, commands) = mpsc::unbounded_channel();
     // `answer` lines are read while pre-installed plugins are still starting.
     let sorting = tokio::task::spawn_local(Rc::clone(&replay).sort(first, lines, held_back));
+    let mut ends = Ends::new()?;
     let opened = tokio::select! {
         opened = dry_run.open() => opened,
-        () = wait_for_signal() => Ok(()),
+        () = ends.wait() => Ok(()),
     };
     opened?;
     tokio::select! {
         () = Rc::clone(&replay).follow(commands, states) => {}
-        () = wait_for_signal() => {}
+        () = ends.wait() => {}
     }
     sorting.abort();
     dry_run.close().await;
     replay.unread.take().map_or(Ok(()), Err)
-}
-
-async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }
 
 /// Prints one line and flushes it. A closed pipe is ignored, because the plugins must still be shut down.

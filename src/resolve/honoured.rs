@@ -221,15 +221,15 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
         add("RdtClass", What::IntelRdt);
     }
     if let Some(linux) = adjustment.linux.as_ref() {
-        needs_of_linux(linux, &mut add);
+        list_needs_of_linux(linux, &mut add);
         if let Some(resources) = linux.resources.as_ref() {
-            needs_of_resources(resources, resolved, &mut add);
+            list_needs_of_resources(resources, resolved, &mut add);
         }
     }
     needs
 }
 
-fn needs_of_resources(
+fn list_needs_of_resources(
     resources: &api::LinuxResources,
     resolved: &Resolved,
     add: &mut impl FnMut(&str, What),
@@ -246,7 +246,7 @@ fn needs_of_resources(
     }
 }
 
-fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
+fn list_needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
     for namespace in linux.namespaces.iter().filter(|kind| !kind.type_.starts_with('-')) {
         let field = format!("Namespace[{}]", namespace.type_);
         add(&field, What::Namespace(namespace.type_.clone()));

@@ -5,6 +5,8 @@
 //! it is uncertain whether a rule matches (the pod's identity is unproven, or the process was unreadable),
 //! this rule and the later ones must permit the process. Pure: no file, no clock.
 
+use nri_adaptation::keys;
+
 use super::RuledPod;
 use super::matching::{self, Fit, Reason};
 use crate::answers::ExecRuleRow;
@@ -89,7 +91,7 @@ fn fit_command(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
     let Some(program) = process.args.as_ref().and_then(|args| args.first()) else {
         return Fit::Maybe;
     };
-    let clean = cleaned(program);
+    let clean = keys::path(program);
     let is_it = |pattern: &str| match (pattern.contains('/'), program.contains('/')) {
         (true, true) => glob::matches_path(pattern, &clean),
         (false, false) => glob::matches(pattern, program),
@@ -117,21 +119,6 @@ pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     }
     let mut chosen = list.iter().filter(|entry| excluded(entry).is_none()).peekable();
     chosen.peek().is_none() || chosen.any(|entry| is_it(entry))
-}
-
-/// A path without `//`, `.` and `..`, assuming that it contains no links.
-pub(super) fn cleaned(path: &str) -> String {
-    let root = if path.starts_with('/') { "/" } else { "" };
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
-            ".." if !root.is_empty() => {}
-            part => parts.push(part),
-        }
-    }
-    format!("{root}{}", parts.join("/"))
 }
 
 /// Why a process was refused, as a clause.

@@ -8,8 +8,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use nri_adaptation::keys;
+
 use super::RuledPod;
-use super::execs::{cleaned, has};
+use super::execs::has;
 use super::matching::{Fit, Reason, fit_pod};
 use crate::answers::PromiseFit;
 use crate::config::{PromiseSection, RuleMode};
@@ -107,7 +109,7 @@ impl<'s> PromiseFacts<'s> {
         let paths = devices.chain(sources).filter(|path| path.starts_with('/'));
         // Runtimes interpret a relative destination from the container's root.
         let destinations = container.mounts.iter().map(|mount| format!("/{}", mount.destination));
-        paths.cloned().chain(destinations).map(|path| cleaned(&path)).collect()
+        paths.cloned().chain(destinations).map(|path| keys::path(&path)).collect()
     }
 }
 

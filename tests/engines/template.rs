@@ -51,7 +51,7 @@ async fn run(node: &impl Node, cri: &mut Cri, name: &str, handler: &str) -> Gree
 }
 
 /// Waits until its process has the pod's name as its greeting.
-async fn is_greeted(node: &impl Node, cri: &mut Cri, greeted: &Greeted, name: &str) {
+async fn check_greeting(node: &impl Node, cri: &mut Cri, greeted: &Greeted, name: &str) {
     let pid = cri::info(cri, &greeted.app).await["pid"].as_u64().unwrap();
     let environ = || std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     node.wait_until("the program runs", || environ().contains("FROM=pod"));
@@ -74,14 +74,14 @@ pub(super) async fn adjusts_through_restarts(
 ) {
     node.wait_until("the plugin is synchronized", || node.has_synchronized(1));
     let kept = run(node, cri, "kept", handler).await;
-    is_greeted(node, cri, &kept, "kept").await;
+    check_greeting(node, cri, &kept, "kept").await;
     for restart in 1..=RESTARTS {
         *cri = node.restart().await;
         node.wait_until("the plugin has returned", || node.has_synchronized(1 + restart));
         let name = format!("after-{restart}");
         let next = run(node, cri, &name, handler).await;
-        is_greeted(node, cri, &next, &name).await;
-        is_greeted(node, cri, &kept, "kept").await;
+        check_greeting(node, cri, &next, &name).await;
+        check_greeting(node, cri, &kept, "kept").await;
         end(cri, next).await;
     }
     end(cri, kept).await;

@@ -14,20 +14,25 @@ pub(crate) fn marked(name: &str) -> Option<&str> {
 /// will read it. An empty destination stays empty, because it is a mistake and does not mean the
 /// root directory.
 pub fn destination(path: &str) -> String {
-    if path.is_empty() {
-        return String::new();
-    }
+    if path.is_empty() { String::new() } else { cleaned(path, true) }
+}
+
+/// A path without `.`, `..`, doubled or trailing slashes, if it contains no links.
+pub fn path(path: &str) -> String {
+    cleaned(path, path.starts_with('/'))
+}
+
+fn cleaned(path: &str, is_absolute: bool) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            name => parts.push(name),
+            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
+            ".." if is_absolute => {}
+            part => parts.push(part),
         }
     }
-    format!("/{}", parts.join("/"))
+    format!("{}{}", if is_absolute { "/" } else { "" }, parts.join("/"))
 }
 
 /// The kernel's name of a resource limit: `RLIMIT_NOFILE` for `nofile`.
@@ -84,6 +89,15 @@ mod tests {
         assert_eq!(destination("/"), "/");
         assert_eq!(destination(""), "");
         assert_ne!(destination("/a b"), destination("/a/b"));
+    }
+
+    #[test]
+    fn a_relative_path_stays_relative() {
+        for (given, clean) in
+            [("./a//b/", "a/b"), ("../a/../b", "../b"), ("../../a", "../../a"), ("/../a/.", "/a")]
+        {
+            assert_eq!(path(given), clean);
+        }
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool 
                 let is_usual =
                     is_data || KNOWN.get(folded.as_ref()).is_none_or(|known| *known == key);
                 is_usual
-                    && seen.is_new(folded)
+                    && seen.insert(folded)
                     && is_plain(text, &member.value, &key, depth + 1)
                     && !(STRING_MAPS.contains(&name) && is_null(text, &member.value))
             })
@@ -109,7 +109,8 @@ impl<'t> Seen<'t> {
         if count <= 16 { Self::Few(Vec::with_capacity(count)) } else { Self::Many(HashSet::new()) }
     }
 
-    fn is_new(&mut self, key: Cow<'t, str>) -> bool {
+    /// Adds a key; returns false if the object has it already.
+    fn insert(&mut self, key: Cow<'t, str>) -> bool {
         match self {
             Self::Few(keys) if keys.contains(&key) => false,
             Self::Few(keys) => {

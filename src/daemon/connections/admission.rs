@@ -177,14 +177,14 @@ async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Resu
 pub(crate) fn disconnect_unfit(daemon: &Rc<Daemon>, before: &Config) {
     for connected in daemon.registry.connected() {
         let Some(peer) = &connected.peer else { continue };
-        let plugin = &connected.chained.plugin;
+        let plugin = connected.connection();
         let had_others = before.plugin(plugin.index(), plugin.name()).displace == Displace::Any;
         if peer.facts.needs_file(&daemon.config()) {
             let daemon = Rc::clone(daemon);
             tokio::task::spawn_local(async move {
                 let Some(peer) = &connected.peer else { return };
                 origin::look_at_program(&daemon, peer).await;
-                disconnect_if_unfit(&daemon, &connected.chained.plugin, peer, had_others);
+                disconnect_if_unfit(&daemon, connected.connection(), peer, had_others);
             });
         } else {
             disconnect_if_unfit(daemon, plugin, peer, had_others);
@@ -262,13 +262,13 @@ pub(super) async fn admit(
     takeover.iter().for_each(|takeover| takeover.count(daemon));
     if let Err(why) = synchronized {
         report_unsynchronized(daemon, &connected, &why);
-        connected.chained.plugin.disconnect("it could not be synchronized");
-        daemon.registry.remove(&connected, &connected.chained.plugin.closed().await);
+        connected.disconnect("it could not be synchronized");
+        daemon.registry.remove(&connected, &connected.closed().await);
         return daemon.registry.note_failed(&id);
     }
     counted_connections.count_connection(&id, "synchronized");
     let line = format!("{id} is synchronized with {} and {}", counts.0, counts.1);
-    let pid = connected.chained.plugin.pid().unwrap_or_default();
+    let pid = connected.pid().unwrap_or_default();
     let known = format!("process {pid}, synchronized with {} and {}", counts.0, counts.1);
     let who = (id.as_str(), launched);
     refusals::report_plugin(daemon, ConnectionLine::Connected, who, (&line, &known));
@@ -302,15 +302,15 @@ fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
 
 /// Follows a connected plugin until it is disconnected.
 pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
-    let (id, counted_connections) = (connected.chained.id(), daemon.report.metrics.plugins());
-    let why = connected.chained.plugin.closed().await;
+    let (id, counted_connections) = (connected.id(), daemon.report.metrics.plugins());
+    let why = connected.closed().await;
     daemon.registry.remove(connected, &why);
     counted_connections.count_connection(&id, "disconnected");
     daemon.keep_execs_file_while_it_runs();
     record_protecting_plugins(daemon);
     // The process of a launched plugin must not outlive its connection.
-    connected.chained.plugin.disconnect("its connection was closed");
-    let (who, why) = ((id.as_str(), connected.chained.launched), quoted(&why));
+    connected.disconnect("its connection was closed");
+    let (who, why) = ((id.as_str(), connected.is_launched()), quoted(&why));
     let line = format!("{id} disconnected: {why}");
     refusals::report_plugin(daemon, ConnectionLine::Disconnected, who, (&line, &why));
 }
@@ -344,7 +344,7 @@ async fn synchronize(
     };
     takeover::pass(daemon, takeover, Point::DaemonTakeoverEvents)?;
     if let Some(response) = response.take_if(|_| takeover.is_none()) {
-        updates::synchronized(daemon, connected, response).await;
+        updates::carry_out_at_synchronize(daemon, connected, response).await;
     }
     connected.catch_up().await;
     takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
@@ -356,14 +356,14 @@ async fn synchronize(
         tokio::task::spawn_local(takeover::retire(Rc::clone(daemon), old, Rc::clone(connected)));
     }
     if let Some(response) = response {
-        updates::synchronized(daemon, connected, response).await;
+        updates::carry_out_at_synchronize(daemon, connected, response).await;
     }
     Ok(())
 }
 
 /// Logs the progress of a slow Synchronize.
 async fn log_progress(connected: &ConnectedPlugin) -> Infallible {
-    let plugin = &connected.chained.plugin;
+    let plugin = connected.connection();
     loop {
         tokio::time::sleep(PROGRESS_INTERVAL).await;
         let Some(SyncProgress { begun, limit, answered }) = plugin.sync_progress() else {
@@ -385,7 +385,7 @@ async fn request_synchronization(
 ) -> Result<api::SynchronizeResponse, String> {
     let outcome = tokio::select! {
         biased;
-        outcome = connected.chained.plugin.synchronize_encoded(&snapshot) => outcome,
+        outcome = connected.connection().synchronize_encoded(&snapshot) => outcome,
         never = log_progress(connected) => match never {},
     };
     match outcome {
@@ -401,9 +401,9 @@ async fn request_synchronization(
 
 /// Reports a plugin that failed to synchronize, and the plugin, if any, that stays connected in its stead.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
-    let id = connected.chained.id();
+    let id = connected.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {
-        let name = process_name(old.chained.plugin.pid());
+        let name = process_name(old.pid());
         format!("; {name} keeps its place")
     });
     let stays = stays.unwrap_or_default();

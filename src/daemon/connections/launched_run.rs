@@ -40,7 +40,7 @@ impl LaunchedRun {
         let registration = Registration::default();
         registration.set(&before.connected);
         let (of_task, connected) = (Rc::clone(daemon), before.connected);
-        let process = process_of(&connected.chained.plugin);
+        let process = process_of(connected.connection());
         let task = tokio::task::spawn_local(async move {
             let stays = admission::stay(&of_task, &connected);
             follow_process(stays, process, &connected).await;
@@ -93,9 +93,9 @@ impl LaunchedRun {
     }
 
     /// Waits until the plugin is synchronized; false if its process ends before that.
-    pub(super) async fn takes_part(&mut self) -> bool {
+    pub(super) async fn wait_until_synchronized(&mut self) -> bool {
         tokio::select! {
-            takes_part = self.registration.takes_part() => takes_part,
+            is_synchronized = self.registration.wait_until_synchronized() => is_synchronized,
             _ended = &mut self.task => false,
         }
     }
@@ -119,7 +119,7 @@ impl LaunchedRun {
                 daemon.registry.remove(&connected, why);
                 let ended = connected.requests_ended();
                 let _in_time = tokio::time::timeout(daemon.config().debug_create_cap, ended).await;
-                connected.chained.plugin.shutdown(why).await;
+                connected.shutdown(why).await;
             }
             None => self.task.abort(),
         }
@@ -138,7 +138,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
         () = ended(process.as_ref()) => {}
     }
     if let Some(connected) = registration.connected() {
-        connected.chained.plugin.disconnect("its process has ended");
+        connected.disconnect("its process has ended");
     }
     registered.await;
     wait_until_gone(process.as_ref()).await;
@@ -155,7 +155,7 @@ async fn follow_process(
         () = &mut stays => return wait_until_gone(process.as_ref()).await,
         () = ended(process.as_ref()) => {}
     }
-    connected.chained.plugin.disconnect("its process has ended");
+    connected.disconnect("its process has ended");
     stays.await;
     wait_until_gone(process.as_ref()).await;
 }

@@ -267,7 +267,7 @@ async fn which_stays(
     let before = before.filter(|run| !run.has_ended());
     let Some(mut started) = started else { return before };
     let Some(before) = before else { return Some(started) };
-    if started.takes_part().await {
+    if started.wait_until_synchronized().await {
         // The old run ends after its last response.
         return Some(started);
     }
@@ -287,10 +287,10 @@ async fn gives_way(
         return false; // The file owns the name, so no external process competes for it.
     }
     let Some(other) = daemon.registry.find(&id) else { return false };
-    let name = process_name(other.chained.plugin.pid());
+    let name = process_name(other.pid());
     info!("{id} is restarted only after {name}, which took its place, disconnects");
     tokio::select! {
-        _why = other.chained.plugin.closed() => {}
+        _why = other.closed() => {}
         _ = wanted_file.changed() => return true,
     }
     daemon.registry.returning.expect(&id, daemon.config().registration_timeout);

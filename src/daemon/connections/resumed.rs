@@ -69,6 +69,6 @@ pub(crate) async fn end_forgotten(daemon: &Rc<Daemon>) {
         let of_task = Rc::clone(daemon);
         tokio::task::spawn_local(async move { admission::stay(&of_task, &stays).await });
         daemon.registry.remove(&connected, "its file is gone");
-        connected.chained.plugin.shutdown("its file is gone").await;
+        connected.shutdown("its file is gone").await;
     }
 }

@@ -34,11 +34,11 @@ pub(crate) fn remember(daemon: &Daemon) {
 
 /// The recorded form of a connected plugin.
 fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
-    let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
+    let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.filter(|pid| *pid > 0);
     let cgroup = pid.map(|pid| cgroup(daemon, pid)).unwrap_or_default();
     json!({
-        "id": plugin.chained.id(),
+        "id": plugin.id(),
         "pid": pid,
         // Without a start time, any process with that PID counts as the plugin's.
         "start": pid.and_then(|pid| pidfd::start_time(&daemon.host, pid).or_absent()?),
@@ -55,14 +55,14 @@ pub(crate) const SHOWN_MORE: &str =
 /// receive these pods when they reconnect. Meanwhile creates wait for them, as after a daemon start.
 pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>], why: &str) {
     for plugin in plugins {
-        let id = plugin.chained.id();
-        let expected = match plugin.chained.launched {
+        let id = plugin.id();
+        let expected = match plugin.is_launched() {
             true => Some(ExpectedPlugin::default()), // The launcher restarts it.
             false => may_return(daemon, &id, &row(daemon, plugin)),
         };
         let expected = expected.map(|expected| (id, expected)).into_iter().collect();
         daemon.registry.returning.expect_more(expected, daemon.config().registration_timeout);
-        plugin.chained.plugin.disconnect(why);
+        plugin.disconnect(why);
     }
 }
 

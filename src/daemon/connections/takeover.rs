@@ -57,7 +57,7 @@ impl Takeover {
             pod: returning::pod_of_process(daemon, plugin.pid()),
             pid: plugin.pid(),
             is_upgrade: is_launched
-                && (old.chained.launched || daemon.registry.pre_installed.owns(&id)),
+                && (old.is_launched() || daemon.registry.pre_installed.owns(&id)),
             outcome: Cell::new("failed"),
             id,
         };
@@ -66,7 +66,7 @@ impl Takeover {
             "{}: {} connected beside {} and takes over from it once it is synchronized",
             takeover.id,
             process_name(takeover.pid),
-            process_name(old.chained.plugin.pid())
+            process_name(old.pid())
         );
         Ok(Some(takeover))
     }
@@ -77,7 +77,7 @@ impl Takeover {
             return Ok(());
         }
         let (takeovers, at) = (&daemon.registry.takeovers, Instant::now());
-        let old_pid = old.chained.plugin.pid();
+        let old_pid = old.pid();
         let why = if takeovers.is_contested(&self.id, at) {
             format!("this plugin was replaced {MOST} times within {} seconds", WINDOW.as_secs())
         } else if self.comes_back(daemon, old_pid) {
@@ -139,7 +139,7 @@ pub(super) fn take_place(
     }
     let predecessor = daemon.registry.predecessor(connected);
     if let (Some(old), Some(takeover)) = (&predecessor, takeover) {
-        if connected.chained.has_strikes() {
+        if connected.has_strikes() {
             return Err("it did not answer an event in time".to_owned());
         }
         // Another newcomer may have replaced it while this one was being synchronized.
@@ -155,7 +155,7 @@ pub(super) fn take_place(
 
 /// Notes a takeover from `old`.
 fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
-    let (id, old_pid, at) = (&takeover.id, old.chained.plugin.pid(), Instant::now());
+    let (id, old_pid, at) = (&takeover.id, old.pid(), Instant::now());
     info!("{id}: {} took over from {}", process_name(takeover.pid), process_name(old_pid));
     let takeovers = &daemon.registry.takeovers;
     takeover.pod.iter().for_each(|pod| takeovers.forget_displaced(id, pod));
@@ -173,5 +173,5 @@ pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<
     let _ended = tokio::time::timeout(daemon.config().debug_create_cap, old.requests_ended()).await;
     let passed = daemon.host.point(Point::DaemonTakeoverShutdown);
     log_failure("ending a replaced plugin", passed);
-    old.chained.plugin.shutdown(&taken_over_by(&by)).await;
+    old.shutdown(&taken_over_by(&by)).await;
 }

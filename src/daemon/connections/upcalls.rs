@@ -51,7 +51,7 @@ impl Registration {
 
     /// Waits until the connection's plugin is synchronized; false if it disconnects before. The
     /// wait never ends if no plugin registers.
-    pub(super) async fn takes_part(&self) -> bool {
+    pub(super) async fn wait_until_synchronized(&self) -> bool {
         let plugin = loop {
             let is_set = self.0.1.notified();
             match self.connected() {
@@ -59,7 +59,7 @@ impl Registration {
                 None => is_set.await,
             }
         };
-        plugin.takes_part().await
+        plugin.wait_until_synchronized().await
     }
 }
 
@@ -87,7 +87,9 @@ pub(super) fn upcalls(
                 continue;
             }
             let reply = match may_ask(&registration, &unsolicited.plugin).await {
-                Ok(plugin) => updates::unsolicited(&daemon, &plugin, unsolicited.request).await,
+                Ok(plugin) => {
+                    updates::carry_out_unsolicited(&daemon, &plugin, unsolicited.request).await
+                }
                 Err(why) => Err(why),
             };
             let _plugin_is_gone = unsolicited.reply.send(reply);
@@ -106,8 +108,8 @@ async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPl
     let plugin = registration.connected();
     let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;
     if plugin.is_successor() {
-        let at_most = plugin.chained.plugin.timeout() / 2;
-        let _in_time = tokio::time::timeout(at_most, plugin.takes_part()).await;
+        let at_most = plugin.connection().timeout() / 2;
+        let _in_time = tokio::time::timeout(at_most, plugin.wait_until_synchronized()).await;
         if plugin.is_synchronizing() {
             return Err(format!("{id} has not caught up yet: the earlier process has its place"));
         }

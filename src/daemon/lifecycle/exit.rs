@@ -43,7 +43,8 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
     daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, except for the wait: futures that call plugins are large, and there may be thousands.
     // A reaped process is checked too, because its container may have been started before it was reaped.
-    Box::pin(late_start::until_started(&daemon, &key, incarnation, process.as_ref(), folder)).await;
+    Box::pin(late_start::wait_and_notify(&daemon, &key, incarnation, process.as_ref(), folder))
+        .await;
     let process = match process {
         Some(process) => {
             let process = pidfd::ended_alone(process).await;
@@ -52,7 +53,7 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
         }
         None => None,
     };
-    Box::pin(exited(&daemon, &key, incarnation, process.as_ref())).await;
+    Box::pin(handle_exit(&daemon, &key, incarnation, process.as_ref())).await;
     daemon.watches.init_watches.end(incarnation);
 }
 
@@ -85,7 +86,7 @@ fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
     });
 }
 
-async fn exited(
+async fn handle_exit(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
     incarnation: u64,
@@ -103,6 +104,6 @@ async fn exited(
     // The runtime process of `start` and a short-lived init may have been reaped together.
     settle::settle_exited(daemon, key, &lane).await;
     if daemon.container(key).is_some_and(|record| record.incarnation == incarnation) {
-        stop::stopped(daemon, key).await;
+        stop::notify_once(daemon, key).await;
     }
 }

@@ -19,7 +19,7 @@ use crate::state::{ContainerKey, Lifecycle, PodState};
 const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 
 /// Notifies plugins of a container that was started without a request; they cannot refuse.
-pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
+pub(crate) async fn notify_plugins(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     if record.state != Lifecycle::Created || record.in_flight.is_some() {
         return;
@@ -47,7 +47,7 @@ pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// process ends. For any other container, the wrapper that requests the start reports it.
 ///
 /// `process` is the container's init process, unless that has been reaped.
-pub(crate) async fn until_started(
+pub(crate) async fn wait_and_notify(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
     incarnation: u64,
@@ -64,7 +64,7 @@ pub(crate) async fn until_started(
         // If the container's folder is gone, only an event already received from it counts.
         let is_there = state_dir::exists(&daemon.host, key);
         let is_started = is_there.and_then(|is_there| {
-            folder.has_started(is_there).map(|is_started| (is_there, is_started))
+            folder.check_started(is_there).map(|is_started| (is_there, is_started))
         });
         let Ok((is_there, is_started)) = is_started else {
             tokio::time::sleep(UNKNOWN_CHECK).await;
@@ -79,7 +79,7 @@ pub(crate) async fn until_started(
             let lane = daemon.lane(key);
             let _turn = lane.turn.lock().await;
             if waits(daemon).is_some() {
-                started(daemon, key).await;
+                notify_plugins(daemon, key).await;
             }
             return;
         }

@@ -15,9 +15,9 @@ use crate::plugin::Event;
 use crate::state::ContainerKey;
 
 /// Removes the container.
-pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
+pub(crate) async fn remove(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    stop::stopped(daemon, key).await;
+    stop::notify_once(daemon, key).await;
     if !record.is_sandbox {
         state::learn_exit_status(daemon, key).await;
         notify::notify(daemon, Event::RemoveContainer, key).await;
@@ -30,17 +30,17 @@ pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
 }
 
 /// Removes a container that the runtime has deleted: now, or once its engine has removed it.
-pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
+pub(crate) async fn handle_delete(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     let is_kept = until_removed::is_kept(daemon, &record).await;
     if matches!(is_kept, Ok(false)) {
-        return removed(daemon, key).await;
+        return remove(daemon, key).await;
     }
     if record.is_deleted {
         // The previous daemon may have died before it stopped the pod.
-        return stopping::container_ended(daemon, &record);
+        return stopping::stop_if_ended(daemon, &record);
     }
-    stop::stopped(daemon, key).await;
+    stop::notify_once(daemon, key).await;
     if !record.is_sandbox {
         state::learn_exit_status(daemon, key).await;
     }
@@ -53,7 +53,7 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     };
     match is_kept {
         Ok(true) => {}
-        Ok(false) => removed(daemon, key).await, // The engine removed the folder meanwhile.
+        Ok(false) => remove(daemon, key).await, // The engine removed the folder meanwhile.
         Err(_unknown) => until_removed::look_again(daemon, &record),
     }
 }
@@ -64,7 +64,7 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// Fails when the runtime's state is unreadable.
 pub(crate) async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     if !state_dir::exists(&daemon.host, key)? {
-        deleted(daemon, key).await;
+        handle_delete(daemon, key).await;
     } else if daemon.container(key).is_some_and(|record| record.deleting.is_some()) {
         daemon.change(key, |record| record.deleting = None);
     }

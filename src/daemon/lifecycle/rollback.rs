@@ -17,19 +17,19 @@ use crate::plugin::Event;
 use crate::state::ContainerKey;
 
 /// Rolls back a creation that was refused.
-pub(crate) async fn refused(daemon: &Rc<Daemon>, key: &ContainerKey, error: &Error) {
+pub(crate) async fn refuse(daemon: &Rc<Daemon>, key: &ContainerKey, error: &Error) {
     daemon.change(key, |record| record.refuse(error.to_string(), now()));
-    creation(daemon, key).await;
+    roll_back(daemon, key).await;
 }
 
 /// Rolls back a creation.
-pub(crate) async fn creation(daemon: &Rc<Daemon>, key: &ContainerKey) {
+pub(crate) async fn roll_back(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     debug!("the creation of {} is rolled back", key.id);
     bundle::restore(daemon, &record).await;
     classes::remove_made(daemon, &record);
-    updates::not_created(daemon, key);
-    stop::stopped(daemon, key).await;
+    updates::fail_deferred(daemon, key);
+    stop::notify_once(daemon, key).await;
     if !record.is_sandbox {
         notify::notify(daemon, Event::RemoveContainer, key).await;
     }

@@ -170,7 +170,7 @@ async fn settle_create(
     let Some(pid) = created_process(daemon, record, pending).await? else {
         refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
         state::mark_not_created(daemon, key);
-        rollback::creation(daemon, key).await;
+        rollback::roll_back(daemon, key).await;
         return Ok(());
     };
     state::mark_created(daemon, key, pid)?;
@@ -212,7 +212,7 @@ async fn settle_start(
             refusal::note_refusal(daemon, key, "start", pending.log.as_ref()).await;
         }
         daemon.change(key, |_| ());
-        not_started(daemon, key).await;
+        apply_waiting_updates(daemon, key).await;
         return Ok(());
     }
     state::mark_running(daemon, key, None)?;
@@ -227,7 +227,7 @@ async fn settle_start(
 
 /// Applies the updates that waited for a start, because the call that may have been a start has
 /// ended without one.
-pub(crate) async fn not_started(daemon: &Rc<Daemon>, key: &ContainerKey) {
+pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
         updates::carry_out_deferred(daemon, key).await;
     }
@@ -241,7 +241,7 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
         let has_exited = pidfd::has_ended(&pending.process);
         // An unreadable state is read again after a pause.
         init = state_dir::init_pid(&daemon.host, key).or_absent().flatten().or(init);
-        let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
+        let is_started = pending.start_watch.borrow_mut().check_started(init.is_some());
         if matches!(is_started, Ok(true)) {
             // The runtime has read its document, so the bundle's turn is no longer needed.
             drop(pending.bundle.borrow_mut().take());
@@ -273,7 +273,7 @@ async fn settle_run(
     let init = pending.init_pid(daemon, key).await?.or(state.as_ref().map(|state| state.pid));
     let is_there = state_dir::exists(&daemon.host, key)? || state.is_some();
     let waits = state.is_some_and(|state| state.status == "created");
-    let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())? && !waits;
+    let is_started = pending.start_watch.borrow_mut().check_started(init.is_some())? && !waits;
     if is_started {
         running(daemon, key, pending, init).await?;
     }
@@ -282,7 +282,7 @@ async fn settle_run(
         state::mark_not_created(daemon, key);
     }
     if !is_there {
-        removal::removed(daemon, key).await;
+        removal::remove(daemon, key).await;
     } else if let (false, Some(pid)) = (is_started, init) {
         // The runtime was killed between creation and start.
         state::mark_created(daemon, key, pid)?;

@@ -13,7 +13,7 @@ use crate::plugin::Event;
 use crate::state::ContainerKey;
 
 /// Marks a container stopped and notifies the plugins; a second call does nothing.
-pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
+pub(crate) async fn notify_once(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     // Marked before plugins are notified, so that a concurrent task does not notify them again.
     if !state::mark_stopped(daemon, key).await {
@@ -26,5 +26,5 @@ pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
         notify::notify(daemon, Event::StopContainer, key).await;
         daemon.notify_crio_watch(PodNews::MemberEnded(record.pod.clone()));
     }
-    stopping::container_ended(daemon, &record);
+    stopping::stop_if_ended(daemon, &record);
 }

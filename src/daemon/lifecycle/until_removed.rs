@@ -84,14 +84,14 @@ async fn follow(daemon: Rc<Daemon>, home: PathBuf, mut watched: WatchedFolder) {
     loop {
         match watched.next().await {
             FolderEvent::Came(_) => {}
-            FolderEvent::Went(name) => gone(&daemon, deleted(&daemon, &home, Some(&name))),
-            FolderEvent::Unknown => gone(&daemon, deleted(&daemon, &home, None)),
+            FolderEvent::Went(name) => remove_all(&daemon, deleted(&daemon, &home, Some(&name))),
+            FolderEvent::Unknown => remove_all(&daemon, deleted(&daemon, &home, None)),
             FolderEvent::Gone => break,
         }
     }
     // Another folder may have the path by now; the next deleted container adds a watch of it.
     daemon.watches.kept_homes.borrow_mut().remove(&home);
-    gone(&daemon, deleted(&daemon, &home, None));
+    remove_all(&daemon, deleted(&daemon, &home, None));
 }
 
 /// The deleted containers with a folder in `home`, oldest first: those of this name, or all.
@@ -117,7 +117,7 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
 
 /// Notifies plugins that the containers of these `records` are gone; in a task, because plugins may
 /// be slow.
-fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
+fn remove_all(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
     }
@@ -149,7 +149,7 @@ async fn remove_unless_kept(
         now => Ok(now.map(|_in_any_case| false)),
     };
     if matches!(is_kept, Ok(Some(false))) {
-        removal::removed(daemon, key).await;
+        removal::remove(daemon, key).await;
     }
     drop(turn);
     daemon.lanes.release(key, lane);

@@ -13,7 +13,7 @@ pub(crate) async fn watch(daemon: Rc<Daemon>) {
     while let Some(news) = news.recv().await {
         match news {
             PodNews::LookOut => crio_added::look_out(&daemon),
-            PodNews::MemberEnded(id) => crio_removed::member_ended(&daemon, &id),
+            PodNews::MemberEnded(id) => crio_removed::check_pod(&daemon, &id),
             PodNews::Announced(id) => {
                 crio_removed::follow(&daemon, &id);
                 let pod = daemon.records.read().pod(&id).and_then(|pod| pod.lives_with.clone());

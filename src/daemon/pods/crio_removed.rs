@@ -87,7 +87,7 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
 
 /// Checks a pod whose container has exited, in a task, because the caller still holds the
 /// container's turn.
-pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
+pub(crate) fn check_pod(daemon: &Rc<Daemon>, id: &str) {
     if daemon.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
         let (daemon, id) = (Rc::clone(daemon), id.to_owned());
         tokio::task::spawn_local(async move {

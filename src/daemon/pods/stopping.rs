@@ -34,7 +34,7 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
 
 /// Ends the pod whose last container has exited. This runs in a task, because the caller holds the
 /// container's lane, and the runtime must not wait for it.
-pub(crate) fn container_ended(daemon: &Rc<Daemon>, container: &Container) {
+pub(crate) fn stop_if_ended(daemon: &Rc<Daemon>, container: &Container) {
     let sandbox = sandbox_of(daemon, &container.pod);
     if let Some(sandbox) = sandbox.filter(|sandbox| has_ended(sandbox.state)) {
         let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());

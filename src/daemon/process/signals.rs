@@ -5,6 +5,7 @@
 use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::ends::Ends;
 use crate::error::{Context, Result};
 
 /// Every signal that the daemon waits for.
@@ -21,13 +22,6 @@ pub(crate) struct Signals {
     pub(crate) ends: Ends,
 }
 
-/// SIGTERM and SIGINT.
-#[derive(Debug)]
-pub(crate) struct Ends {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
 impl Signals {
     /// Starts waiting for all signals; signals that arrived since [`block`] are delivered at once.
     ///
@@ -38,23 +32,10 @@ impl Signals {
         let signals = Self {
             hangups: wait(SignalKind::hangup())?,
             reexecs: wait(SignalKind::user_defined2())?,
-            ends: Ends {
-                terminate: wait(SignalKind::terminate())?,
-                interrupt: wait(SignalKind::interrupt())?,
-            },
+            ends: Ends::new()?,
         };
         awaited().thread_unblock().doing(|| "waiting for signals")?;
         Ok(signals)
-    }
-}
-
-impl Ends {
-    /// Waits for the next signal.
-    pub(crate) async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::daemon::bundle;
 use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::pods::{life, resized};
 use crate::daemon::recovery::notes::NoteBytes;
-use crate::daemon::recovery::{catch_up, dropped, enabled, notes, refusals};
+use crate::daemon::recovery::{catch_up, enabled, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
 use crate::daemon::request::resources::requested;
@@ -79,7 +79,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
 
 async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     // The search for containers without a note starts once plugins can connect.
-    dropped::note(daemon);
+    notes::report_dropped(daemon);
     let mut taken = refusals::take_up(daemon);
     for path in notes(daemon)? {
         taken = taken.and(take_up(daemon, &path, None).await);
@@ -130,7 +130,7 @@ fn watch_both(daemon: &Daemon) -> Result<[WatchedFolder; 2]> {
 }
 
 async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
-    if dropped::note(daemon) {
+    if notes::report_dropped(daemon) {
         enabled::catch_up(daemon);
     }
     let mut taken = refusals::take_up(daemon);
@@ -256,7 +256,7 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     if !state_dir::exists(&daemon.host, key)?
         && catch_up::under_way(daemon, &record).await?.is_empty()
     {
-        removal::deleted(daemon, key).await;
+        removal::handle_delete(daemon, key).await;
         return Ok(());
     }
     let Some(record) = daemon.container(key) else { return Ok(()) };
@@ -283,12 +283,12 @@ async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     let question = WrapperRequest::decode(note.question.0.get(4..).unwrap_or_default())?;
     let Some(call) = VerbRequest::new(ReceivedQuestion::alone(question)) else { return Ok(()) };
     if call.command_line.verb.creates() {
-        created(daemon, &call).await?;
+        handle_create(daemon, &call).await?;
     } else if call.command_line.verb == Verb::Start {
-        started(daemon, &call)?;
+        handle_start(daemon, &call)?;
     } else if call.command_line.verb == Verb::Update {
         let resources = note.resources.as_ref().map(|resources| resources.0.clone());
-        updated(daemon, &call, resources);
+        handle_update(daemon, &call, resources);
     } else if call.command_line.verb == Verb::Delete {
         follow_deletion(daemon, &call);
     }
@@ -299,7 +299,7 @@ async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
 }
 
 /// Handles an update that bypassed the daemon: records the engine's values, and restores the values that plugins own.
-fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
+fn handle_update(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let runtime = call.question().runtime.to_string_lossy().into_owned();
     let request = requested(call, bytes, &runtime).unwrap_or_default();
@@ -349,7 +349,7 @@ fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
             let is_there =
                 if is_same { state_dir::exists(&daemon.host, &record.key) } else { Ok(true) };
             if matches!(is_there, Ok(false)) {
-                removal::deleted(&daemon, &record.key).await;
+                removal::handle_delete(&daemon, &record.key).await;
             }
             drop(turn);
             daemon.lanes.release(&record.key, lane);
@@ -392,7 +392,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
 }
 
 /// Records the container if the runtime made it and it still exists.
-async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
+async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let init = state_dir::init_pid(&daemon.host, &call.key)?;
     let old = daemon.container(&call.key);
     let is_taken = |old: &Container| {
@@ -442,7 +442,7 @@ fn document_dir(call: &VerbRequest) -> PathBuf {
 }
 
 /// Handles the start of a recorded container that bypassed the daemon, whether finished or in progress.
-fn started(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
+fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let key = &call.key;
     let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.state != Lifecycle::Created || !state_dir::exists(&daemon.host, key)? {
@@ -479,7 +479,7 @@ fn follow_start(daemon: &Rc<Daemon>, call: &VerbRequest, incarnation: u64) {
                 None => Ok(true),
             };
             if matches!(is_waiting, Ok(false)) {
-                late_start::started(&daemon, &key).await;
+                late_start::notify_plugins(&daemon, &key).await;
             }
             drop(turn);
             daemon.lanes.release(&key, lane);

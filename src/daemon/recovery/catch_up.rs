@@ -118,13 +118,13 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
         return Ok(()); // The runtime still runs, and is watched.
     }
     if !state_dir::exists(&daemon.host, &record.key)? {
-        removal::deleted(daemon, &record.key).await;
+        removal::handle_delete(daemon, &record.key).await;
         return Ok(());
     }
     let is_resumed = daemon.watches.init_watches.is_resumed(record);
     let init = daemon.init_process(record, None);
     if !is_resumed && init.as_ref().is_some_and(InitProcess::has_exited) {
-        stop::stopped(daemon, &record.key).await;
+        stop::notify_once(daemon, &record.key).await;
     } else {
         init.into_iter().for_each(|init| daemon.watches.inits.send(init));
         updates::carry_out_deferred(daemon, &record.key).await;
@@ -162,7 +162,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
             if record.in_flight.as_ref().is_some_and(|flight| flight.executed) {
                 state::mark_not_created(daemon, key);
             }
-            rollback::creation(daemon, key).await;
+            rollback::roll_back(daemon, key).await;
             return Ok(());
         };
         state::mark_created(daemon, key, pid)?;

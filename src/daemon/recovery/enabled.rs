@@ -4,7 +4,7 @@
 //! the runtimes' state shows them (`rediscover.rs`).
 //!
 //! A file in the run directory requests this, so that the request survives if no daemon runs.
-//! Dropped notes (`dropped.rs`) request it too, and the file then has the reason. No plugin is
+//! Dropped notes (`notes.rs`) request it too, and the file then has the reason. No plugin is
 //! asked and no container changed.
 
 use std::rc::Rc;
@@ -112,17 +112,17 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
     // A `start` that is still running is watched until its outcome is known.
     if let Some(now) = now.filter(|now| !now.is_deleted && lane.pending.borrow().is_empty()) {
         if is_another(daemon, &now)? {
-            removal::removed(daemon, key).await;
+            removal::remove(daemon, key).await;
         } else {
             let was_ready = is_ready(daemon, &now.pod);
             if is_started(daemon, &now)? {
                 // Plugins know the container as created.
                 daemon.records.change_in_memory(key, |record| record.in_flight = None);
-                late_start::started(daemon, key).await;
+                late_start::notify_plugins(daemon, key).await;
             }
             catch_up::catch_up(daemon, key).await?;
             if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
-                removal::deleted(daemon, key).await;
+                removal::handle_delete(daemon, key).await;
             } else if !was_ready && is_ready(daemon, &now.pod) {
                 announce_pod(daemon, &now.pod).await;
             }

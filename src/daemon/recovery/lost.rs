@@ -104,7 +104,7 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
         && is_gone(daemon, &now).await
     {
         warn!("{} is removed: its bundle and the runtime's state of it are gone", key.id);
-        removal::deleted(daemon, key).await;
+        removal::handle_delete(daemon, key).await;
     }
     drop(turn);
     daemon.lanes.release(key, lane);
@@ -141,7 +141,7 @@ pub(crate) async fn forget(
         let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
         if let Some(now) = now {
             require_gone(daemon, &now, is_forced)?;
-            removal::removed(daemon, key).await;
+            removal::remove(daemon, key).await;
             let (id, root) = (key.id.clone(), key.root.clone());
             forgotten.push(ForgottenContainer { id, root, name: record.name.clone() });
         }

@@ -199,7 +199,7 @@ impl Arrivals {
         }
     }
 
-    fn looked(&mut self, name: &OsStr, number: u64, is_done: bool) {
+    fn note_look(&mut self, name: &OsStr, number: u64, is_done: bool) {
         let arrival = self.folders.get_mut(name).filter(|arrival| arrival.number == number);
         let Some(arrival) = arrival else { return };
         arrival.looks += 1;
@@ -231,7 +231,7 @@ async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolde
             },
             Some(looked) = arrivals.looks.join_next() => {
                 if let Ok((name, number, is_done)) = looked {
-                    arrivals.looked(&name, number, is_done);
+                    arrivals.note_look(&name, number, is_done);
                 }
             }
             () = pause, if next.is_some() => arrivals.look_at_due(daemon, root),
@@ -310,7 +310,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
         }
         // The container may have ended since it was found.
         if presence::is_absent(&state_dir::folder(&daemon.host, &key)) {
-            removal::deleted(daemon, &key).await;
+            removal::handle_delete(daemon, &key).await;
         }
     }
     drop(turn);
@@ -411,10 +411,10 @@ async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
         let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
         if let Some(now) = daemon.container(key).filter(is_same).filter(|now| !now.is_deleted) {
             if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
-                removal::deleted(daemon, key).await;
+                removal::handle_delete(daemon, key).await;
             } else {
                 match is_replaced(daemon, &now).await {
-                    Some(true) => removal::removed(daemon, key).await,
+                    Some(true) => removal::remove(daemon, key).await,
                     Some(false) => {}
                     None => is_settled = false,
                 }
@@ -506,12 +506,12 @@ mod tests {
         arrivals.came(name.to_owned());
         let earlier = arrivals.folders.remove(name).unwrap().number;
         arrivals.came(name.to_owned());
-        arrivals.looked(name, earlier, true);
+        arrivals.note_look(name, earlier, true);
         let present = arrivals.folders[name].number;
         assert_ne!(present, earlier);
-        arrivals.looked(name, present, false);
+        arrivals.note_look(name, present, false);
         assert!(arrivals.folders.contains_key(name));
-        arrivals.looked(name, present, true);
+        arrivals.note_look(name, present, true);
         assert!(arrivals.folders.is_empty());
     }
 }

@@ -177,10 +177,10 @@ impl Reexec<'_> {
         loop {
             self.pause_plugins(true);
             let connected = self.daemon.registry.connected();
-            let asks = connected.iter().find(|plugin| plugin.chained.plugin.open_requests() > 0);
+            let asks = connected.iter().find(|plugin| plugin.connection().open_requests() > 0);
             let Some(asks) = asks else { return Ok(()) };
             if Instant::now() >= until {
-                let (id, most) = (asks.chained.id(), REQUESTS_WAIT.as_secs());
+                let (id, most) = (asks.id(), REQUESTS_WAIT.as_secs());
                 return Err(Error::new(format!(
                     "updates requested by {id} took longer than {most} s"
                 )));
@@ -210,9 +210,9 @@ impl Reexec<'_> {
     /// synchronization, which is not interrupted, and requests must not be held that long.
     fn check_launched(&self) -> Result<()> {
         let connected = self.daemon.registry.connected();
-        let late = connected.iter().find(|one| one.chained.launched && one.is_synchronizing());
+        let late = connected.iter().find(|one| one.is_launched() && one.is_synchronizing());
         late.map_or(Ok(()), |late| {
-            let error = Error::new(format!("{} is still being synchronized", late.chained.id()));
+            let error = Error::new(format!("{} is still being synchronized", late.id()));
             Err(error.hint("again, once nri-runc nri plugins shows it as synchronized"))
         })
     }
@@ -238,7 +238,7 @@ impl Reexec<'_> {
     /// program reads them.
     fn pause_plugins(&self, is_paused: bool) {
         for plugin in self.daemon.registry.connected().iter() {
-            plugin.chained.plugin.pause_requests(is_paused);
+            plugin.connection().pause_requests(is_paused);
         }
     }
 
@@ -277,10 +277,10 @@ impl Reexec<'_> {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();
         // Ending the connection would stop a launched plugin; see `check_launched`.
-        let others = connected.iter().filter(|plugin| !plugin.chained.launched);
+        let others = connected.iter().filter(|plugin| !plugin.is_launched());
         for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
             let why = "the daemon is being re-executed, and it was not synchronized in time";
-            plugin.chained.plugin.disconnect(why);
+            plugin.disconnect(why);
         }
     }
 

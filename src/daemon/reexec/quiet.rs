@@ -19,7 +19,7 @@ pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
         && daemon.watches.inits.is_empty()
         && daemon.watches.crio.news.is_empty()
         && !has_unsettled_plugins(daemon)
-        && daemon.registry.connected().iter().all(|plugin| plugin.chained.plugin.is_idle())
+        && daemon.registry.connected().iter().all(|plugin| plugin.connection().is_idle())
         && daemon.lanes.are_quiet(|key| {
             daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating)
         })
@@ -47,8 +47,8 @@ fn has_other_children(daemon: &Daemon) -> bool {
         .registry
         .connected()
         .iter()
-        .filter(|plugin| plugin.chained.launched)
-        .filter_map(|plugin| plugin.chained.plugin.pid())
+        .filter(|plugin| plugin.is_launched())
+        .filter_map(|plugin| plugin.pid())
         .collect();
     let pids = children.iter().flat_map(|pids| pids.split_whitespace());
     pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))

@@ -144,9 +144,9 @@ fn save_plugin(
     });
     let known = known.collect();
     SavedConnection {
-        plugin: connected.chained.plugin.save(),
+        plugin: connected.connection().save(),
         counts: connected.chained.counts(),
         known,
-        launched: daemon.registry.roster.launched_file(&connected.chained.id()),
+        launched: daemon.registry.roster.launched_file(&connected.id()),
     }
 }

@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::answers::PluginState;
-use crate::chain::{self, ChainedPlugin, Notification};
+use crate::chain::{self, ChainedPlugin, Member, Notification};
 use crate::limits;
-use crate::plugin::Event;
+use crate::plugin::{Event, Plugin};
 use crate::state::ContainerKey;
 
 use super::peer::PluginPeer;
@@ -88,7 +88,7 @@ impl ConnectedPlugin {
             chained: Rc::new(chained),
             peer: None,
             arrival,
-            replaces: predecessor.map(|old| old.chained.plugin.pid()),
+            replaces: predecessor.map(|old| old.pid()),
             phase: Cell::new(Phase::Synchronizing),
             phase_changed: Notify::new(),
             requests: Cell::new(0),
@@ -109,10 +109,50 @@ impl ConnectedPlugin {
         self
     }
 
+    /// The plugin's connection.
+    pub(crate) fn connection(&self) -> &Plugin {
+        &self.chained.plugin
+    }
+
+    /// `NN-name`.
+    pub(crate) fn id(&self) -> String {
+        self.chained.id()
+    }
+
+    /// The plugin's PID, if the kernel shows one.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.connection().pid()
+    }
+
+    /// Whether the daemon launched the plugin.
+    pub(crate) fn is_launched(&self) -> bool {
+        self.chained.launched
+    }
+
+    /// Whether the plugin's last request timed out.
+    pub(crate) fn has_strikes(&self) -> bool {
+        self.chained.has_strikes()
+    }
+
+    /// Closes the connection, and ends the process of a launched plugin.
+    pub(crate) fn disconnect(&self, why: &str) {
+        self.connection().disconnect(why);
+    }
+
+    /// Sends Shutdown, then disconnects.
+    pub(crate) async fn shutdown(&self, why: &str) {
+        self.connection().shutdown(why).await;
+    }
+
+    /// Waits until the connection is closed; returns the reason.
+    pub(crate) async fn closed(&self) -> String {
+        self.connection().closed().await
+    }
+
     /// The plugin's state; before its registration, `roster.rs` reports `registering` and `configuring`.
     pub(crate) fn state(&self) -> PluginState {
         match self.phase.get() {
-            _ if self.chained.plugin.is_gone() => PluginState::Gone,
+            _ if self.connection().is_gone() => PluginState::Gone,
             Phase::Synchronizing => PluginState::Synchronizing,
             Phase::Synchronized => PluginState::Synchronized,
             Phase::Gone => PluginState::Gone,
@@ -131,27 +171,22 @@ impl ConnectedPlugin {
 
     /// Whether the plugin has a strike or is gone; another process may then replace it (D41).
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.chained.has_strikes() || self.is_gone()
+        self.has_strikes() || self.is_gone()
     }
 
     /// Whether the plugin is disconnected, or was removed from the registry.
     pub(super) fn is_gone(&self) -> bool {
-        self.phase.get() == Phase::Gone || self.chained.plugin.is_gone()
+        self.phase.get() == Phase::Gone || self.connection().is_gone()
     }
 
     /// Whether the plugin's connection broke after it was synchronized, and it was not removed yet.
     pub(super) fn is_lost(&self) -> bool {
-        self.phase.get() == Phase::Synchronized && self.chained.plugin.is_gone()
+        self.phase.get() == Phase::Synchronized && self.connection().is_gone()
     }
 
     /// Whether the plugin is still being synchronized or receiving its queued events.
     pub(crate) fn is_synchronizing(&self) -> bool {
-        self.phase.get() == Phase::Synchronizing && !self.chained.plugin.is_gone()
-    }
-
-    /// Whether the plugin receives requests and events without delay.
-    pub(crate) fn is_synchronized(&self) -> bool {
-        self.phase.get() == Phase::Synchronized && !self.chained.plugin.is_gone()
+        self.phase.get() == Phase::Synchronizing && !self.connection().is_gone()
     }
 
     /// Every pod and container that the plugin knows.
@@ -183,7 +218,7 @@ impl ConnectedPlugin {
     }
 
     /// Waits until the plugin is no longer being synchronized; returns whether it is synchronized.
-    pub(crate) async fn takes_part(&self) -> bool {
+    pub(crate) async fn wait_until_synchronized(&self) -> bool {
         loop {
             let changed = self.phase_changed.notified();
             if !self.is_synchronizing() {
@@ -191,7 +226,7 @@ impl ConnectedPlugin {
             }
             tokio::select! {
                 () = changed => {}
-                _why = self.chained.plugin.closed() => {}
+                _why = self.closed() => {}
             }
         }
     }
@@ -215,7 +250,7 @@ impl ConnectedPlugin {
 
     /// Records whether the plugin knows the event's subject from now on, and returns whether to
     /// notify the plugin now. While the plugin is being synchronized, the event is queued instead.
-    pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
+    pub(super) fn record_and_route(&self, notification: &Notification, subject: &Subject) -> bool {
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
         let mut known = self.known.borrow_mut();
         if notification.begins() {
@@ -226,7 +261,7 @@ impl ConnectedPlugin {
         if ends {
             known.remove(subject);
         }
-        if self.is_gone() || !self.chained.plugin.is_subscribed(notification.event) {
+        if self.is_gone() || !self.connection().is_subscribed(notification.event) {
             return false;
         }
         let is_synchronizing = self.phase.get() == Phase::Synchronizing;
@@ -241,8 +276,8 @@ impl ConnectedPlugin {
     fn queue(&self, notification: &Notification) {
         let pushed = self.backlog.borrow_mut().push(notification.clone());
         if let Err(why) = pushed {
-            warn!("{} was disconnected: {why}", self.chained.id());
-            self.chained.plugin.disconnect(&why);
+            warn!("{} was disconnected: {why}", self.id());
+            self.disconnect(&why);
         }
     }
 
@@ -269,6 +304,16 @@ impl ConnectedPlugin {
                 info!("{failure} (ignored: the event came before the plugin was synchronized)");
             }
         }
+    }
+}
+
+impl Member for ConnectedPlugin {
+    fn chained(&self) -> &Rc<ChainedPlugin> {
+        &self.chained
+    }
+
+    fn is_synchronized(&self) -> bool {
+        self.phase.get() == Phase::Synchronized && !self.connection().is_gone()
     }
 }
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::chain::Member;
 use crate::config::OnFailure;
 use crate::plugin::api::extension::ExtensionEvent;
 use crate::state::ContainerKey;
@@ -57,7 +58,7 @@ impl Registry {
         let subject = Subject::Container(key.clone());
         let connected = self.connected.borrow();
         let takes = |plugin: &&Rc<ConnectedPlugin>| {
-            plugin.is_synchronized() && plugin.chained.plugin.takes(event) && plugin.knows(&subject)
+            plugin.is_synchronized() && plugin.connection().takes(event) && plugin.knows(&subject)
         };
         connected.iter().filter(takes).collect()
     }

@@ -30,7 +30,8 @@ use tracing::{info, warn};
 
 use crate::answers::{PluginOutput, PluginRow};
 use crate::chain::{
-    self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
+    self, ChainError, ChainObserver, ChainedPlugin, Member, Members, Notification, PluginFailure,
+    RuleScope,
 };
 use crate::config::Config;
 use crate::inject::Injections;
@@ -62,7 +63,7 @@ impl ChainObserver for Skips {
 
 /// All registered plugins, in the order in which they are asked.
 pub(crate) struct Registry {
-    connected: RefCell<Vec<Rc<ConnectedPlugin>>>,
+    connected: Members<ConnectedPlugin>,
     /// Replaced plugins that still have requests to answer.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     arrivals: Cell<u64>,
@@ -95,7 +96,7 @@ impl Registry {
         // Until the folder can be read, any name may belong to a plugin file.
         let _looked_at_again = pre_installed.look(config);
         Self {
-            connected: RefCell::default(),
+            connected: Members::default(),
             replaced: RefCell::default(),
             arrivals: Cell::new(0),
             successor_wait: Cell::new(config.registration_timeout),
@@ -147,7 +148,7 @@ impl Registry {
         }
         let connected = self.connected.borrow();
         let hidden = connected.iter().filter_map(|plugin| {
-            let plugin = plugin.chained.id();
+            let plugin = plugin.id();
             let rule = rules.hidden_by(&plugin, pod)?.rule.clone();
             Some(HiddenFrom { plugin, rule })
         });
@@ -161,9 +162,7 @@ impl Registry {
 
     /// Every synchronized plugin, in order.
     pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
-        let connected = self.connected.borrow();
-        let synchronized = connected.iter().filter(|plugin| plugin.is_synchronized());
-        synchronized.map(|plugin| Rc::clone(&plugin.chained)).collect()
+        self.connected.synchronized()
     }
 
     /// Every connection that is shut down when the daemon ends.
@@ -181,7 +180,7 @@ impl Registry {
     /// The number of plugins; a plugin and the connection that is about to replace it count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
-        let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
+        let ids: HashSet<String> = connected.iter().map(|plugin| plugin.id()).collect();
         ids.len()
     }
 
@@ -189,7 +188,7 @@ impl Registry {
     /// is about to replace it.
     pub(crate) fn find(&self, id: &str) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
-        connected.iter().find(|plugin| plugin.chained.id() == id && !plugin.is_gone()).cloned()
+        connected.iter().find(|plugin| plugin.id() == id && !plugin.is_gone()).cloned()
     }
 
     /// The earlier, synchronized connection that `plugin` is about to replace.
@@ -216,7 +215,7 @@ impl Registry {
         let lost: Vec<String> = {
             let connected = self.connected.borrow();
             let lost = connected.iter().filter(|plugin| plugin.is_lost());
-            lost.map(|plugin| plugin.chained.id()).collect()
+            lost.map(|plugin| plugin.id()).collect()
         };
         lost.iter().for_each(|id| self.note_lost(id));
     }
@@ -231,8 +230,7 @@ impl Registry {
     /// Whether a connection of `id` is being configured or synchronized.
     fn has_successor(&self, id: &str) -> bool {
         let connected = self.connected.borrow();
-        let is_it =
-            |plugin: &Rc<ConnectedPlugin>| plugin.is_synchronizing() && plugin.chained.id() == id;
+        let is_it = |plugin: &Rc<ConnectedPlugin>| plugin.is_synchronizing() && plugin.id() == id;
         let is_a_files = self.pre_installed.owns(id);
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
@@ -261,7 +259,7 @@ impl Registry {
     /// One line if no launched plugin is meant.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
-        let ids: Vec<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
+        let ids: Vec<String> = connected.iter().map(|plugin| plugin.id()).collect();
         self.roster.output(wanted, &ids)
     }
 
@@ -275,7 +273,7 @@ impl Registry {
     ) -> Rc<ConnectedPlugin> {
         let predecessor = self.find(&chained.id());
         let arrival = self.next_arrival();
-        self.insert(
+        self.connected.insert(
             ConnectedPlugin::new(chained, arrival, predecessor.as_deref(), snapshot).of(peer),
         )
     }
@@ -289,7 +287,8 @@ impl Registry {
         known: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
         let arrival = self.next_arrival();
-        self.insert(ConnectedPlugin::new(chained, arrival, None, known).of(peer).resumed())
+        self.connected
+            .insert(ConnectedPlugin::new(chained, arrival, None, known).of(peer).resumed())
     }
 
     fn next_arrival(&self) -> u64 {
@@ -297,29 +296,11 @@ impl Registry {
         self.arrivals.get()
     }
 
-    fn insert(&self, plugin: ConnectedPlugin) -> Rc<ConnectedPlugin> {
-        let plugin = Rc::new(plugin);
-        let mut connected = self.connected.borrow_mut();
-        // Plugins of the same index stay in connection order, so that the order is reproducible.
-        // NRI: the reference sorts by index only, and not stably.
-        let index = plugin.chained.plugin.index();
-        let at = connected.partition_point(|other| other.chained.plugin.index() <= index);
-        connected.insert(at, Rc::clone(&plugin));
-        plugin
-    }
-
     /// Adds a plugin that has caught up to the chain, in place of all earlier connections of its
     /// identity. Returns these; they receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
-        let mut connected = self.connected.borrow_mut();
-        let is_old = |other: &Rc<ConnectedPlugin>| is_predecessor(other, plugin);
-        let Some(at) = connected.iter().position(is_old) else { return Vec::new() };
-        let old: Vec<_> = connected.iter().filter(|other| is_old(other)).cloned().collect();
-        // At the same position, so that the order of plugins with the same index stays.
-        connected.retain(|other| !is_old(other) && !Rc::ptr_eq(other, plugin));
-        connected.insert(at, Rc::clone(plugin));
-        drop(connected);
+        let old = self.connected.replace(|other| is_predecessor(other, plugin), plugin);
         let why = taken_over_by(plugin);
         for old in &old {
             old.mark_gone();
@@ -333,19 +314,16 @@ impl Registry {
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
         self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
-        let mut connected = self.connected.borrow_mut();
-        if let Some(at) = connected.iter().position(|other| Rc::ptr_eq(other, plugin)) {
-            connected.remove(at);
-            drop(connected);
+        if self.connected.remove(plugin) {
             self.roster.note_departure(plugin, why);
-            self.note_lost(&plugin.chained.id());
+            self.note_lost(&plugin.id());
         }
     }
 
     /// Records which plugins know the event's subject from now on, and returns those to notify now;
     /// for plugins that are still being synchronized the event is queued.
-    pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
-        self.recorders.notification(notification);
+    pub(crate) fn record_and_select(&self, notification: &Notification) -> Subscribers {
+        self.recorders.record_notification(notification);
         let subject = Subject::about(notification);
         if matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer) {
             self.ending.borrow_mut().insert(subject.clone());
@@ -357,11 +335,11 @@ impl Registry {
         let pod =
             (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
         let is_hidden = |plugin: &ConnectedPlugin| {
-            pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.chained.id(), pod).is_some())
+            pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.id(), pod).is_some())
         };
         connected
             .iter()
-            .filter(|plugin| !is_hidden(plugin) && plugin.admits(notification, &subject))
+            .filter(|plugin| !is_hidden(plugin) && plugin.record_and_route(notification, &subject))
             .collect()
     }
 
@@ -413,7 +391,7 @@ impl Registry {
         &self,
         notification: &Notification,
     ) -> (Vec<Skipped>, Result<(), PluginFailure>) {
-        let subscribers = self.subscribers(notification);
+        let subscribers = self.record_and_select(notification);
         let skips = Skips::default();
         let asked = chain::notify_until_refused(&subscribers, notification, &skips).await;
         if notification.event == Event::RunPodSandbox {
@@ -429,7 +407,7 @@ impl Registry {
 
     /// Notifies every subscriber in turn, regardless of replies; returns the failures.
     pub(crate) async fn notify_each(&self, notification: &Notification) -> Vec<PluginFailure> {
-        chain::notify_all(&self.subscribers(notification), notification).await
+        chain::notify_all(&self.record_and_select(notification), notification).await
     }
 
     /// Notifies the plugins that do not know a subject of its start, which happened without the daemon.
@@ -443,7 +421,7 @@ impl Registry {
         // A plugin that knows the subject from its snapshot must not receive the event from its
         // backlog too.
         let backlogs: Vec<usize> = knowing.iter().map(|plugin| plugin.backlog()).collect();
-        let mut subscribers = self.subscribers(notification);
+        let mut subscribers = self.record_and_select(notification);
         subscribers.retain(|chained| !knows(chained));
         for (plugin, length) in knowing.iter().zip(backlogs) {
             plugin.truncate_backlog(length);
@@ -460,7 +438,7 @@ impl Registry {
         notification: &Notification,
         pods: &dyn PodsOfContainers,
     ) -> Option<Updated> {
-        let subscribers = self.subscribers(notification);
+        let subscribers = self.record_and_select(notification);
         let (updates, failures) = if notification.event == Event::StopContainer {
             let request = api::StopContainerRequest {
                 pod: Some(notification.pod.clone()).into(),
@@ -488,5 +466,5 @@ impl Registry {
 
 /// Whether `old` is an earlier connection with the identity of `new`.
 fn is_predecessor(old: &ConnectedPlugin, new: &ConnectedPlugin) -> bool {
-    old.arrival < new.arrival && old.chained.id() == new.chained.id()
+    old.arrival < new.arrival && old.id() == new.id()
 }

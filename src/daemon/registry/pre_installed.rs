@@ -89,8 +89,7 @@ impl Registry {
     pub(crate) fn stand_in(&self, name: &str) -> Option<String> {
         let connected = self.synchronized();
         let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {
-            (chained.id() == name || chained.plugin.name() == name)
-                && !self.counts_as(chained, name)
+            chained.is_named(name) && !self.counts_as(chained, name)
         };
         connected.iter().find(has_name).map(|chained| chained.id())
     }

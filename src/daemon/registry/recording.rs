@@ -43,7 +43,7 @@ impl Recorders {
     }
 
     /// Records an event, unless its request has more members than pod and container.
-    pub(crate) fn notification(&self, notification: &Notification) {
+    pub(crate) fn record_notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
         }
@@ -57,7 +57,7 @@ impl Recorders {
                 linux_resources: resources.clone().into(),
                 ..api::UpdatePodSandboxRequest::default()
             };
-            return self.request(event.name(), &request, Some(origin));
+            return self.record_request(event.name(), &request, Some(origin));
         }
         // Every other request begins with these two members as well.
         let request = api::StateChangeEvent {
@@ -65,11 +65,11 @@ impl Recorders {
             container: container.into(),
             ..api::StateChangeEvent::default()
         };
-        self.request(event.name(), &request, Some(origin));
+        self.record_request(event.name(), &request, Some(origin));
     }
 
     /// Records a whole request. `origin`: the pod's engine, and whether a tenant may have written its identity.
-    pub(crate) fn request(
+    pub(crate) fn record_request(
         &self,
         method: &str,
         request: &dyn MessageDyn,
@@ -94,7 +94,7 @@ impl Recorders {
     }
 
     /// Records the result of a creation and its reasons (decision D62).
-    pub(crate) fn decision(&self, request: u64, mut decision: Value) {
+    pub(crate) fn record_decision(&self, request: u64, mut decision: Value) {
         decision["decision"] = request.into();
         decision["at"] = now().into();
         self.send(&decision);
@@ -109,7 +109,7 @@ impl Recorders {
 impl Registry {
     /// Whether a plugin (synchronized or not) is subscribed to this event, or requests are recorded.
     pub(crate) fn has_readers(&self, event: Event) -> bool {
-        let reads = |plugin: &Rc<ConnectedPlugin>| plugin.chained.plugin.is_subscribed(event);
+        let reads = |plugin: &Rc<ConnectedPlugin>| plugin.connection().is_subscribed(event);
         self.recorders.is_on() || self.connected.borrow().iter().any(reads)
     }
 }

@@ -224,7 +224,7 @@ impl Roster {
 
     /// Records that a plugin was removed from the registry.
     pub(super) fn note_departure(&self, plugin: &ConnectedPlugin, why: &str) {
-        let struck = plugin.chained.has_strikes();
+        let struck = plugin.has_strikes();
         let row = PluginRow { struck, ..row(plugin, PluginState::Gone) };
         self.keep_departed(Instant::now(), gone(row, why));
     }
@@ -387,7 +387,7 @@ fn gone(row: PluginRow, why: &str) -> PluginRow {
 }
 
 fn row(connected: &ConnectedPlugin, state: PluginState) -> PluginRow {
-    let (chained, plugin) = (&connected.chained, &connected.chained.plugin);
+    let (chained, plugin) = (&connected.chained, connected.connection());
     let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
     let extension = events_in(plugin.extension_events()).map(ExtensionEvent::method);
     let counts = chained.counts();

@@ -121,7 +121,7 @@ impl History {
 
 /// The reason for ending a connection that `plugin` replaced.
 pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
-    format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
+    format!("{} took over from it", process_name(plugin.pid()))
 }
 
 /// A process as operators see it; the kernel does not show one in another PID namespace.

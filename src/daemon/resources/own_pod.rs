@@ -18,7 +18,7 @@ use crate::state::{Container, Pod};
 /// # Errors
 /// Fails when `/proc` or a runtime's state cannot be read.
 pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>> {
-    let pid = daemon.registry.find(plugin).and_then(|connected| connected.chained.plugin.pid());
+    let pid = daemon.registry.find(plugin).and_then(|connected| connected.pid());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
     pid.map_or(Ok(None), |pid| pod_of_process(daemon, pid))
 }

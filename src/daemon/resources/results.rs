@@ -50,11 +50,10 @@ impl Results {
     /// Sends the results to the plugins that subscribed.
     pub(super) fn send(self, daemon: &Daemon) {
         for (plugin, results) in self.0 {
-            let found = daemon.registry.find(&plugin);
-            let takes = |chained: &crate::chain::ChainedPlugin| {
-                chained.plugin.takes(ExtensionEvent::UPDATE_RESULTS)
-            };
-            let Some(found) = found.filter(|found| takes(&found.chained)) else { continue };
+            let Some(found) = daemon.registry.find(&plugin) else { continue };
+            if !found.connection().takes(ExtensionEvent::UPDATE_RESULTS) {
+                continue;
+            }
             let member = Rc::clone(&found.chained);
             tokio::task::spawn_local(async move {
                 let request = UpdateResultsRequest { results, ..UpdateResultsRequest::default() };

@@ -81,7 +81,7 @@ async fn give_way(done: usize) {
 }
 
 /// Carries out the updates in a newly synchronized plugin's reply.
-pub(crate) async fn synchronized(
+pub(crate) async fn carry_out_at_synchronize(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     response: api::SynchronizeResponse,
@@ -91,15 +91,14 @@ pub(crate) async fn synchronized(
     if let Err(why) =
         carry_out_request(daemon, plugin, request, ("Synchronize", "SynchronizeResponse")).await
     {
-        daemon.report.note_failure(
-            &format!("updates requested by {}: {why}", plugin.chained.id()),
-            &plugin.chained.id(),
-        );
+        daemon
+            .report
+            .note_failure(&format!("updates requested by {}: {why}", plugin.id()), &plugin.id());
     }
 }
 
 /// Carries out an UpdateContainers request; the response lists the failed updates.
-pub(crate) async fn unsolicited(
+pub(crate) async fn carry_out_unsolicited(
     daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
@@ -116,7 +115,7 @@ async fn carry_out_request(
     request: api::UpdateContainersRequest,
     (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
-    let id = plugin.chained.id();
+    let id = plugin.id();
     let rules = daemon.registry.rules();
     let base = plugin.chained.rights().map_err(|failure| failure.text)?;
     let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
@@ -357,7 +356,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
 }
 
 /// Fails the updates that waited for a creation that failed.
-pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
+pub(crate) fn fail_deferred(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     for requested in record.deferred.clone() {
         conclude_deferred(daemon, key, requested, Err(UpdateError::NotCreated));

@@ -11,9 +11,9 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use crate::daemon::process::signals::Ends;
 use crate::daemon::server::frames;
 use crate::daemon::shared::Daemon;
+use crate::ends::Ends;
 use crate::error::Result;
 use crate::link::DaemonResponse;
 

@@ -85,7 +85,7 @@ pub(super) async fn ask(
         ..ExecContainerRequest::default()
     };
     let method = ExtensionEvent::EXEC_CONTAINER.method();
-    daemon.registry.recorders.request(method, &request, Some(&event.origin));
+    daemon.registry.recorders.record_request(method, &request, Some(&event.origin));
     let pods = KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
     let members = ExecMembers { subscribers: &subscribers, validators: &validators, scope, until };
@@ -318,7 +318,7 @@ pub(super) fn notify(
         ..PostExecRequest::default()
     };
     let method = ExtensionEvent::POST_EXEC.method();
-    daemon.registry.recorders.request(method, &request, Some(&event.origin));
+    daemon.registry.recorders.record_request(method, &request, Some(&event.origin));
     let request = Rc::new(request);
     // Concurrently, so that no plugin waits for another.
     let subscribers = Rc::new(subscribers);

@@ -177,7 +177,7 @@ async fn settle_verdict(
     if goes_on {
         settle::watch(daemon, key, lane, Rc::new(pending));
     } else if is_new(daemon, key, pending.verb) {
-        rollback::creation(daemon, key).await;
+        rollback::roll_back(daemon, key).await;
     } else {
         let pid = pending.pid;
         daemon.change(key, |record| {
@@ -185,7 +185,7 @@ async fn settle_verdict(
             record.in_flight.take_if(|flight| flight.pid == pid);
             record.updating.take_if(|updating| updating.pid == pid);
         });
-        settle::not_started(daemon, key).await;
+        settle::apply_waiting_updates(daemon, key).await;
     }
 }
 

@@ -222,7 +222,7 @@ impl Admitted {
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
         let pods = target::KnownPods { daemon, subject: Some(key) };
         let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
-        let subscribers = daemon.registry.subscribers(&notification);
+        let subscribers = daemon.registry.record_and_select(&notification);
         let recorded = daemon.registry.recorders.last();
         let builtin = match daemon.is_bystander() {
             true => Rc::default(),
@@ -285,7 +285,7 @@ impl Admitted {
             "refused": failure,
         });
         drop(store);
-        daemon.registry.recorders.decision(request, decision);
+        daemon.registry.recorders.record_decision(request, decision);
     }
 
     /// Records the fields that plugins set but this version does not know (D23).

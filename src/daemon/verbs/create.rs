@@ -34,7 +34,7 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
         }
         // Docker and Podman restart a container under the same ID: plugins are notified of the old
         // container's end first.
-        removal::removed(daemon, &old.key).await;
+        removal::remove(daemon, &old.key).await;
     }
     let is_started = call.command_line.verb.creates_and_starts();
     let record = record::blank_record(daemon, call);
@@ -50,7 +50,7 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
     match decided {
         Ok(document) => Ok(Some(Proceed { document, ..Proceed::default() })),
         Err(error) => {
-            rollback::refused(daemon, &admitted.key, &error).await;
+            rollback::refuse(daemon, &admitted.key, &error).await;
             Err(error)
         }
     }

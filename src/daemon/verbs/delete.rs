@@ -45,7 +45,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
         let active = daemon.process.activity.begin();
         let stopped = tokio::task::spawn_local(async move {
             if has_exited {
-                stop::stopped(&daemon, &key).await;
+                stop::notify_once(&daemon, &key).await;
             }
             if ends_pod {
                 // Sent now, because after the runtime's `delete` the container no longer exists (D37).

@@ -54,7 +54,7 @@ pub(crate) async fn decide(
             // A container that is not known to be started is watched until it starts.
             if has_turn && matches!(state_dir::waits_for_start(&daemon.host, &call.key), Ok(false))
             {
-                late_start::started(daemon, &call.key).await;
+                late_start::notify_plugins(daemon, &call.key).await;
             }
             Ok(None)
         }
@@ -82,7 +82,7 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
     let verb = if call.command_line.verb.creates() { call.command_line.verb } else { Verb::Create };
     if daemon.container(&call.key).is_some() {
         // The runtime accepted the ID, so an earlier container of this ID was removed without a call.
-        removal::removed(daemon, &call.key).await;
+        removal::remove(daemon, &call.key).await;
     }
     let mut record = record::blank_record(daemon, call);
     record.init_start = pidfd::start_time(&daemon.host, init)?;
@@ -98,7 +98,7 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
         adjusted => adjusted,
     };
     let Err(error) = adjusted else { return Ok(verb) };
-    rollback::refused(daemon, &admitted.key, &error).await;
+    rollback::refuse(daemon, &admitted.key, &error).await;
     Err(error)
 }
 

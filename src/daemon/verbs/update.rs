@@ -203,7 +203,7 @@ async fn ask(
     let Some(notification) = daemon.notification(Event::UpdateContainer, key) else {
         return Ok(AnsweredUpdate::default());
     };
-    let subscribers = daemon.registry.subscribers(&notification);
+    let subscribers = daemon.registry.record_and_select(&notification);
     let (rules, pod) = (daemon.registry.rules(), notification.ruled_pod());
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),
@@ -211,7 +211,7 @@ async fn ask(
         linux_resources: Some(question.resources()).into(),
         ..api::UpdateContainerRequest::default()
     };
-    daemon.registry.recorders.request(Event::UpdateContainer.name(), &request, None);
+    daemon.registry.recorders.record_request(Event::UpdateContainer.name(), &request, None);
     let skips = Skips::default();
     let pods = target::KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };

@@ -71,7 +71,7 @@ impl StartWatch {
     ///
     /// # Errors
     /// Fails when the container's folder or state cannot be read.
-    pub(crate) fn has_started(&mut self, has_init: bool) -> io::Result<bool> {
+    pub(crate) fn check_started(&mut self, has_init: bool) -> io::Result<bool> {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)
         {
@@ -181,14 +181,14 @@ mod tests {
     #[test]
     fn a_vanished_container_that_started_counts_as_started() {
         let (place, mut start_watch) = Place::new();
-        assert!(!start_watch.has_started(false).unwrap());
+        assert!(!start_watch.check_started(false).unwrap());
         std::fs::create_dir(place.folder()).unwrap();
-        assert!(!start_watch.has_started(false).unwrap());
+        assert!(!start_watch.check_started(false).unwrap());
         place.make_fifo();
-        assert!(!start_watch.has_started(true).unwrap());
+        assert!(!start_watch.check_started(true).unwrap());
         place.let_go();
         std::fs::remove_dir(place.folder()).unwrap();
-        assert!(start_watch.has_started(false).unwrap());
+        assert!(start_watch.check_started(false).unwrap());
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         }
         place.let_go();
         std::fs::remove_dir(place.folder()).unwrap();
-        assert!(start_watch.has_started(false).unwrap());
+        assert!(start_watch.check_started(false).unwrap());
     }
 
     #[test]
@@ -210,16 +210,16 @@ mod tests {
         let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
         place.make_fifo();
-        assert!(!start_watch.has_started(true).unwrap());
+        assert!(!start_watch.check_started(true).unwrap());
         std::fs::remove_file(place.folder().join(FIFO)).unwrap();
-        assert!(!start_watch.has_started(true).unwrap());
+        assert!(!start_watch.check_started(true).unwrap());
     }
 
     #[test]
     fn without_a_fifo_an_init_process_counts_as_a_start() {
         let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
-        assert!(!start_watch.has_started(false).unwrap());
-        assert!(start_watch.has_started(true).unwrap());
+        assert!(!start_watch.check_started(false).unwrap());
+        assert!(start_watch.check_started(true).unwrap());
     }
 }

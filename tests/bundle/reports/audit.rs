@@ -398,7 +398,7 @@ impl Follower {
 
     /// Drops the receiver: at the next line the reading thread ends and closes the command's
     /// output.
-    fn is_left(&mut self) {
+    fn drop_receiver(&mut self) {
         self.lines = std::sync::mpsc::channel().1;
     }
 
@@ -451,7 +451,7 @@ fn follow_waits_for_the_first_line_and_ends_with_its_reader() {
     assert!(follower.line().starts_with("TIME "));
     let line = follower.line();
     assert!(line.contains("plain/c1") && line.ends_with("- -> (hidden)"), "{line}");
-    follower.is_left();
+    follower.drop_receiver();
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create("c1"));
     let (code, printed) = follower.ends(&host);
@@ -504,7 +504,7 @@ fn follow_reads_a_growing_journal_and_ends_with_its_reader() {
     assert!(follower.line().ends_with("connected     20-b              -"));
     let words = host.read("said");
     assert!(words.contains("--follow --lines=all") && words.contains("_UID="), "{words}");
-    follower.is_left();
+    follower.drop_receiver();
     append(&line("30-c"));
     let (code, errors) = follower.ends(&host);
     assert_eq!(

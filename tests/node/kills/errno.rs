@@ -87,7 +87,7 @@ impl Place {
 
     /// Restarts a daemon that has exited, as systemd does, and reconnects a disconnected plugin, as
     /// plugins do.
-    fn is_served(&mut self) {
+    fn restart_what_ended(&mut self) {
         let pid = self.host.daemon_pid();
         let is_ours = || self.host.admin(&["status"])["pid"] == pid;
         let has_ended = || {
@@ -193,7 +193,7 @@ impl Place {
 
     /// After the fault, nri-runc reports the runtime's state of the container.
     fn agrees(&mut self, id: &str, what: &str) -> String {
-        self.is_served();
+        self.restart_what_ended();
         let states = || {
             let state = self.runtimes_state(id);
             (self.daemons_state(id), state["status"].as_str().unwrap_or_default().to_owned())
@@ -279,7 +279,7 @@ impl Place {
                 self.is_adjusted(&id, &format!("{what}: after {verb}"));
             }
         }
-        self.is_over(&id, &pristine, &what);
+        self.check_gone(&id, &pristine, &what);
         let is_same =
             Arc::ptr_eq(&received_before, &self.view) && self.host.daemon_pid() == pid_before;
         self.saw_each_event(&id, &what, is_same && !has_failed);
@@ -317,7 +317,7 @@ impl Place {
     }
 
     /// Checks that nothing of the container is left, and that its document is the engine's.
-    fn is_over(&mut self, id: &str, pristine: &str, what: &str) {
+    fn check_gone(&mut self, id: &str, pristine: &str, what: &str) {
         wait_until(&format!("{what}: no pod is left"), || {
             self.host.admin(&["pods"]) == Value::Array(vec![])
         });

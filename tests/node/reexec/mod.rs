@@ -65,14 +65,14 @@ impl Installed {
         document
     }
 
-    /// Whether the started process has exited.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    /// Reaps the started process; returns false while it runs.
+    pub(crate) fn reap(&mut self) -> bool {
         self.daemon.try_wait().unwrap().is_some()
     }
 
     /// Starts the daemon again, from the same file.
     pub(crate) fn start_again(&mut self) {
-        wait_until("it has ended", || self.has_ended());
+        wait_until("it has ended", || self.reap());
         install(&self.host, b"");
         self.daemon = start(&self.host, &[]);
         wait_until("it answers", || self.pid() == u64::from(self.daemon.id()));

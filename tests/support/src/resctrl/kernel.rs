@@ -108,7 +108,7 @@ impl Kernel {
         Err(errno)
     }
 
-    fn is_refused(&mut self, command: Command) -> Result<(), Errno> {
+    fn refuse_if_asked(&mut self, command: Command) -> Result<(), Errno> {
         "ok".clone_into(&mut self.status);
         let Some(at) = self.refused.iter().position(|refused| refused.0 == command) else {
             return Ok(());
@@ -164,7 +164,7 @@ impl Kernel {
     }
 
     fn move_task(&mut self, path: &str, text: &str) -> Result<(), Errno> {
-        self.is_refused(Command::Tasks)?;
+        self.refuse_if_asked(Command::Tasks)?;
         let Ok(task) = text.trim().parse::<u32>() else {
             return self.fail(Errno::EINVAL, format!("Task list parsing error pid {text}"));
         };
@@ -240,7 +240,7 @@ impl Tree for Kernel {
     }
 
     fn mkdir(&mut self, path: &str) -> Result<(), Errno> {
-        self.is_refused(Command::Mkdir)?;
+        self.refuse_if_asked(Command::Mkdir)?;
         if self.look(path).is_some() {
             return Err(Errno::EEXIST);
         }

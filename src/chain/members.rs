@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugins of a chain in the order in which they are asked: the daemon's, or those of a dry run. It never sends
+//! anything.
+
+use std::cell::{Ref, RefCell};
+use std::rc::Rc;
+
+use super::ChainedPlugin;
+
+/// A plugin with what its owner knows of it.
+pub(crate) trait Member {
+    /// The plugin in the chain.
+    fn chained(&self) -> &Rc<ChainedPlugin>;
+    /// Whether the plugin receives requests and events without delay.
+    fn is_synchronized(&self) -> bool;
+}
+
+/// The plugins by index. Those of the same index stay in connection order, so that the order is reproducible.
+/// NRI: the reference sorts by index only, and not stably.
+pub(crate) struct Members<M>(RefCell<Vec<Rc<M>>>);
+
+impl<M> Default for Members<M> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<M: Member> Members<M> {
+    /// All members, in order.
+    pub(crate) fn borrow(&self) -> Ref<'_, Vec<Rc<M>>> {
+        self.0.borrow()
+    }
+
+    /// Every synchronized plugin, in order.
+    pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
+        let members = self.0.borrow();
+        let synchronized = members.iter().filter(|member| member.is_synchronized());
+        synchronized.map(|member| Rc::clone(member.chained())).collect()
+    }
+
+    /// Adds a member after those of its index.
+    pub(crate) fn insert(&self, member: M) -> Rc<M> {
+        let member = Rc::new(member);
+        let mut members = self.0.borrow_mut();
+        let index = member.chained().plugin.index();
+        let at = members.partition_point(|other| other.chained().plugin.index() <= index);
+        members.insert(at, Rc::clone(&member));
+        member
+    }
+
+    /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that the
+    /// order of plugins with the same index stays. Returns the removed ones.
+    pub(crate) fn replace(&self, is_old: impl Fn(&M) -> bool, member: &Rc<M>) -> Vec<Rc<M>> {
+        let mut members = self.0.borrow_mut();
+        let Some(at) = members.iter().position(|other| is_old(other)) else { return Vec::new() };
+        let old = members.iter().filter(|other| is_old(other)).cloned().collect();
+        members.retain(|other| !is_old(other) && !Rc::ptr_eq(other, member));
+        members.insert(at, Rc::clone(member));
+        old
+    }
+
+    /// Removes a member; returns false if it was removed before.
+    pub(crate) fn remove(&self, member: &Rc<M>) -> bool {
+        let mut members = self.0.borrow_mut();
+        let count = members.len();
+        members.retain(|other| !Rc::ptr_eq(other, member));
+        members.len() < count
+    }
+}

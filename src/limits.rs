@@ -139,7 +139,7 @@ pub(crate) const FREE_FAILURES: u32 = 3;
 pub(crate) const FAILING_UPDATES: usize = 4096;
 /// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the plugin.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
-/// Snapshots that are being sent to plugins, in bytes: each is in memory twice.
+/// Snapshots that are being sent to plugins, in bytes.
 pub(crate) const SNAPSHOTS: usize = 64 << 20;
 /// A line that a launched plugin prints, in bytes; a longer one is cut.
 pub(crate) const PLUGIN_LINE: usize = 1000;

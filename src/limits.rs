@@ -99,6 +99,8 @@ pub(crate) const EXEC_CHANGES: usize = 20;
 pub(crate) const SETTINGS_FILE: usize = 4 << 20;
 /// A file of the kernel, in bytes: the mounts and sockets of a large node take megabytes.
 pub(crate) const KERNEL_FILE: usize = 64 << 20;
+/// A process's list of its cgroups, where it is read for thousands of processes: some twelve paths.
+pub(crate) const CGROUPS_OF_PROCESS: usize = 8 << 10;
 /// A file of a runtime or an engine about one container, in bytes: its state, exit code or PID.
 pub(crate) const CONTAINER_FILE: usize = 16 << 20;
 /// The policy file for unprivileged users, in bytes: one word.
@@ -137,7 +139,7 @@ pub(crate) const FREE_FAILURES: u32 = 3;
 pub(crate) const FAILING_UPDATES: usize = 4096;
 /// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the plugin.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
-/// Snapshots that are being sent to plugins, in bytes: each is in memory twice.
+/// Snapshots that are being sent to plugins, in bytes.
 pub(crate) const SNAPSHOTS: usize = 64 << 20;
 /// A line that a launched plugin prints, in bytes; a longer one is cut.
 pub(crate) const PLUGIN_LINE: usize = 1000;

@@ -15,8 +15,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
-use nix::fcntl::{AT_FDCWD, OFlag, openat};
-use nix::sys::stat::Mode;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -240,12 +238,8 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    let opened = openat(AT_FDCWD, &path, flags, Mode::empty());
-    // The kernel returns the whole file in one read.
-    let read = opened.and_then(|file| nix::unistd::read(file, &mut bytes));
-    let Some(length) = read.map_err(io::Error::from).if_there()? else { return Ok(None) };
-    let stat = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());
+    let Some(stat) = files::read_at_once(&path, &mut bytes).if_there()? else { return Ok(None) };
+    let stat = String::from_utf8_lossy(stat);
     let field = field_of(&stat, number);
     field.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
 }

@@ -79,6 +79,47 @@ impl Mounts {
             (false, None) => None,
         }
     }
+
+    /// Whether a process is frozen. The cgroup in which it is now decides, wherever its runtime put it; the state that
+    /// the kernel reports there results from this cgroup and all above it. Takes six system calls, because a list has
+    /// thousands of processes. Unreadable files count as not frozen.
+    pub(crate) fn is_frozen(&self, host: &Host, pid: u32) -> bool {
+        let (controller, file) = self.layout.freezer();
+        let state_of = |path: &str, (root, at): &(PathBuf, PathBuf)| {
+            Some(host.path(at.join(below(Path::new(path), root)?).join(file)))
+        };
+        let mut buffer = [0; limits::CGROUPS_OF_PROCESS];
+        let read = files::read_at_once(&host.path(format!("/proc/{pid}/cgroup")), &mut buffer);
+        let state = read.or_absent().and_then(|text| {
+            let text = String::from_utf8_lossy(text);
+            let is_meant = |(names, _): &(&str, _)| names.split(',').any(|name| name == controller);
+            state_of(hierarchies(&text).find(is_meant)?.1, self.mounts.get(controller)?)
+        });
+        let read = state.and_then(|state| files::read_at_once(&state, &mut buffer).or_absent());
+        read.is_some_and(|state| self.layout.is_frozen(&String::from_utf8_lossy(state)))
+    }
+}
+
+impl Layout {
+    /// The controller and the file with the state in which a cgroup really is.
+    fn freezer(self) -> (&'static str, &'static str) {
+        match self {
+            Self::V1 => ("freezer", "freezer.state"),
+            Self::V2 => ("", "cgroup.events"),
+        }
+    }
+
+    fn is_frozen(self, state: &str) -> bool {
+        match self {
+            Self::V1 => state.trim_end() != "THAWED",
+            Self::V2 => state.lines().any(|line| line == "frozen 1"),
+        }
+    }
+}
+
+/// The hierarchies in `/proc/PID/cgroup`: the names of their controllers, and the process's path.
+fn hierarchies(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
 }
 
 /// A container's cgroups.
@@ -104,13 +145,7 @@ impl Cgroups {
         let text = text.doing(|| format!("reading {}", path.display()))?;
         let text = String::from_utf8_lossy(&text);
         let mut dirs = BTreeMap::new();
-        for line in text.lines() {
-            let mut parts = line.splitn(3, ':');
-            let (Some(_), Some(controllers), Some(path)) =
-                (parts.next(), parts.next(), parts.next())
-            else {
-                continue;
-            };
+        for (controllers, path) in hierarchies(&text) {
             for controller in controllers.split(',') {
                 let Some((root, at)) = mounts.mounts.get(controller) else { continue };
                 let Some(below) = below(Path::new(path), root) else { continue };
@@ -182,16 +217,10 @@ impl Cgroups {
 
     /// Whether the processes are frozen, by this cgroup or by one above it.
     pub(crate) fn is_frozen(&self) -> bool {
-        // Unreadable files count as not frozen, because this only explains a failure.
-        let text = |controller, file| self.text(controller, file).or_absent().flatten();
-        match self.layout {
-            Layout::V1 => text("freezer", "freezer.state").is_some_and(|text| text != "THAWED"),
-            Layout::V2 => {
-                let events = text("", "cgroup.events").unwrap_or_default();
-                events.lines().any(|line| line == "frozen 1")
-                    || text("", "cgroup.freeze").is_some_and(|text| text == "1")
-            }
-        }
+        // Unreadable files count as not frozen, and half frozen processes as frozen, because this only explains a failure.
+        let text = |(controller, file)| self.text(controller, file).or_absent().flatten();
+        text(self.layout.freezer()).is_some_and(|state| self.layout.is_frozen(&state))
+            || text(("", "cgroup.freeze")).is_some_and(|text| text == "1")
     }
 }
 

@@ -379,6 +379,35 @@ fn removed_and_frozen_cgroups_are_reported() {
 }
 
 #[test]
+fn a_process_is_frozen_if_its_present_cgroup_is() {
+    let states = [
+        ("/sys/fs/cgroup/freezer", "freezer.state", "THAWED\n", "FROZEN\n", "6:freezer:"),
+        (
+            "/sys/fs/cgroup",
+            "cgroup.events",
+            "populated 1\nfrozen 0\n",
+            "populated 1\nfrozen 1\n",
+            "0::",
+        ),
+    ];
+    for (tree, (at, file, thawed, frozen, hierarchy)) in
+        [CgroupTree::v1(), CgroupTree::v2()].iter().zip(states)
+    {
+        let mounts = Mounts::read(&tree.host()).unwrap();
+        let is_frozen = |pid| mounts.is_frozen(&tree.host(), pid);
+        tree.file(&format!("{at}/k/c/{file}"), thawed);
+        tree.file(&format!("{at}/other/{file}"), frozen);
+        assert!(!is_frozen(42));
+        tree.file("/proc/42/cgroup", &format!("7:pids:/\n{hierarchy}/other\n"));
+        assert!(is_frozen(42), "it was moved");
+        tree.file("/proc/42/cgroup", &format!("{hierarchy}/none\n"));
+        assert!(!is_frozen(42) && !is_frozen(43), "there is no such cgroup, or process");
+        tree.file("/proc/42/cgroup", &format!("{hierarchy}/../other\n"));
+        assert!(!is_frozen(42), "it is outside of the mount");
+    }
+}
+
+#[test]
 fn every_thread_enters_the_group_or_the_move_fails() {
     let tree = CgroupTree::v1();
     let tasks = "/sys/fs/resctrl/gold/tasks";

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use nri_transport::{PluginRequest, RequestSubject, SynchronizePart};
+use nri_transport::{PluginRequest, RequestSubject};
 use protobuf::{CodedOutputStream, UnknownFields, UnknownValue, UnknownValueRef};
 
 use super::session::SyncProgress;
@@ -58,14 +58,14 @@ impl Plugin {
     ) -> Outcome<api::SynchronizeResponse> {
         let (mut earlier, begun) = (UnknownFields::new(), Instant::now());
         let _progress = ProgressShown(self);
-        for (answered, (part, more)) in snapshot.parts().enumerate() {
+        for (answered, part) in snapshot.parts().enumerate() {
             let whole = self.sync_timeout();
             let limit = whole.unwrap_or_else(|| self.timeout());
             self.set_sync_progress(Some(SyncProgress { begun, limit, answered }));
             let left = whole.map_or(limit, |whole| whole.saturating_sub(begun.elapsed()));
-            let said = self.call_within(left.max(SHORTEST), &SynchronizePart(part)).await;
+            let said = self.call_within(left.max(SHORTEST), &part).await;
             let Outcome::Answered(mut answer) = said else { return said };
-            if !more {
+            if !part.more {
                 self.server.mark_synchronized();
                 add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);
                 self.record_wishes("Synchronize", answer.update.len(), 0);

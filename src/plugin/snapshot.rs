@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
-use nri_transport::TTRPC_LIMIT;
-use protobuf::Message;
-
-use crate::formats::protobuf::write_varint;
+use nri_transport::{PluginRequest, TTRPC_LIMIT};
+use protobuf::rt::{WireType, compute_raw_varint64_size};
+use protobuf::{CodedOutputStream, Message};
 
 use super::api;
 
@@ -32,6 +31,12 @@ impl Encoded {
     fn len(&self) -> usize {
         self.kept.len() + self.now.len()
     }
+
+    /// The bytes that it takes in a request: with its tag and its length.
+    fn size(&self) -> usize {
+        let length = compute_raw_varint64_size(self.len() as u64);
+        1 + usize::try_from(length).unwrap_or_default() + self.len()
+    }
 }
 
 /// The pods and containers at one time.
@@ -43,13 +48,11 @@ pub struct EncodedSnapshot {
     pub containers: Vec<Encoded>,
 }
 
-/// Tags of the fields of a SynchronizeRequest; after the last one comes its value, true.
-const PODS: u8 = 1 << 3 | 2;
-const CONTAINERS: u8 = 2 << 3 | 2;
-const MORE: [u8; 2] = [3 << 3, 1];
+/// Numbers of the fields of a SynchronizeRequest.
+const PODS: u32 = 1;
+const CONTAINERS: u32 = 2;
+const MORE: u32 = 3;
 
-/// Bytes before each object: its tag and its length take at most this many.
-const BEFORE_EACH: usize = 6;
 const ROOM: usize = TTRPC_LIMIT - 1024;
 
 impl EncodedSnapshot {
@@ -63,44 +66,72 @@ impl EncodedSnapshot {
 
     /// The length of the longest of the snapshot's requests, in bytes.
     pub(crate) fn longest_request(&self) -> usize {
-        let size = |object: &Encoded| object.len() + BEFORE_EACH;
-        self.pods.iter().chain(&self.containers).map(size).sum::<usize>().min(ROOM)
+        self.pods.iter().chain(&self.containers).map(Encoded::size).sum::<usize>().min(ROOM)
     }
 
-    /// Splits the snapshot into requests below the limit, each with whether another follows; every
-    /// object is in exactly one.
-    pub(super) fn parts(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {
-        let pods = self.pods.iter().map(|pod| (PODS, pod));
-        let containers = self.containers.iter().map(|container| (CONTAINERS, container));
-        let size = |object: &Encoded| object.len() + BEFORE_EACH;
-        let mut left: usize = self.pods.iter().chain(&self.containers).map(size).sum();
-        let mut objects = pods.chain(containers).peekable();
+    /// Splits the snapshot into requests below the limit; every object is in exactly one.
+    pub(super) fn parts(&self) -> impl Iterator<Item = SnapshotPart<'_>> {
+        let (mut pods, mut containers) = (self.pods.as_slice(), self.containers.as_slice());
         let mut is_over = false;
         std::iter::from_fn(move || {
             if is_over {
                 return None;
             }
-            let mut part = Vec::with_capacity(left.min(ROOM) + MORE.len());
-            while let Some((tag, object)) =
-                objects.next_if(|(_, object)| part.is_empty() || part.len() + size(object) <= ROOM)
-            {
-                left -= size(object);
-                append(&mut part, tag, object);
+            let mut size = 0;
+            let mut part =
+                SnapshotPart { pods: fitting(&mut pods, &mut size), ..Default::default() };
+            if pods.is_empty() {
+                part.containers = fitting(&mut containers, &mut size);
             }
-            is_over = objects.peek().is_none();
-            if !is_over {
-                part.extend_from_slice(&MORE);
-            }
-            Some((part, !is_over))
+            is_over = pods.is_empty() && containers.is_empty();
+            Some(SnapshotPart { more: !is_over, ..part })
         })
     }
 }
 
-fn append(part: &mut Vec<u8>, tag: u8, object: &Encoded) {
-    part.push(tag);
-    write_varint(part, u64::try_from(object.len()).unwrap_or(u64::MAX));
-    part.extend_from_slice(&object.kept);
-    part.extend_from_slice(&object.now);
+/// Removes from `left` the objects that fit a request with `size` bytes: at least one if it is empty.
+fn fitting<'s>(left: &mut &'s [Encoded], size: &mut usize) -> &'s [Encoded] {
+    let fits = |object: &&Encoded| {
+        let grown = *size + object.size();
+        let fits = *size == 0 || grown <= ROOM;
+        *size = if fits { grown } else { *size };
+        fits
+    };
+    let (now, later) = left.split_at(left.iter().take_while(fits).count());
+    *left = later;
+    now
+}
+
+/// One request of a snapshot. Its objects are copied only into the message that is sent.
+#[derive(Debug, Default)]
+pub(super) struct SnapshotPart<'s> {
+    pods: &'s [Encoded],
+    containers: &'s [Encoded],
+    /// Whether another part follows.
+    pub(super) more: bool,
+}
+
+impl PluginRequest for SnapshotPart<'_> {
+    const METHOD: &'static str = "Synchronize";
+    type Answer = api::SynchronizeResponse;
+
+    fn size(&self) -> u64 {
+        let objects: usize = self.pods.iter().chain(self.containers).map(Encoded::size).sum();
+        let more = if self.more { 2 } else { 0 };
+        objects as u64 + more
+    }
+
+    fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
+        for (field, objects) in [(PODS, self.pods), (CONTAINERS, self.containers)] {
+            for object in objects {
+                to.write_tag(field, WireType::LengthDelimited)?;
+                to.write_raw_varint64(object.len() as u64)?;
+                to.write_raw_bytes(&object.kept)?;
+                to.write_raw_bytes(&object.now)?;
+            }
+        }
+        if self.more { to.write_bool(MORE, true) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]
@@ -116,11 +147,21 @@ mod tests {
         (0..count).map(pod).collect()
     }
 
+    fn bytes(part: &SnapshotPart<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut to = CodedOutputStream::vec(&mut bytes);
+        part.write(&mut to).and_then(|()| to.flush()).unwrap();
+        drop(to);
+        assert_eq!(bytes.len() as u64, part.size());
+        bytes
+    }
+
     fn parts(snapshot: &EncodedSnapshot) -> Vec<api::SynchronizeRequest> {
-        let parts = snapshot.parts().map(|(bytes, more)| {
-            let part = api::SynchronizeRequest::parse_from_bytes(&bytes).unwrap();
-            assert_eq!((part.more, bytes.len() < TTRPC_LIMIT), (more, true));
-            part
+        let parts = snapshot.parts().map(|part| {
+            let bytes = bytes(&part);
+            let read = api::SynchronizeRequest::parse_from_bytes(&bytes).unwrap();
+            assert_eq!((read.more, bytes.len() < TTRPC_LIMIT), (part.more, true));
+            read
         });
         parts.collect()
     }
@@ -158,7 +199,7 @@ mod tests {
     #[test]
     fn an_object_too_large_for_any_part_is_alone_and_last() {
         let snapshot = EncodedSnapshot::encode(&pods(3, TTRPC_LIMIT), &[]);
-        let more: Vec<bool> = snapshot.parts().map(|(_, more)| more).collect();
+        let more: Vec<bool> = snapshot.parts().map(|part| part.more).collect();
         assert_eq!(more, [true, true, false]);
     }
 }

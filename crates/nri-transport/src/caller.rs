@@ -69,23 +69,6 @@ pub struct RequestSubject<'a> {
 /// Pairs sent along with a request's message, for instance its trace.
 pub type Metadata = [(&'static str, String)];
 
-/// An already encoded SynchronizeRequest.
-#[derive(Debug)]
-pub struct SynchronizePart(pub Vec<u8>);
-
-impl PluginRequest for SynchronizePart {
-    const METHOD: &str = "Synchronize";
-    type Answer = api::SynchronizeResponse;
-
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
-        to.write_raw_bytes(&self.0)
-    }
-}
-
 macro_rules! subject {
     ($request:ident) => {
         None
@@ -130,6 +113,7 @@ macro_rules! requests {
 
 requests! { PLUGIN_SERVICE api {
     "Configure" ConfigureRequest ConfigureResponse;
+    "Synchronize" SynchronizeRequest SynchronizeResponse;
     "Shutdown" Empty Empty;
     "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse pod;
     "UpdatePodSandbox" UpdatePodSandboxRequest UpdatePodSandboxResponse pod;

@@ -44,8 +44,7 @@ mod stream;
 mod unread;
 
 pub use caller::{
-    Metadata, PLUGIN_SERVICE, PluginCaller, PluginRequest, RequestSubject, SynchronizePart,
-    Unanswered,
+    Metadata, PLUGIN_SERVICE, PluginCaller, PluginRequest, RequestSubject, Unanswered,
 };
 pub use copies::CallCopies;
 pub use frame::{TTRPC_LIMIT, Trunk};

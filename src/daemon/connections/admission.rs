@@ -44,8 +44,8 @@ const ACCEPTED_AT_ONCE: usize = 256;
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Containers of a snapshot encoded before other tasks get a turn: whether one is paused takes ten system calls.
-const AT_ONCE: usize = 8;
+/// Containers of a snapshot encoded before other tasks get a turn.
+const AT_ONCE: usize = 32;
 
 /// Serves all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
@@ -317,13 +317,21 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
 
 /// Encodes a snapshot of the records. The snapshot does not change, so other tasks get turns between two parts.
 async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded> {
-    let mut encoded = Vec::with_capacity(containers.len());
-    for some in containers.chunks(AT_ONCE) {
-        let some = some
-            .iter()
-            .map(|container| messages::container_encoded(container, daemon.is_paused(container)));
-        encoded.extend(some);
-        tokio::task::yield_now().await;
+    let encode_all = async {
+        let mut encoded = Vec::with_capacity(containers.len());
+        for some in containers.chunks(AT_ONCE) {
+            let some = some.iter().map(|container| messages::container_encoded(container, false));
+            encoded.extend(some);
+            tokio::task::yield_now().await;
+        }
+        encoded
+    };
+    // Few containers are paused, so all are encoded while that is found out.
+    let (paused, mut encoded) = tokio::join!(daemon.paused_among(&containers), encode_all);
+    for at in paused {
+        if let (Some(place), Some(container)) = (encoded.get_mut(at), containers.get(at)) {
+            *place = messages::container_encoded(container, true);
+        }
     }
     encoded
 }

@@ -41,6 +41,9 @@ const LABELS: u64 = 5;
 const LINUX: u64 = 8;
 const RESOURCES: u64 = 6;
 
+/// Field number of a container's linux part.
+const CONTAINERS_LINUX: u64 = 11;
+
 /// Field number of the ID: a stored message that begins with it is from an earlier version, which
 /// stored whole messages.
 const ID: u64 = 1;
@@ -128,8 +131,8 @@ fn fill_in(message: &mut api::Container, record: &Container) {
 
 /// The resources in the container's message.
 pub(crate) fn resources(record: &Container) -> api::LinuxResources {
-    let message: api::Container = from_wire(&record.message);
-    let linux = message.linux.into_option().unwrap_or_default();
+    let part: api::Container = from_wire(&Wire(record.message.only(CONTAINERS_LINUX).into()));
+    let linux = part.linux.into_option().unwrap_or_default();
     linux.resources.into_option().unwrap_or_default()
 }
 
@@ -141,8 +144,9 @@ pub(crate) fn with_resources(
     resources: &Map<String, Value>,
     classes: &Classes,
 ) -> Wire {
-    let mut message: api::Container = from_wire(wire);
-    let recorded = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
+    // The rest is not decoded: it is most of the message.
+    let mut part: api::Container = from_wire(&Wire(wire.only(CONTAINERS_LINUX).into()));
+    let recorded = part.linux.mut_or_insert_default().resources.mut_or_insert_default();
     let mut devices = std::mem::take(&mut recorded.devices);
     let text = |rule: &api::LinuxDeviceCgroup| rule.write_to_bytes().unwrap_or_default();
     let mut known: HashSet<Vec<u8>> = devices.iter().map(text).collect();
@@ -155,7 +159,8 @@ pub(crate) fn with_resources(
         devices,
         ..new
     };
-    to_wire(&message)
+    let rest = Wire::without(&wire.0, &[CONTAINERS_LINUX]).0;
+    Wire([&*rest, &part.write_to_bytes().unwrap_or_default()].concat().into())
 }
 
 fn named(

@@ -2,27 +2,39 @@
 //! Whether a container is paused. `pause` and `resume` bypass the daemon, so the daemon reads the freezer's
 //! state when it describes a container: for Synchronize, an update, or an operator. It freezes nothing.
 
-use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::Mounts;
 use crate::chain::Notification;
 use crate::daemon::shared::{Daemon, events};
 use crate::plugin::Event;
 use crate::plugin::api::ContainerState;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
+/// The process that decides whether a container is paused: until it runs, and after its end, none does.
+fn running(record: &Container) -> Option<u32> {
+    record.init_pid.filter(|_| record.state == Lifecycle::Running)
+}
+
 impl Daemon {
     /// Whether the processes of the container are frozen.
     pub(crate) fn is_paused(&self, record: &Container) -> bool {
-        let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {
-            return false;
+        let Some(pid) = running(record) else { return false };
+        let mounts = self.caches.cgroup_mounts(&self.host);
+        mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
+    }
+
+    /// The places in this list of the containers that are paused. Their files are read off the loop, since thousands
+    /// would delay every create.
+    pub(crate) async fn paused_among(&self, records: &[Rc<Container>]) -> Vec<usize> {
+        let Ok(mounts) = self.caches.cgroup_mounts(&self.host) else { return Vec::new() };
+        let (host, mounts) = (self.host.clone(), Mounts::clone(&mounts));
+        let running: Vec<Option<u32>> = records.iter().map(|record| running(record)).collect();
+        let is_frozen = move |(at, pid): (usize, Option<u32>)| {
+            Some(at).filter(|_| pid.is_some_and(|pid| mounts.is_frozen(&host, pid)))
         };
-        // The cgroup of the process decides, which is at or below the container's: a freezer above
-        // it freezes it too.
-        let found = self.caches.cgroup_mounts(&self.host);
-        let found =
-            found.and_then(|mounts| Cgroups::find(&self.host, &mounts, pid, &BTreeMap::new()));
-        found.is_ok_and(|cgroups| cgroups.is_frozen())
+        let look = move || Ok(running.into_iter().enumerate().filter_map(is_frozen).collect());
+        self.off_loop("/sys/fs/cgroup", look).await.unwrap_or_default()
     }
 
     /// An event about a container in its current state.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits the memory for snapshots that are being sent to plugins: until a plugin responds, its
-//! request is in memory twice, so each plugin that does not read would cost some 8 MiB.
+//! Limits the memory for snapshots that are being sent to plugins: each plugin that does not read
+//! costs some 4 MiB.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

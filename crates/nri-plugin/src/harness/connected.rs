@@ -90,8 +90,7 @@ impl Connected {
         plugin.events = if events == 0 { ALL_BITS } else { events };
         let (pods, containers) = snapshot;
         let request = api::SynchronizeRequest { pods, containers, ..Default::default() };
-        let part = protobuf::Message::write_to_bytes(&request)?;
-        let answer = plugin.call(&nri_transport::SynchronizePart(part), timeout).await?;
+        let answer = plugin.call(&request, timeout).await?;
         plugin._server.mark_synchronized();
         Ok((plugin, answer.update))
     }

@@ -15,7 +15,7 @@ use crate::packed::PackedLines;
 
 use super::{Container, Pod};
 
-/// A record with an ID, which several records may have one after the other.
+/// A record with an ID; a later record may have the same ID.
 pub(super) trait Identified: Clone + Serialize + DeserializeOwned {
     /// The ID.
     fn id(&self) -> &str;

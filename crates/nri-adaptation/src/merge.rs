@@ -54,7 +54,7 @@ pub struct Merged {
     pub evictions: Vec<api::ContainerEviction>,
     /// For each evicted container the plugins that requested it, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// Plugin and place of each field that the schema does not know; these are not applied.
+    /// The plugin and the path of each field that the schema does not know; such fields are not applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,

@@ -623,7 +623,7 @@ mod tests {
             // The connection stays open until the other side has read everything.
             std::future::pending::<()>().await;
         });
-        // Long before, the socket's buffer is full.
+        // The socket's buffer is full long before this pause ends.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let (_, first) = frame(&mut theirs).await;
         let (_, rest) = frame(&mut theirs).await;

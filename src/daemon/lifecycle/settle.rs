@@ -39,8 +39,8 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // Done before the turn is acquired, because from here on another request may write, even
-        // without the turn.
+        // Done before the turn is acquired: now that the runtime has exited, another request may write even without
+        // the turn.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
@@ -187,7 +187,8 @@ async fn settle_create(
     Ok(())
 }
 
-/// The container's init process after the call; of a runtime whose files are unknown, the one that its `state` names.
+/// Returns the container's init process after the call; if the runtime's files are unknown, the one that its `state`
+/// command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -269,7 +270,7 @@ async fn settle_run(
     pending: &PendingVerb,
 ) -> Result<()> {
     let init = created_process(daemon, record, pending).await?;
-    // Of a runtime whose files are unknown, its process shows that the container exists.
+    // If the runtime's files are unknown, the container's process shows that the container exists.
     let is_unknown = command::has_unknown_files(record);
     let is_there = state_dir::exists(&daemon.host, key)? || is_unknown && init.is_some();
     let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;

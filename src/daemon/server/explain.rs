@@ -39,7 +39,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
     };
-    // A removed record that matches has the last part of `wanted` as a name, or at the beginning of its ID.
+    // Every removed record that matches contains the last part of `wanted`, as a name or as the start of its ID.
     let gone: Vec<_> = store.gone(wanted.rsplit('/').next().unwrap_or(wanted)).collect();
     let all = store.containers().chain(gone.iter().map(Cow::as_ref));
     let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));

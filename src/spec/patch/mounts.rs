@@ -47,7 +47,7 @@ impl<'t> Placed<'t> {
         Ok(placed)
     }
 
-    /// Writes the mounts into the document; sorted by `key` if anything changed.
+    /// Writes the mounts into the document, sorted by `order` if anything changed.
     pub(super) fn put_back<K: Ord>(
         self,
         root: &mut Object<'t>,

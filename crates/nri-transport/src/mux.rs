@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_frame_refuses_once_its_response_header_arrived() {
+    async fn a_long_frame_is_a_refusal_once_its_response_header_arrived() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;

@@ -25,6 +25,6 @@ fn tables() -> String {
 }
 
 #[test]
-fn the_page_ranks_the_sources_of_each_field_as_the_program() {
+fn the_page_ranks_the_sources_of_each_field_as_the_code_does() {
     is_kept("docs/identity.md", "tables of tests/pure/recorded_calls/mod.rs", &tables());
 }

@@ -126,8 +126,8 @@ pub(crate) const METRIC_NAMES: usize = 128;
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
 /// Entries read from the list of plugins in the run directory, one per line: far more than can be connected.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
-/// Notifications of the extension that one plugin has not answered, each a task with its message;
-/// more are dropped and counted. Execs of a busy node reach this limit in some seconds.
+/// Notifications of the extension that one plugin has not answered, each a task with its message; more are dropped
+/// and counted. Execs of a busy node reach this limit within seconds.
 pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Consecutive failed updates of one container by one plugin before further ones are delayed: an ending container or a
 /// busy engine causes one or two.

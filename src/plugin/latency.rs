@@ -18,7 +18,7 @@ pub struct AnswerTimes {
     slots: VecDeque<Slot>,
 }
 
-/// The responses of some minutes.
+/// The responses within one slot of [`SLOT`].
 #[derive(Debug)]
 struct Slot {
     begun: Instant,

@@ -126,7 +126,7 @@ impl Creation {
     /// Fails if the container is too large for a message.
     pub fn encode_container(&mut self) -> protobuf::Result<Vec<u8>> {
         let container = self.request.container.mut_or_insert_default();
-        // Not from a copy, which costs more than the encoding.
+        // Encodes the container itself, because a copy costs more than the encoding.
         let resources = container.linux.mut_or_insert_default().resources.mut_or_insert_default();
         resources::strip_empty(&mut resources.memory);
         resources::strip_empty(&mut resources.cpu);

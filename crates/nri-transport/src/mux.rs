@@ -35,7 +35,7 @@ pub const CLOSED: &str = "it closed the connection";
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
 /// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name and a version need
-/// some hundred.
+/// about a hundred.
 const UNREGISTERED: usize = 64 << 10;
 
 /// Splits `stream` into the plugin connection and the runtime connection.

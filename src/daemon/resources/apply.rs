@@ -388,7 +388,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Without the engine's values, because the bypassing update is newer than the recorded ones.
+    // Omits the engine's recorded values, because the update that bypassed the daemon is newer.
     run_update(daemon, &record, record.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),

@@ -276,7 +276,8 @@ pub(crate) const COMPARED_ROWS: usize = 1000;
 pub(crate) const MANIFEST_DEPTH: usize = 50;
 /// A column of a table, in characters; a longer cell overflows its column instead of widening every row.
 pub(crate) const COLUMN: usize = 256;
-/// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text names nothing.
+/// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text identifies
+/// nothing.
 pub(crate) const SHORTEST_COLUMN: usize = 12;
 /// Rows of plugins, and lines of failures, in `top`: the pods need the rest of the screen.
 pub(crate) const TOP_PLUGINS: usize = 20;

@@ -93,9 +93,9 @@ type InjectedValues = BTreeMap<&'static str, Json>;
 
 /// How a key is read.
 enum Form {
-    /// As a setting of the section.
+    /// It is a setting of the section.
     Setting(fn(&mut InjectionSection, &Value) -> Result<(), Mistake>),
-    /// As a value that is set in containers.
+    /// It is a value that is set in containers.
     Values(Shape),
 }
 

@@ -226,8 +226,8 @@ async fn settle_start(
     Ok(())
 }
 
-/// Applies the updates that waited for a start, because the call that may have been a start has
-/// ended without one.
+/// Applies the updates that waited for a `start` to finish, once the command has ended without starting the
+/// container.
 pub(crate) async fn not_started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
         updates::carry_out_deferred(daemon, key).await;

@@ -17,7 +17,7 @@ fn tables() -> String {
                 .collect();
             format!("| {} | {} |", field.name(), cells.join("; "))
         });
-        let head = "| field | sources, the most trusted first (who writes it) |\n|---|---|";
+        let head = "| field | sources, most trusted first (who writes them) |\n|---|---|";
         let rows: Vec<String> = rows.collect();
         format!("### {}\n\n{head}\n{}", kind.name(), rows.join("\n"))
     };

@@ -599,7 +599,7 @@ mod tests {
         let (temp, dir) = place();
         write(&temp.path().join("a"), b"old");
         write(&temp.path().join("b"), b"new");
-        // Once with the kernel's exchange, and once without it.
+        // Runs once with the kernel's exchange, and once without it.
         for exchange in [
             |dir: &OwnedFd| exchange_at(dir, "b", "a"),
             |dir: &OwnedFd| rename_in_turn(dir, "b", "a"),

@@ -25,8 +25,8 @@ pub(crate) const QUOTED: usize = 4 << 10;
 /// The line of a failure, in bytes, including names of fields and containers that a plugin or an engine chose. Several
 /// quoted texts fit.
 pub(crate) const LINE: usize = 32 << 10;
-/// The part of a line in which a message's code is searched, in bytes, and the number of places
-/// between colons where a message may begin. A usual search takes 0.1 ms, the longest 1 ms.
+/// The part of a line that is searched for a message with a code, in bytes, and the number of parts between colons
+/// where a message may begin. A usual search takes 0.1 ms, the longest 1 ms.
 pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
 pub(crate) const PARTS_WITH_CODE: usize = 32;
 /// One part of a response to an operator, in bytes, below the frame's limit; a longer response is sent in parts.
@@ -128,8 +128,8 @@ pub(crate) const METRIC_NAMES: usize = 128;
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
 /// Entries read from the list of plugins in the run directory, one per line: far more than can be connected.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
-/// Notifications of the extension that one plugin has not answered, each a task with its message;
-/// more are dropped and counted. Execs of a busy node reach this limit in some seconds.
+/// Notifications of the extension that one plugin has not answered, each a task with its message; more are dropped
+/// and counted. Execs of a busy node reach this limit within seconds.
 pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Consecutive failed updates of one container by one plugin before further ones are delayed: an ending container or a
 /// busy engine causes one or two.
@@ -186,14 +186,14 @@ pub(crate) const UNADJUSTED: usize = 100;
 pub(crate) const EXPOSED: usize = 20;
 /// Failures that `status` shows, one per line: they fit a screen, and the log has the others.
 pub(crate) const FAILURES: usize = 20;
-/// Different unreadable items that `status` shows, one per line: they name an engine's files and errors, which may differ
-/// each time.
+/// Unreadable items that `status` shows, one per line: each has an engine's file and an error, so their number is
+/// unlimited.
 pub(crate) const MISSING: usize = 64;
 /// Contradicted identity claims that `status` shows, of all containers: tenants cause them, and each record has its
 /// own.
 pub(crate) const CONTRADICTED: usize = 100;
-/// A pod's ID, or a name that an nri-runc key gives a pod or container, in bytes; engines and Kubernetes use no longer
-/// ones.
+/// A pod's ID, or a name that an nri-runc key gives a pod or container, in bytes; longer ones do not occur in engines
+/// or Kubernetes.
 pub(crate) const POD_ID: usize = 253;
 /// A value in a line about a contradicted claim, in characters.
 pub(crate) const CLAIM: usize = 80;
@@ -278,7 +278,8 @@ pub(crate) const COMPARED_ROWS: usize = 1000;
 pub(crate) const MANIFEST_DEPTH: usize = 50;
 /// A column of a table, in characters; a longer cell overflows its column instead of widening every row.
 pub(crate) const COLUMN: usize = 256;
-/// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text names nothing.
+/// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text identifies
+/// nothing.
 pub(crate) const SHORTEST_COLUMN: usize = 12;
 /// Rows of plugins, and lines of failures, in `top`: the pods need the rest of the screen.
 pub(crate) const TOP_PLUGINS: usize = 20;
@@ -299,7 +300,7 @@ pub(crate) const HTTP_HEAD: usize = 16 << 10;
 pub(crate) const FRAME: u32 = 8 << 20;
 /// Calls off the loop that have not returned, each with a thread; further calls wait until one returns.
 pub(crate) const OFF_LOOP: usize = 64;
-/// Calls of one folder that have not returned: a folder that hangs leaves threads for the others.
+/// Calls for one folder that have not returned, so that a folder that hangs leaves threads for the others.
 pub(crate) const OFF_LOOP_IN_FOLDER: usize = 8;
 
 // Files and answers that are read

@@ -9,7 +9,7 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use tracing::error;
 
-/// Some lines, oldest first. A line ends with a line feed and has no other one.
+/// Some lines, oldest first. Each line ends with a line feed and contains no other.
 #[derive(Debug)]
 pub(crate) struct PackedLines {
     /// The length of each line in bytes.

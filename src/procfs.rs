@@ -77,7 +77,7 @@ pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     Ok(uid.filter(|uid| *uid != u32::MAX))
 }
 
-/// The adjustment of a process's badness for the OOM killer; `None` if the process has ended.
+/// The OOM score adjustment of a process; `None` if the process has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.

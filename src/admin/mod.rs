@@ -157,13 +157,13 @@ struct DaemonOptions {
     /// Descriptor on which the starting wrapper waits.
     #[arg(long, hide = true)]
     ready_fd: Option<i32>,
-    /// Descriptor of the state that the program before has left.
+    /// Descriptor of the state that the previous program left.
     #[arg(long, hide = true)]
     state_fd: Option<i32>,
-    /// That program was started by a wrapper.
+    /// The previous program was started by a wrapper.
     #[arg(long, hide = true)]
     in_background: bool,
-    /// Print the forms of such a state that this program knows.
+    /// Print the versions of that state that this program can read.
     #[arg(long, hide = true)]
     probe_state: bool,
     /// Only try whether a daemon could start (run by `check`).

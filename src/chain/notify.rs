@@ -11,7 +11,7 @@ use crate::rules::RuledPod;
 use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply};
 use super::create::{ChainError, ChainObserver};
 
-/// An event, as plugins are notified of it.
+/// An event to send to plugins, with its pod and container.
 #[derive(Debug, Clone)]
 pub struct Notification {
     /// The event.
@@ -27,8 +27,8 @@ pub struct Notification {
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
     /// The pod's engine, and whether a tenant may have written it; rules use both.
     pub origin: (String, bool),
-    /// Whether plugins receive the container first by this event, because they received no
-    /// CreateContainer of it.
+    /// Whether this is the first event about the container that plugins receive, because they received no
+    /// CreateContainer.
     pub is_first: bool,
 }
 
@@ -47,12 +47,12 @@ impl Notification {
         }
     }
 
-    /// Marks the event as the first by which plugins receive its container.
+    /// Marks the event as the first that plugins receive about its container.
     pub fn first(self) -> Self {
         Self { is_first: true, ..self }
     }
 
-    /// Whether the event is the first by which plugins receive its pod or container.
+    /// Whether the event is the first that plugins receive about its pod or container.
     pub fn begins(&self) -> bool {
         self.is_first || matches!(self.event, Event::RunPodSandbox | Event::CreateContainer)
     }

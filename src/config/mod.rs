@@ -98,7 +98,7 @@ pub struct Loaded {
     pub only: Option<PathBuf>,
     /// The defaults of a user's daemon, if these are its files.
     user: Option<Box<Config>>,
-    /// The paths from which those runtimes were read.
+    /// For a user's daemon, the paths of root's configuration.
     paths_of_root: Vec<PathBuf>,
     /// The reason why the named file could not be read.
     pub unreadable: Option<String>,
@@ -108,7 +108,7 @@ pub struct Loaded {
     unknown: Option<Error>,
 }
 
-/// The state of a file or folder, by which a change is found without opening it.
+/// The metadata of a file or folder, which shows a change without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     place: (u64, u64),
@@ -153,7 +153,7 @@ impl Loaded {
         self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
     }
 
-    /// The runtimes of root's configuration, if these are the files of a user's daemon: like a file before them.
+    /// For a user's daemon, the runtimes of root's configuration, as a file that is read before the user's.
     pub(crate) fn of_root(&self) -> Files {
         let user = self.user.iter();
         user.map(|user| (PathBuf::from(DEFAULT_FILE), user::runtimes(user))).collect()
@@ -310,7 +310,7 @@ pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }
 
-/// Like [`load`], without the rules that a daemon has read if `leaves_out_rules`.
+/// Like [`load`]; with `leaves_out_rules`, omits rules that a daemon has already read.
 fn load_named(only: Option<&Path>, leaves_out_rules: bool) -> Loaded {
     let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
     read_all(only, Path::new("/"), leaves_out_rules)

@@ -44,7 +44,7 @@ fn below_links(marker: &Path) -> Result<Vec<PathBuf>> {
         return Ok(Vec::new());
     };
     let entries = match presence::entries(folder) {
-        // A folder that the user's own rootlesskit made could be listed, so this is another folder.
+        // The user could list a folder of the user's own rootlesskit, so this is another folder.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Vec::new(),
         entries => entries.doing(|| format!("listing {}", folder.display()))?,
     };

@@ -411,8 +411,8 @@ impl Config {
         self.run_dir.join("daemon.lock")
     }
 
-    /// The path of a file that exists while the daemon re-executes and sends no heartbeat. It has
-    /// the time at which that began, in nanoseconds of the monotonic clock.
+    /// The path of a file that exists while the daemon re-executes and sends no heartbeat. It contains the time at
+    /// which the re-execution began, in nanoseconds of the monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
     }
@@ -433,7 +433,8 @@ impl Config {
         self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
-    /// The path of a file that exists while commands pass through, and until a daemon has handled those.
+    /// The path of a file that exists while commands pass through, and then until a daemon has handled those
+    /// commands.
     pub fn was_disabled_file(&self) -> PathBuf {
         self.run_dir.join("was_disabled")
     }
@@ -459,7 +460,7 @@ pub enum Consequence {
     /// In addition, a start makes creates fail, because something may be permitted that the
     /// operator meant to forbid.
     RefusesCreates,
-    /// A start without a last valid configuration uses no value of the files: they are unreadable, or it is uncertain
-    /// which runtime they name.
+    /// If there is no last valid configuration, a start uses no value from the files: they are unreadable, or may
+    /// name another runtime than the operator meant.
     UsesNoFile,
 }

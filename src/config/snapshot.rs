@@ -60,8 +60,8 @@ pub(super) fn read(run_dir: &Path, mut config: Box<Config>) -> Result<Option<Sna
     for (path, text) in &files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut ignored);
     }
-    // A changed run directory applies at the daemon's next start; until then the daemon's is the
-    // one with this file.
+    // A new `run_dir` in the files applies at the daemon's next start; until then the daemon uses the directory that
+    // has this snapshot.
     run_dir.clone_into(&mut config.run_dir);
     Ok(Some(Snapshot { config, files }))
 }

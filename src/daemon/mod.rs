@@ -319,7 +319,7 @@ fn write_to_starter(start: &Start, word: &[u8]) {
     let _closed = nix::unistd::close(fd);
 }
 
-/// Time for which execs stay protected while the daemon ends; longer than that takes.
+/// Time for which execs stay protected while the daemon ends; longer than the shutdown takes.
 const PROTECTED_TO_THE_END: Duration = Duration::from_secs(60);
 
 /// Shuts plugins down cleanly, up to a time limit.

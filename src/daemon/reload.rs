@@ -4,7 +4,8 @@
 //! values that it has read.
 //!
 //! It never applies a configuration with an error (D43), nor a value that needs a restart: it reports such
-//! a value and keeps the old one. It imports `shared`, `connections`, `process`, `run_dir` and `server`.
+//! a value and keeps the old one. It imports `shared`, `connections`, `process`, `recovery`, `run_dir` and
+//! `server`.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -21,7 +21,8 @@ const PAGE: &str = include_str!("../../docs/metrics.md");
 /// Labels that Prometheus adds.
 const ADDED: [&str; 2] = ["instance", "job"];
 
-/// The text of a daemon that has counted each metric at least once: rows without a number are omitted.
+/// Renders the metrics of a daemon that has counted each of them at least once, because rows without a value are
+/// omitted.
 fn exposition() -> String {
     let metrics = Metrics::default();
     let (calls, plugins) = (metrics.call_meter(), metrics.plugins());

@@ -122,7 +122,7 @@ impl Drop for PluginProcess {
         let Some(child) = self.process.take() else { return };
         let by_itself = has_exited(child);
         signal(child, Signal::SIGKILL);
-        // In a task, because even a killed process may take long to end, and this thread must not wait.
+        // Reaps in a task, because even a killed process may take long to end, and this thread must not wait.
         if let Ok(handle) = tokio::runtime::Handle::try_current() {
             handle.spawn(end(child, Duration::ZERO, Arc::clone(&self.log), by_itself));
         }

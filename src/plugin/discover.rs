@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the plugins installed on this node, each with its configuration's text.
 //!
-//! A file that is no plugin is skipped with one line, and never prevents other plugins from
+//! A file that is not a plugin is skipped with one line, and never prevents other plugins from
 //! starting. Nothing is started here.
 
 use std::collections::BTreeSet;

@@ -18,7 +18,7 @@ pub struct AnswerTimes {
     slots: VecDeque<Slot>,
 }
 
-/// The responses of some minutes.
+/// The responses within one slot of [`SLOT`].
 #[derive(Debug)]
 struct Slot {
     begun: Instant,
@@ -63,7 +63,7 @@ impl AnswerTimes {
         }
     }
 
-    /// Returns the quantiles of the last hour; `None` without an answer in it.
+    /// Returns the quantiles of the last hour; `None` if that hour has no response.
     pub fn quantiles(&mut self, now: Instant) -> Option<Quantiles> {
         self.drop_old(now);
         let mut all = BTreeMap::new();

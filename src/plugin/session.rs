@@ -294,7 +294,7 @@ impl Plugin {
         let events = if self.takes_all { ALL_BITS } else { answer.events };
         self.events.store(events, Ordering::Relaxed);
         self.weigh();
-        // Without unknown fields, because it is kept as long as the plugin is connected.
+        // Drops unknown fields of the policy, which is kept as long as the plugin is connected.
         let known =
             |declared| api::FailurePolicy { special_fields: Default::default(), ..declared };
         self.declared = answer.failure_policy.into_option().map(known);

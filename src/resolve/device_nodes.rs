@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Completes a device node that a CDI file describes only in part, from the node on the host, as
-//! CDI's reference library does (`fillMissingInfo`): type and numbers, and the mode even if these
-//! are given. Without a mode, a runtime makes a node that every user may open.
+//! CDI's reference library does (`fillMissingInfo`): type and numbers if the file omits them, and a
+//! missing mode even if it has type and numbers. Without a mode, a runtime makes a node that every
+//! user may open.
 //!
 //! The owner is not taken from the host: a node without an owner belongs to the container's user
 //! (`spec/patch/resolved.rs`). This module only reads.

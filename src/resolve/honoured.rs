@@ -183,6 +183,18 @@ pub fn check_runtime(
 }
 
 fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need> {
+    // Every runtime knows the fields that are not used below.
+    let api::ContainerAdjustment {
+        mounts,
+        linux,
+        annotations: _,
+        env: _,
+        hooks: _,
+        rlimits: _,
+        CDI_devices: _,
+        args: _,
+        special_fields: _,
+    } = adjustment;
     let mut needs = Vec::new();
     let mut add = |field: &str, what| needs.push(Need { field: field.to_owned(), what });
     let options = |mount: &api::Mount| {
@@ -197,7 +209,7 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
         });
         what.collect::<Vec<What>>()
     };
-    for mount in adjustment.mounts.iter().filter(|mount| !mount.destination.starts_with('-')) {
+    for mount in mounts.iter().filter(|mount| !mount.destination.starts_with('-')) {
         let field = mount_field(&mount.destination);
         options(mount).into_iter().for_each(|what| add(&field, what));
     }
@@ -220,7 +232,7 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
     if matches!(resolved.intel_rdt, Class::Set(_)) {
         add("RdtClass", What::IntelRdt);
     }
-    if let Some(linux) = adjustment.linux.as_ref() {
+    if let Some(linux) = linux.as_ref() {
         list_needs_of_linux(linux, &mut add);
         if let Some(resources) = linux.resources.as_ref() {
             list_needs_of_resources(resources, resolved, &mut add);
@@ -247,14 +259,30 @@ fn list_needs_of_resources(
 }
 
 fn list_needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
-    for namespace in linux.namespaces.iter().filter(|kind| !kind.type_.starts_with('-')) {
+    // Every runtime knows the fields that are not used below, or the caller looks at them.
+    let api::LinuxContainerAdjustment {
+        io_priority,
+        seccomp_policy,
+        namespaces,
+        net_devices,
+        scheduler,
+        rdt,
+        memory_policy,
+        devices: _,
+        resources: _,
+        cgroups_path: _,
+        oom_score_adj: _,
+        sysctl: _,
+        special_fields: _,
+    } = linux;
+    for namespace in namespaces.iter().filter(|kind| !kind.type_.starts_with('-')) {
         let field = format!("Namespace[{}]", namespace.type_);
         add(&field, What::Namespace(namespace.type_.clone()));
     }
-    if let Some(policy) = linux.seccomp_policy.as_ref() {
+    if let Some(policy) = seccomp_policy.as_ref() {
         add("SeccompPolicy", What::Seccomp(Filter::of(policy)));
     }
-    if let Some(rdt) = linux.rdt.as_ref() {
+    if let Some(rdt) = rdt.as_ref() {
         if rdt.clos_id.is_some() {
             add("RdtClosID", What::IntelRdt);
         }
@@ -265,10 +293,10 @@ fn list_needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnM
             add("RdtEnableMonitoring", What::RdtMonitoring);
         }
     }
-    for name in linux.net_devices.keys().filter(|name| !name.starts_with('-')) {
+    for name in net_devices.keys().filter(|name| !name.starts_with('-')) {
         add(&format!("LinuxNetDevices[{name}]"), What::NetDevices);
     }
-    if let Some(policy) = linux.memory_policy.as_ref() {
+    if let Some(policy) = memory_policy.as_ref() {
         let mode = policy.mode.enum_value().map(|mode| format!("{mode:?}"));
         let flags = policy.flags.iter().filter_map(|flag| flag.enum_value().ok());
         let flags = flags.map(|flag| format!("{flag:?}")).collect();
@@ -276,15 +304,15 @@ fn list_needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnM
     }
     // "None" removes a present value, which every runtime supports.
     let none = api::LinuxSchedulerPolicy::SCHED_NONE;
-    if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
+    if scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
         add("LinuxSched", What::Scheduler);
     }
     let deadline = api::LinuxSchedulerPolicy::SCHED_DEADLINE;
-    if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy == deadline.into()) {
+    if scheduler.as_ref().is_some_and(|scheduler| scheduler.policy == deadline.into()) {
         add("LinuxSched", What::Deadline);
     }
     let none = api::IOPrioClass::IOPRIO_CLASS_NONE;
-    if linux.io_priority.as_ref().is_some_and(|priority| priority.class != none.into()) {
+    if io_priority.as_ref().is_some_and(|priority| priority.class != none.into()) {
         add("IoPriority", What::IoPriority);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) ->
     run_with(program.as_ref(), words, None, wait)
 }
 
-/// Like [`run`], with one more variable.
+/// Like [`run`], with one additional environment variable.
 ///
 /// # Errors
 /// As [`run`].

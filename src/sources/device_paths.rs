@@ -36,7 +36,7 @@ pub(crate) fn device_paths(host: &Host, wanted: &BTreeSet<Number>) -> Result<Vec
                     limits::DEVICE_NODES
                 )));
             }
-            // The node has just vanished, so it is no container's.
+            // The node has just vanished, so it belongs to no container.
             let Ok(there) = entry.metadata() else { continue };
             let path = folder.join(entry.file_name());
             let (kind, rdev) = (there.file_type(), there.rdev());

@@ -33,7 +33,6 @@ impl Process {
 /// The command lines of the process `parent` that called `pid`, and of its parent. A process that
 /// has ended meanwhile does not count, because its PID may belong to another process (even a
 /// container's, which may use any name).
-/// container's, which may use any name.
 ///
 /// # Errors
 /// Fails when they are unreadable, because an unreadable caller must not count as absent.

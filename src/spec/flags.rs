@@ -3,8 +3,8 @@
 //!
 //! Only operators use these flags; engines send a document. The flags are converted to a document
 //! too, because plugins' values must be added. Values are read as runc reads them, and never
-//! corrected. The RDT flags are no resources of the specification, so they stay flags. Reference:
-//! runc `update.go`; docker go-units `RAMInBytes`.
+//! corrected. The specification's resources have no RDT members, so the RDT flags stay flags.
+//! Reference: runc `update.go`; docker go-units `RAMInBytes`.
 
 use serde_json::Value;
 

@@ -329,10 +329,10 @@ fn load_containers(
     Ok(containers)
 }
 
-/// Removes kept documents that no container names, because the daemon was killed in between. While
-/// a record is set aside they all stay, because it may name one.
+/// Removes kept documents that no container names, because the daemon was killed in between. While the directory of
+/// unusable records is not empty, all documents stay, because such a record may name one.
 fn sweep(dir: &Path, containers: &[Container]) {
-    // If the folder cannot be listed, a record may be set aside.
+    // If that directory cannot be listed, it counts as not empty.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removed records that `explain` still shows. The latest stay as they are. Older ones resemble each other, so
-//! they are compressed together: some hundred bytes each instead of several KB.
+//! Removed records that `explain` still shows. The latest stay as they are. Older ones resemble each other, so they
+//! are compressed together: a few hundred bytes each instead of several KB.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use crate::packed::PackedLines;
 
 use super::{Container, Pod};
 
-/// A record with an ID, which several records may have one after the other.
+/// A record with an ID; a later record may have the same ID.
 pub(super) trait Identified: Clone + Serialize + DeserializeOwned {
     /// The ID.
     fn id(&self) -> &str;
@@ -124,7 +124,8 @@ impl<T: Identified> Remembered<T> {
         records.find(is_it).map(Cow::Owned)
     }
 
-    /// All records that may contain `text` in one of their strings, oldest first; the latest in any case.
+    /// All records that may contain `text` in one of their strings, oldest first; the latest records are always among
+    /// them.
     pub(super) fn containing<'s>(
         &'s self,
         text: &'s str,

@@ -127,7 +127,7 @@ impl Store {
             self.folders.write_kept(&container)?;
         }
         self.write_what_is_not()?;
-        // Last, because a daemon that finds the stamp relies on complete records.
+        // Stamped last, because a daemon that finds the stamp relies on complete records.
         self.stamp()
     }
 

@@ -179,7 +179,7 @@ pub(super) fn receive(
 }
 
 /// Whether the daemon is re-executing and its new program will serve this connection. The wait for
-/// a daemon that hangs in it is limited.
+/// a daemon that hangs during the re-execution is limited.
 fn is_becoming_another(config: &Config) -> bool {
     let text = crate::files::read_own_text(&config.reexec_file(), crate::limits::OWN_FILE);
     let text = text.or_absent().unwrap_or_default();

@@ -164,7 +164,7 @@ fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<en
     let facts = runtime.block_on(async {
         tokio::time::timeout(ENGINE_FILES_WAIT, sources.facts(host, call, &engine_spec)).await
     });
-    // Without waiting for a disk that hangs.
+    // Does not wait for a disk that hangs.
     runtime.shutdown_background();
     facts.map_err(|_elapsed| Error::new("reading the engine's files took too long"))
 }

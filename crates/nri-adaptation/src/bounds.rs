@@ -20,7 +20,7 @@ pub struct TooMany {
     /// The list or map, such as `adjust.mounts`; empty if the entries of all lists and maps
     /// together are too many.
     pub field: String,
-    /// The number of its entries, or of all entries counted up to the excess.
+    /// The number of its entries, or of all entries up to the place where the limit was exceeded.
     pub count: usize,
 }
 
@@ -44,7 +44,8 @@ pub fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
     walk(message, &mut 0)
 }
 
-/// Names the field of the excess from the inside out, so that a reply within the bounds costs no text.
+/// Counts the entries below a message. The path of a field that is too long is built while the error returns, so that
+/// a reply within the limits allocates no text.
 fn walk(message: &dyn MessageDyn, all: &mut usize) -> Result<(), TooMany> {
     for field in message.descriptor_dyn().fields() {
         let inside = |mut excess: TooMany| {

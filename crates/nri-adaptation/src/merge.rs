@@ -54,7 +54,7 @@ pub struct Merged {
     pub evictions: Vec<api::ContainerEviction>,
     /// For each evicted container the plugins that requested it, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// Plugin and place of each field that the schema does not know; these are not applied.
+    /// The plugin and the path of each field that the schema does not know; such fields are not applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
@@ -126,7 +126,7 @@ impl Creation {
     /// Fails if the container is too large for a message.
     pub fn encode_container(&mut self) -> protobuf::Result<Vec<u8>> {
         let container = self.request.container.mut_or_insert_default();
-        // Not from a copy, which costs more than the encoding.
+        // Encodes the container itself, because a copy costs more than the encoding.
         let resources = container.linux.mut_or_insert_default().resources.mut_or_insert_default();
         resources::strip_empty(&mut resources.memory);
         resources::strip_empty(&mut resources.cpu);

@@ -71,7 +71,7 @@ pub struct Updated {
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The owners of fields, of all containers.
     pub owners: Owners,
-    /// Plugin and place of each field that the schema does not know; these are not applied.
+    /// The plugin and the path of each field that the schema does not know; such fields are not applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,

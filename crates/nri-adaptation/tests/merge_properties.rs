@@ -274,7 +274,7 @@ fn plugin(number: usize) -> String {
     format!("{number:02}-p")
 }
 
-/// A container and an adjustment as sets, because the order of independent plugins may show only in
+/// A container and an adjustment as sets, because the order of independent plugins may affect only the order of
 /// lists.
 fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>) {
     fn texts<T: ToString>(list: &[T]) -> BTreeSet<String> {

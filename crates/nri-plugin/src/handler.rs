@@ -101,7 +101,7 @@ macro_rules! handlers {
             )*
         }
 
-        /// Lets a program keep its plugin, to read its state from outside.
+        /// Lets a program share its handler with the plugin, to read the handler's state from elsewhere.
         #[async_trait]
         impl<H: Handler + ?Sized> Handler for Arc<H> {
             fn events(&self) -> &[Event] {

@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     /// Whether the plugin must end.
     pub(crate) ending: watch::Sender<bool>,
     deadlines: Mutex<Deadlines>,
-    /// Whether the runtime possibly missed the subscription: it has sent nothing since.
+    /// Whether the runtime may not support the subscription: it has sent nothing since.
     pub(crate) in_doubt: AtomicBool,
 }
 

@@ -216,7 +216,7 @@ service! {
         let Some(whole) = self.collect(part) else {
             return Ok(api::SynchronizeResponse { more: true, ..Default::default() });
         };
-        // Before the plugin is synchronized, so that it misses no event.
+        // Subscribes before the plugin is synchronized, so that it misses no event.
         self.runtime.subscribe(self.handler.extension_events()).await;
         self.handler.observe("Synchronize", &whole);
         if let Some(cache) = self.handler.cache() {

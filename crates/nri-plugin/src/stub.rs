@@ -58,7 +58,8 @@ impl Stub {
     ) -> Result<Self> {
         let (index, name) = id.split_once('-').unwrap_or((id, ""));
         let (runtime, plugin) = RuntimeHandle::split(stream)?;
-        // Before it registers, because the runtime may synchronize it before it answers.
+        // Set before the plugin registers, because the runtime may synchronize the plugin before it answers the
+        // registration.
         progress.phase.send_replace(Phase::Registered);
         let service = Service::new(handler, runtime.clone(), config.to_owned(), progress);
         let (refused, service) = (service.refused(), Arc::new(service));

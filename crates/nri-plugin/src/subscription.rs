@@ -38,7 +38,7 @@ fn release(version: &str) -> Option<(u32, u32)> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Subscription {
     pub(crate) events: i32,
-    /// Whether the runtime possibly disconnects the plugin because of it.
+    /// Whether the runtime may disconnect the plugin because of this subscription.
     pub(crate) in_doubt: bool,
 }
 

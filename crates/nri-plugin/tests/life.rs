@@ -332,7 +332,7 @@ async fn a_launched_plugin_uses_the_descriptor_it_inherits() {
     let created = runtime.create(container("c", "p")).await.unwrap();
     assert_eq!(created.adjust.env[0].value, "hi c");
     drop(runtime);
-    // On a thread, because the loop must close the connection meanwhile.
+    // Waits on a thread, because the loop must close the connection meanwhile.
     let ended = tokio::task::spawn_blocking(move || child.wait()).await.unwrap();
     assert!(ended.unwrap().success(), "it ends with its connection");
 }

@@ -426,7 +426,7 @@ impl Answers {
             bytes.extend_from_slice(&payload);
         }
         let taken = self.take_messages(&mut bytes);
-        // Once for all messages, because a frame may contain very many small ones.
+        // Moves the rest once for all messages, because a frame may contain very many small ones.
         self.bytes = if taken > 0 { bytes.split_off(taken) } else { bytes };
     }
 

@@ -113,7 +113,7 @@ impl api::Runtime for RuntimeService {
                 "this connection has registered already",
             ));
         }
-        // Before the plugin knows that it may send more.
+        // Noted before the plugin receives the response, after which it may send more.
         self.trunk.note_registered();
         self.upcalls.registered(&identity);
         let _the_handshake_was_given_up = self.registered.try_send(identity);

@@ -35,7 +35,7 @@ pub const CLOSED: &str = "it closed the connection";
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
 /// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name and a version need
-/// some hundred.
+/// about a hundred.
 const UNREGISTERED: usize = 64 << 10;
 
 /// Splits `stream` into the plugin connection and the runtime connection.
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_frame_refuses_once_its_response_header_arrived() {
+    async fn a_long_frame_is_a_refusal_once_its_response_header_arrived() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;
@@ -623,7 +623,7 @@ mod tests {
             // The connection stays open until the other side has read everything.
             std::future::pending::<()>().await;
         });
-        // Long before, the socket's buffer is full.
+        // The socket's buffer is full long before this pause ends.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let (_, first) = frame(&mut theirs).await;
         let (_, rest) = frame(&mut theirs).await;

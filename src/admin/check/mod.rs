@@ -76,7 +76,7 @@ impl Answer for Vec<Finding> {
             };
             let row = [mark.to_owned(), printable(&finding.check), printable(&finding.detail)];
             lines.push(row.to_vec());
-            // On a separate line, because as a column it would make every line longer than a terminal.
+            // The hint is on a separate line, because as a column it would make every line longer than a terminal.
             if !finding.hint.is_empty() {
                 let fix = format!("fix: {}", printable(&finding.hint));
                 lines.push(vec![String::new(), String::new(), fix]);

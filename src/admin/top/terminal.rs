@@ -62,8 +62,8 @@ pub(super) fn is_terminal() -> bool {
 impl Screen {
     /// Takes over the terminal.
     pub(super) fn enter() -> Result<Self> {
-        // Before the first escape: from here on signals do not end the process directly. Ctrl-Z does nothing: a stop
-        // would leave the shell on this screen.
+        // Blocked before the first escape sequence: from here on signals do not end the process directly. Ctrl-Z does
+        // nothing: a stop would leave the shell on this screen.
         let signals = Signals::block([
             Signal::SIGINT,
             Signal::SIGTERM,
@@ -83,7 +83,7 @@ impl Screen {
         if let Some(before) = &before {
             let mut quiet = before.clone();
             quiet.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            // With these values a read returns at once.
+            // These values make a read return at once.
             quiet.special_codes[SpecialCodeIndex::VMIN] = 0;
             quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(&input, OptionalActions::Now, &quiet)

@@ -93,9 +93,9 @@ type InjectedValues = BTreeMap<&'static str, Json>;
 
 /// How a key is read.
 enum Form {
-    /// As a setting of the section.
+    /// It is a setting of the section.
     Setting(fn(&mut InjectionSection, &Value) -> Result<(), Mistake>),
-    /// As a value that is set in containers.
+    /// It is a value that is set in containers.
     Values(Shape),
 }
 
@@ -169,7 +169,7 @@ fn read_on_failure(value: &Value) -> Result<OnFailure, Mistake> {
     OnFailure::named(read_text(value)?).ok_or_else(|| "must be one of: skip, refuse".into())
 }
 
-/// Keys for which "set only if absent" is not offered, because every document has them.
+/// Keys that require `when = "always"`, because "set only if absent" is not defined for them.
 const WITHOUT_ABSENCE: [&str; 3] = ["cdi", "hooks", "seccomp"];
 
 /// Whether runtimes or engines act on this annotation.

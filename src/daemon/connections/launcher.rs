@@ -88,7 +88,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             tokio::time::sleep(FOLDER_CHECK).await;
         }
-        // Programs may write files that are no plugins to this folder all the time.
+        // Programs may continuously write files to this folder that are not plugins.
         is_busy = is_news && done.as_ref() == Some(&seen);
     }
 }

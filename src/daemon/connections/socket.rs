@@ -35,8 +35,8 @@ use crate::presence::IfThere;
 /// Interval at which the path is checked when no event arrives.
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
-/// Interval of test connections to a process that the kernel does not list with the path. It is
-/// long because an engine logs each connection that registers no plugin.
+/// Interval of test connections to the path while the kernel's list of sockets does not show the other process there.
+/// It is long because an engine logs each connection that registers no plugin.
 const CONNECT: Duration = Duration::from_secs(60);
 
 /// Delay before the daemon takes a free path: an engine unlinks the old socket and then binds its

@@ -24,15 +24,15 @@ use crate::plugin::Plugin;
 /// The failure under which operators see all refusals of one kind, whichever processes caused them.
 const CONTESTED: &str = "several processes connect as one plugin";
 
-/// A newcomer with the identity of a connected plugin, until it has its place.
+/// A newcomer: a new connection with the identity of a connected plugin, until it replaces that plugin.
 pub(super) struct Takeover {
     id: String,
     /// The newcomer's process.
     pid: Option<i32>,
-    /// The pod in which it runs.
+    /// The pod in which the newcomer's process runs.
     pod: Option<String>,
-    /// Whether the daemon launched both processes, or the name belongs to the newcomer's file: then
-    /// they do not compete.
+    /// Whether the newcomer is an upgrade and not a competitor: the daemon launched both processes, or the name
+    /// belongs to the newcomer's file.
     is_upgrade: bool,
     /// `completed`, `failed` or `refused`.
     outcome: Cell<&'static str>,

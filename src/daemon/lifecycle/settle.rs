@@ -39,8 +39,8 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // Done before the turn is acquired, because from here on another request may write, even
-        // without the turn.
+        // Done before the turn is acquired: now that the runtime has exited, another request may write even without
+        // the turn.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
@@ -187,7 +187,8 @@ async fn settle_create(
     Ok(())
 }
 
-/// The container's init process after the call; of a runtime whose files are unknown, the one that its `state` names.
+/// Returns the container's init process after the call; if the runtime's files are unknown, the one that its `state`
+/// command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -225,8 +226,8 @@ async fn settle_start(
     Ok(())
 }
 
-/// Applies the updates that waited for a start, because the call that may have been a start has
-/// ended without one.
+/// Applies the updates that waited for a `start` to finish, once the command has ended without starting the
+/// container.
 pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
         updates::carry_out_deferred(daemon, key).await;

@@ -128,7 +128,8 @@ pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<
     daemon.written_exit_code(record).await.or_absent().flatten()
 }
 
-/// The exit code: recorded, or since written by the engine, which is asked until the container is removed.
+/// Returns the exit code on record, or the one that the engine has written since; its files are read until the
+/// container is removed.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.exit_code {
         Some(code) => Some(code),

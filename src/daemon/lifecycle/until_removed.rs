@@ -132,7 +132,7 @@ fn remove_all(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     });
 }
 
-/// Removes a deleted container, unless its engine still keeps it; or in any case.
+/// Removes a deleted container, unless its engine still keeps it; with `in_any_case`, even then.
 async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -31,7 +31,7 @@ pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[Strin
     let Some(Writer { pid, process }) = writer else { return LimitWriter::Unknown };
     let is_of_host = procfs::is_of_this_host(host, *pid);
     let program = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).or_absent();
-    // Only if the process still runs does its PID belong to it.
+    // The PID belongs to this process only while the process runs.
     if pidfd::has_ended(process) {
         return LimitWriter::Unknown;
     }

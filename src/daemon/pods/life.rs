@@ -69,7 +69,7 @@ pub(crate) fn sandbox_appears(
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
-    // Before the pod's turn, so that a container that comes first does not wait twice.
+    // Waits before the pod's turn is acquired, so that a container that comes first does not wait twice.
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
@@ -248,7 +248,7 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if daemon.records.read().pod(id).is_none_or(|pod| pod.refused.is_empty()) {
         daemon.notify_crio_watch(PodNews::Announced(id.to_owned()));
     }
-    // Begun before plugins are asked, because plugins may write the limits themselves.
+    // The watch begins before plugins are asked, because plugins may write the limits themselves.
     let limit_watch = resized::watch(daemon, id);
     resized::refresh(daemon, id);
     let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, id) else {

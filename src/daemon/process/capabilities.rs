@@ -71,8 +71,8 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "what a started program has is the question")]
     fn only_started_programs_regain_dropped_capabilities() {
         let is_root = nix::unistd::geteuid().is_root();
-        // In a new thread, because capability sets belong to a thread and the other tests' threads
-        // need theirs.
+        // Runs in a new thread, because capability sets belong to a thread and the other tests'
+        // threads need theirs.
         let (before, after, child) = std::thread::spawn(|| {
             let own = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let before = own();

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_daemons_list_is_merged_and_protects_unread() {
+    fn another_daemons_list_is_merged_and_protects_if_unreadable() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { run_dir: temp.path().join("ours"), ..Config::default() };
         let run_dir = temp.path().join("theirs");

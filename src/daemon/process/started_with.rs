@@ -58,7 +58,7 @@ impl StartedWith {
         self.state_version
     }
 
-    /// The configuration file that alone is read, if the command line named one.
+    /// The only configuration file to read, if the command line named one.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_registration_counts_wherever_the_program_is() {
+    fn a_program_that_install_recorded_is_nri_runc_at_any_path() {
         let temp = tempfile::tempdir().unwrap();
         let host = Host::new(&temp.path().display().to_string(), "");
         assert!(!is_us(&host, "/opt/old/nri-runc"));

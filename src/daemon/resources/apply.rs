@@ -3,7 +3,7 @@
 //! belong to the container alone, else through the runtime's `update`, which then receives the
 //! complete resources.
 //!
-//! The record has the values before the next writer starts. Each `update` of the engine includes
+//! The record has the values before the next writer starts; values that a failed runtime wrote are undone. Each `update` of the engine includes
 //! them, which corrects the runtime's state. No plugin is asked.
 
 use std::collections::HashMap;
@@ -388,7 +388,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Without the engine's values, because the bypassing update is newer than the recorded ones.
+    // Omits the engine's recorded values, because the update that bypassed the daemon is newer.
     run_update(daemon, &record, record.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),

@@ -14,8 +14,8 @@ pub(crate) fn in_force(record: &Container) -> Block {
     resources
 }
 
-/// The resources that the runtime receives together with a plugin's update. Of a plain runtime's
-/// container, only plugins' values: the engine's later values are unknown and must not be reverted.
+/// The resources that the runtime receives together with a plugin's update. For a plain runtime's container, only
+/// plugins' values: the engine's later values are unknown and must not be reverted.
 pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
 }

@@ -277,7 +277,7 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
 /// Whether the init process on record lives; false if its start time is unknown, since another process may have its PID.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when the process cannot be examined.
 pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
     let (Some(pid), Some(_)) = (record.init_pid, record.init_start) else { return Ok(false) };
     let process = pidfd::open_same(host, pid, record.init_start)?;

@@ -320,7 +320,7 @@ pub(super) fn notify(
     let method = ExtensionEvent::POST_EXEC.method();
     daemon.registry.recorders.record_request(method, &request, Some(&event.origin));
     let request = Rc::new(request);
-    // Concurrently, so that no plugin waits for another.
+    // Plugins are notified concurrently, so that none waits for another.
     let subscribers = Rc::new(subscribers);
     for index in 0..subscribers.len() {
         let (subscribers, request) = (Rc::clone(&subscribers), Rc::clone(&request));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri record`: sends the state first, then every request, until the reader closes its
-//! end.
+//! `nri-runc nri replay --record`: sends the state first, then every request, until the reader
+//! closes its end.
 
 use std::rc::Rc;
 

@@ -210,8 +210,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send of a removed container, because the container has
-/// no task then.
+/// Removes values that containerd does not send about a removed container, because the container has no task then.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
         && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
@@ -221,8 +220,7 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// The pod of a container's event. containerd sends no process of a pod that stopped before the
-/// container was removed.
+/// The pod of a container's event. containerd sends no PID of a pod that stopped before the container was removed.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri);
@@ -232,8 +230,8 @@ pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// Removes values that engines do not send of an ending pod: containerd at its removal, when its
-/// network is gone; CRI-O at its stop.
+/// Removes values that engines do not send about an ending pod: containerd when the pod is removed and has no network
+/// any longer, CRI-O from its stop on.
 pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
     match EngineKind::named(&record.engine) {

@@ -181,7 +181,7 @@ impl Unanswered {
         let is_given_up = Rc::new(Cell::new(false));
         let (calls, name, gives_up) =
             (Rc::clone(&self.0), folder.to_owned(), Rc::clone(&is_given_up));
-        // In a separate task, because a call keeps its thread even if its caller is gone.
+        // Waits in a separate task, because a call keeps its thread even if its caller is gone.
         tokio::task::spawn_local(async move {
             let done = tokio::task::spawn_blocking(work).await;
             calls.end(&name, gives_up.get());

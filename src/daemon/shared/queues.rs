@@ -232,7 +232,7 @@ pub(crate) struct Watches {
     pub(crate) crio: CrioWatch,
     pub(crate) node_scope: NodeScopeWatch,
     pub(crate) pod_cgroups: PodCgroups,
-    /// The fanotify group for the limits of pods.
+    /// Watches writes to the limits of pods' cgroups, with one fanotify group.
     pub(crate) limit_writes: WriteWatch,
     /// Notified when a reload has put a configuration in force.
     pub(crate) reloaded: Notify,

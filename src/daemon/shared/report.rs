@@ -125,7 +125,7 @@ impl Report {
             count: earlier.map_or(1, |earlier| earlier.count.saturating_add(1)),
             what: what.to_owned(),
             plugin: plugin.to_owned(),
-            // A refused call is no fault of nri-runc: a plugin may refuse.
+            // A refused call is not a fault of nri-runc: a plugin may refuse.
             refused: kind != what,
         };
         failures.push_back((kind.to_owned(), note));

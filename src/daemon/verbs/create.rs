@@ -56,7 +56,7 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
     }
 }
 
-/// Whether the runtime knows this container, or is creating it now. Of a runtime whose files are unknown, the
+/// Whether the runtime knows this container, or is creating it now. If the runtime's files are unknown, the
 /// container's process shows it.
 fn is_alive(daemon: &Daemon, old: &Container) -> std::io::Result<bool> {
     match old.state {

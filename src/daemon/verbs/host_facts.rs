@@ -45,7 +45,8 @@ pub(crate) async fn resolve_for_runtime(
         let runtimes = Arc::clone(&daemon.caches.runtimes);
         let runtime = PathBuf::from(runtime);
         let name = runtime.display().to_string();
-        // On another thread, because the runtime may be slow and other requests must not wait.
+        // Queries the runtime on another thread, because it may be slow and other requests must not
+        // wait.
         let asked = tokio::task::spawn_blocking(move || runtimes.features(&runtime)).await;
         let features = asked.unwrap_or_default();
         if *features == Features::default() {
@@ -160,7 +161,7 @@ pub(crate) async fn host_facts(
         return Ok(HostFacts { runtime_annotations, ..facts });
     }
     let host = daemon.host.clone();
-    // Off the loop, because a plugin may name a path on a file server that does not respond.
+    // Reads off the loop, because a plugin may name a path on a file server that does not respond.
     let places = sources.join(", ");
     let look = daemon.off_loop(&places, move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;

@@ -2,8 +2,8 @@
 //! One file for each verb: the daemon's decision before the runtime runs. A refusal leaves bundle
 //! and container as they were.
 //!
-//! It never waits for the runtime: `lifecycle` settles the outcome of a verb. It imports every
-//! folder below it.
+//! It never waits for the runtime: `lifecycle` settles the outcome of a verb. It imports `bundle`,
+//! `lifecycle`, `shared`, `pods`, `registry`, `request`, `resources`, `runtime` and `watch`.
 
 mod admitted;
 pub(crate) mod create;

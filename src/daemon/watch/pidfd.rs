@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// In another process, because the limit on descriptors applies to the whole process.
+    /// Runs in another process, because the limit on descriptors applies to the whole process.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
     fn without_free_descriptors_no_exit_is_assumed() {

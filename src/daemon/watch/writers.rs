@@ -254,7 +254,7 @@ mod tests {
                 return;
             };
             assert!(watch.watch(&temp.path().join("none"), |_| {}).unwrap().is_none());
-            // A later watch of the same file works on when the earlier one is dropped.
+            // A later watch of the same file continues to work when the earlier one is dropped.
             let list = Rc::clone(&seen);
             let later =
                 watch.watch(&path, move |writer| list.borrow_mut().push(writer.unwrap().pid));

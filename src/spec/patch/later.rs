@@ -2,10 +2,10 @@
 //! The process that `exec` starts in a container: the engine creates its document from its records, which lack the
 //! values that plugins set at the container's creation.
 //!
-//! The rule (D36): if a value is absent or the engine's, the plugin's is set; any other value was
-//! requested by the caller (`docker exec --env`) and stays. A value that a plugin removed is
-//! removed if it is the engine's. Groups belong to a user, so they are added only for the
-//! container's user of the engine. All other bytes are unchanged.
+//! The rule (D36): if a value is absent or the engine's, the plugin's is set; any other value was requested by the
+//! caller (`docker exec --env`) and stays. A value that a plugin removed is removed if it is the engine's. Groups
+//! belong to a user, so they are added only if the process runs as the user that the engine set for the container.
+//! All other bytes are unchanged.
 
 use std::collections::BTreeSet;
 
@@ -106,8 +106,8 @@ fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool> {
     Ok(true)
 }
 
-/// Adds groups if the process runs as the container's user of the engine, with that user's groups
-/// or with none.
+/// Adds groups if the process runs as the user that the engine set for the container, with that user's groups or with
+/// none.
 fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool> {
     let Some((engine, added)) = value.groups() else { return Ok(false) };
     let user = process.object("user")?;

@@ -47,7 +47,7 @@ impl<'t> Placed<'t> {
         Ok(placed)
     }
 
-    /// Writes the mounts into the document; sorted by `key` if anything changed.
+    /// Writes the mounts into the document, sorted by `order` if anything changed.
     pub(super) fn put_back<K: Ord>(
         self,
         root: &mut Object<'t>,
@@ -86,7 +86,7 @@ impl<'t> Placed<'t> {
             return Err(PatchError::invalid(nri_field, "a mount needs a destination"));
         }
         let there = self.by_place.get(&cleaned).map(Vec::as_slice).unwrap_or_default();
-        // Of several mounts at one destination, the last is visible.
+        // If a destination has several mounts, the last one is visible.
         let last = there.last().and_then(|at| self.mounts.get(*at)?.as_ref());
         let before = last.map(|(_, item)| item.value());
         let after = if is_removal { None } else { Some(mount_value(&nri_field, mount)?) };

@@ -191,7 +191,7 @@ pub(super) fn patch_oom_score_adj(patch: &mut Patch<'_, '_>, score: Option<i64>)
     )?)
 }
 
-/// Sets resource limits, each replacing the document's one of its type.
+/// Sets resource limits; each replaces the document's limit of the same type.
 pub(super) fn patch_rlimits(patch: &mut Patch<'_, '_>, rlimits: &[api::POSIXRlimit]) -> Result<()> {
     if rlimits.is_empty() {
         return Ok(());

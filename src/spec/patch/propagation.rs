@@ -139,7 +139,7 @@ impl HostMounts {
                     all.push(Branch::default());
                 }
             }
-            // Of several mounts at one mount point, the last is visible.
+            // If a mount point has several mounts, the last one is visible.
             all[at].mount = Some((point, propagation));
         }
         Self(all)

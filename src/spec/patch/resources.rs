@@ -97,8 +97,8 @@ const BLOCK_IO_LISTS: [&str; 5] = [
     "throttleWriteIOPSDevice",
 ];
 
-/// Converts a plugin's resources to an overlay for `update` (D21). An RDT class is no resource, so
-/// the overlay lacks it, but one that is not resolved is refused.
+/// Converts a plugin's resources to an overlay for `update` (D21). An RDT class is not a resource, so the overlay
+/// lacks it, but an unresolved class is refused.
 pub fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,

@@ -264,7 +264,7 @@ fn long_tenant_annotations_cost_few_lines_and_little_memory() {
 }
 
 #[test]
-fn a_container_of_too_many_annotations_is_refused() {
+fn a_container_with_too_many_annotations_is_refused() {
     let host = started(BUSY);
     let many = |count: usize| -> Value {
         let annotations = (0..count).map(|number| (format!("k{number}"), json!("")));

@@ -155,7 +155,7 @@ fn a_daemon_killed_in_between_sees_the_start_and_the_end() {
 }
 
 #[test]
-fn without_a_daemon_a_hook_passes_and_is_adopted_or_fails() {
+fn without_a_daemon_a_hook_fails_or_its_container_is_adopted() {
     let Some(mut hooked) = Hooked::without_daemon(&["sleep", "1000"], "autostart = false") else {
         return;
     };

@@ -195,7 +195,7 @@ fn the_next_daemon_sees_the_end_of_an_earlier_container() {
 }
 
 #[test]
-fn the_next_daemon_knows_a_create_of_a_killed_daemon() {
+fn the_next_daemon_knows_a_create_that_a_kill_interrupted() {
     let Some(mut host) = installed("autostart = false") else { return };
     let hangs = Script { hangs: true, ..Script::default() };
     let seen = host.plugin("10", "slow", hangs);

@@ -17,7 +17,7 @@ fn tables() -> String {
                 .collect();
             format!("| {} | {} |", field.name(), cells.join("; "))
         });
-        let head = "| field | sources, the most trusted first (who writes it) |\n|---|---|";
+        let head = "| field | sources, most trusted first (who writes them) |\n|---|---|";
         let rows: Vec<String> = rows.collect();
         format!("### {}\n\n{head}\n{}", kind.name(), rows.join("\n"))
     };
@@ -25,6 +25,6 @@ fn tables() -> String {
 }
 
 #[test]
-fn the_page_ranks_the_sources_of_each_field_as_the_program() {
+fn the_page_ranks_the_sources_of_each_field_as_the_code_does() {
     is_kept("docs/identity.md", "tables of tests/pure/recorded_calls/mod.rs", &tables());
 }

@@ -239,7 +239,7 @@ fn wrong_in_tables(text: &str, headings: &str, states: &BTreeSet<String>) -> Vec
 }
 
 #[test]
-fn each_heading_and_state_of_a_table_is_the_programs() {
+fn headings_and_states_of_tables_are_those_of_the_program() {
     let (headings, states) = (texts_below(&root().join("src/admin")), states());
     assert!(states.len() > 10, "{states:?}");
     for page in pages() {

@@ -419,7 +419,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Sends the requests of a recording (`nri-runc nri record`) to the plugins, and returns their answers.
+    /// Sends the requests of a recording (`nri-runc nri replay --record`) to the plugins, and returns their answers.
     ///
     /// # Errors
     /// Fails at a line that is not a request.

@@ -3,8 +3,8 @@
 //! belong to the container alone, else through the runtime's `update`, which then receives the
 //! complete resources.
 //!
-//! The record has the values before the next writer starts; values that a failed runtime wrote are undone. Each `update` of the engine includes
-//! them, which corrects the runtime's state. No plugin is asked.
+//! The record has the values before the next writer starts; values that a failed runtime wrote are undone. Each
+//! `update` of the engine includes them, which corrects the runtime's state. No plugin is asked.
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -33,13 +33,9 @@ pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => printable(text),
-        Value::Array(list) => list.iter().map(text_of).collect::<Vec<_>>().join(" "),
+        Value::Array(list) => list.iter().map(text).collect::<Vec<_>>().join(" "),
         Value::Bool(_) | Value::Number(_) | Value::Object(_) => printable(&value.to_string()),
     }
-}
-
-fn text_of(value: &Value) -> String {
-    text(value)
 }
 
 /// Renders a table whose columns are as wide as their widest word.

@@ -16,7 +16,6 @@ mod exec;
 mod failure;
 mod hook;
 mod invocation;
-mod kill;
 mod later;
 mod launch;
 mod marked;

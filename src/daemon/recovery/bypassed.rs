@@ -22,7 +22,7 @@ use crate::daemon::bundle;
 use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::pods::{life, resized};
 use crate::daemon::recovery::notes::NoteBytes;
-use crate::daemon::recovery::{catch_up, dropped, enabled, notes, refusals};
+use crate::daemon::recovery::{catch_up, enabled, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
 use crate::daemon::request::resources::requested;
@@ -79,7 +79,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
 
 async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     // The search for containers without a note starts once plugins can connect.
-    dropped::note(daemon);
+    notes::report_dropped(daemon);
     let mut taken = refusals::take_up(daemon);
     for path in notes(daemon)? {
         taken = taken.and(take_up(daemon, &path, None).await);
@@ -130,7 +130,7 @@ fn watch_both(daemon: &Daemon) -> Result<[WatchedFolder; 2]> {
 }
 
 async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
-    if dropped::note(daemon) {
+    if notes::report_dropped(daemon) {
         enabled::catch_up(daemon);
     }
     let mut taken = refusals::take_up(daemon);

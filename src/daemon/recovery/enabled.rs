@@ -4,7 +4,7 @@
 //! the runtimes' state shows them (`rediscover.rs`).
 //!
 //! A file in the run directory requests this, so that the request survives if no daemon runs.
-//! Dropped notes (`dropped.rs`) request it too, and the file then has the reason. No plugin is
+//! Dropped notes (`notes.rs`) request it too, and the file then has the reason. No plugin is
 //! asked and no container changed.
 
 use std::rc::Rc;

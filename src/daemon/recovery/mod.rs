@@ -8,7 +8,6 @@
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;
-mod dropped;
 pub(crate) mod enabled;
 pub(crate) mod lost;
 pub(crate) mod lost_pods;

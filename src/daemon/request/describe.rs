@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The pod and container of a call, rebuilt from the document in the bundle, the calling processes and the engine's
-//! files.
+//! files. Claims about the container's identity are checked against the configuration and the known pods.
 
 use std::path::Path;
 
 use serde_json::Map;
 use serde_json::Value;
 
-use crate::daemon::request::{VerbRequest, identity};
+use crate::daemon::request::VerbRequest;
 use crate::daemon::shared::Daemon;
 use crate::describe;
-use crate::engine::{self, DetectedEngine, Role};
+use crate::engine::{self, DetectedEngine, Facts, Role};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::plugin::api;
@@ -38,6 +38,48 @@ pub(crate) struct Description {
     pub(crate) promises: Vec<Promise>,
     /// Claims of a tenant that the engine contradicts.
     pub(crate) contradictions: Vec<String>,
+}
+
+impl Description {
+    /// Describes the container `id`, and checks and reports the claims in `facts`.
+    fn new(daemon: &Daemon, id: &str, spec: &describe::Spec, mut facts: Facts) -> Self {
+        let is_exempt = judge(daemon, &mut facts);
+        // The pod's author chooses how many claims the engine contradicts, so the line lists the first ones and counts
+        // the others.
+        limits::list_first(&mut facts.contradictions, limits::CONTRADICTIONS);
+        for what in &facts.contradictions {
+            daemon.report.note_contradiction(facts.engine.name(), id, what);
+        }
+        Self {
+            is_exempt,
+            has_unproven_namespace: facts.has_unproven_namespace(),
+            is_doubtful: facts.is_doubtful(),
+            role: facts.role,
+            pod: describe::pod(&facts, spec),
+            container: describe::container(&facts, spec),
+            resources: spec.resources(),
+            lives_with: facts.pod.lives_with,
+            unread: facts.unread,
+            promises: Vec::new(),
+            contradictions: facts.contradictions,
+            engine: facts.engine,
+        }
+    }
+}
+
+/// Drops claims that an untrusted source must not make: an exempt namespace, a pod of Kubernetes or
+/// of another engine, an exempt container. A pod of an engine without namespaces gets the default
+/// one (D47), which exempts none. Returns whether the pod is exempt.
+fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
+    let config = &daemon.config();
+    let is_exempt = facts.judge(config.exemptions());
+    let store = daemon.records.read();
+    let known = store.pod(&facts.pod.id).filter(|_| facts.names_pod);
+    if let Some(pod) = known.filter(|pod| pod.engine != facts.engine.name()) {
+        facts.leave_pod(&format!("is a pod of {}", pod.engine));
+    }
+    facts.name_namespace(&config.default_namespace);
+    is_exempt
 }
 
 /// Parses a document, on another thread if it is large. Limits the annotations to what the daemon
@@ -81,22 +123,7 @@ pub(crate) async fn describe(
     for missing in &facts.missing {
         daemon.report.note_missing(facts.engine.name(), missing, &call.key.id);
     }
-    let is_exempt = identity::judge(daemon, &mut facts);
-    identity::note(daemon, &call.key.id, &mut facts);
-    Ok(Description {
-        is_exempt,
-        has_unproven_namespace: facts.has_unproven_namespace(),
-        is_doubtful: facts.is_doubtful(),
-        role: facts.role,
-        pod: describe::pod(&facts, &spec),
-        container: describe::container(&facts, &spec),
-        resources: spec.resources(),
-        lives_with: facts.pod.lives_with,
-        unread: facts.unread,
-        promises: Vec::new(),
-        contradictions: facts.contradictions,
-        engine: facts.engine,
-    })
+    Ok(Description::new(daemon, &call.key.id, &spec, facts))
 }
 
 /// Describes an infrastructure container that no runtime made, from its document; `None` if the folder belongs to
@@ -115,21 +142,12 @@ pub(crate) async fn describe_folder(
     if !engine::is_pod_without_runtime(&no_caller, &engine_spec) {
         return Ok(None);
     }
-    let mut facts = daemon.caches.sources.facts(&daemon.host, &no_caller, &engine_spec).await;
-    let is_exempt = identity::judge(daemon, &mut facts);
-    identity::note(daemon, id, &mut facts);
+    let facts = daemon.caches.sources.facts(&daemon.host, &no_caller, &engine_spec).await;
     Ok(Some(Description {
-        is_exempt,
-        has_unproven_namespace: facts.has_unproven_namespace(),
-        is_doubtful: facts.is_doubtful(),
-        role: facts.role,
-        pod: describe::pod(&facts, &spec),
         container: api::Container::default(),
         resources: Map::new(),
         lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
         unread: None,
-        promises: Vec::new(),
-        contradictions: facts.contradictions,
-        engine: facts.engine,
+        ..Description::new(daemon, id, &spec, facts)
     }))
 }

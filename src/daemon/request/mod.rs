@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A wrapper's request, decoded: its container, bundle and flags (`mod.rs`, with the wrapper's
-//! command line parser), its engine and pod (`describe.rs`, `identity.rs`), and the container's
+//! command line parser), its engine and pod (`describe.rs`), and the container's
 //! first record (`record.rs`).
 //!
 //! It never asks a plugin and writes nothing. It imports `shared`.
 
 pub(crate) mod describe;
-pub(crate) mod identity;
 pub(crate) mod record;
 pub(crate) mod resources;
 

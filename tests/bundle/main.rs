@@ -219,14 +219,14 @@ fn without_an_owner_an_update_passes_byte_for_byte() {
 
 #[test]
 fn the_daemon_is_started_when_it_is_needed() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     succeeds(&host.create("c1"));
     assert_eq!(host.admin(&["status"])["requests"]["create"], 1);
 }
 
 #[test]
 fn a_verb_without_events_contacts_and_writes_nothing() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     succeeds(&host.verb(&["state", "c1"]));
     succeeds(&host.call(&["--version"]));
     succeeds(&host.call(&["features"]));
@@ -238,7 +238,7 @@ fn while_disabled_every_verb_is_passed_through() {
     let host = TestHost::new("[nri]\ndisable = true\n");
     succeeds(&host.create("c1"));
     assert!(!host.path("run").exists());
-    let host = TestHost::new("");
+    let host = TestHost::default();
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.create("c1"));
     assert!(!host.path("run/daemon.sock").exists());

@@ -91,7 +91,7 @@ pub(super) async fn adjusts_through_restarts(
 #[test]
 fn the_template_adjusts_a_bundle_through_restarts_of_the_daemon() {
     let Some(program) = template::plugin() else { return };
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let Some(real) = RealRuntime::new(&host.path("")) else { return };
     host.configure(real.runc(), "");
     host.start_daemon();

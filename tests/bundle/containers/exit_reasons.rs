@@ -42,7 +42,7 @@ fn reported_end(ends: &Ends) -> Value {
 /// On an engine whose shim writes the exit code into the bundle.
 #[test]
 fn the_exit_code_determines_the_reason() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let (script, ends) = listens(STOPS);
     let _plugin = host.plugin("10", "listener", script);
@@ -69,7 +69,7 @@ fn the_exit_code_determines_the_reason() {
 /// deleted the container.
 #[test]
 fn a_late_exit_code_is_known_at_the_removal() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let bundle = "io.containerd.runtime.v2.task/default/c1";
     std::fs::create_dir_all(host.path(bundle)).unwrap();
     host.write(&format!("{bundle}/config.json"), BUNDLE);
@@ -111,7 +111,7 @@ fn a_late_exit_code_is_known_at_the_removal() {
 
 #[test]
 fn a_container_that_ran_out_of_memory_has_that_reason() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let (script, ends) = listens(STOPS);
     let _plugin = host.plugin("10", "listener", script);
@@ -140,7 +140,7 @@ fn a_container_that_ran_out_of_memory_has_that_reason() {
 
 #[test]
 fn a_failed_creation_has_its_reason() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let (script, ends) = listens(STOPS);
     let _first = host.plugin("10", "listener", script);
@@ -158,7 +158,7 @@ fn a_failed_creation_has_its_reason() {
 
 #[test]
 fn a_new_plugin_sees_ended_containers_until_their_removal() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));

@@ -23,7 +23,7 @@ fn finding(host: &TestHost) -> Option<Value> {
 
 #[test]
 fn a_fact_missing_from_the_engine_is_a_warning_everywhere() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     // A host without a Docker daemon.
     let host_root = host.path("host").display().to_string();
     std::fs::create_dir(&host_root).unwrap();

@@ -11,7 +11,7 @@ use test_support::{Script, TestHost, life, succeeds, wait_until};
 
 /// A host whose runtime root also has containers of the plain runtime.
 fn shared_root(scope: &str) -> TestHost {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     configure(&host, scope);
     host
 }

@@ -18,7 +18,7 @@ struct Live {
 impl Live {
     /// A container `c1` that runs `args`, with a daemon, before a plugin connects.
     fn new(args: &[&str]) -> Option<Self> {
-        let mut host = TestHost::new("");
+        let mut host = TestHost::default();
         let real = RealRuntime::new(&host.path(""))?;
         let document = serde_json::to_string_pretty(&real.document("c1", args)).unwrap();
         host.write("bundle/config.json", &document);

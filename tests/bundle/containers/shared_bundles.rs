@@ -214,7 +214,7 @@ fn removing_a_container_restores_no_document_of_its_successor() {
 /// crun keeps its state in the caller's `XDG_RUNTIME_DIR`, root's too; the daemon has another environment.
 #[test]
 fn the_daemon_finds_a_runtime_root_set_by_the_environment() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let fake = host.read("fake/runc");
     host.put_program("fake/crun", &fake.replace("=/run/runc", "=${XDG_RUNTIME_DIR:-/run}/crun"));
     let policy = "[plugin.space]\nevict = \"allow\"\n[eviction]\nsignal = \"KILL\"";

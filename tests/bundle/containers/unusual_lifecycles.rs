@@ -226,7 +226,7 @@ fn a_container_deleted_while_the_daemon_was_away_is_gone() {
 /// A runtime whose files are unknown: its `state` shows whether it has the container. It knows one, which must be
 /// called `yes`.
 fn of_unknown_runtime() -> (TestHost, Arc<Mutex<Vec<String>>>) {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.put_program(
         "fake/gvisor",
         "#!/bin/sh\n\

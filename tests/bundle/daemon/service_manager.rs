@@ -106,7 +106,7 @@ fn required_plugins_are_not_enforced_with_an_engines_socket() {
 
 #[test]
 fn a_daemon_that_ends_leaves_a_later_listeners_socket() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     std::fs::remove_file(host.path("nri.sock")).unwrap();
     let _engine = UnixListener::bind(host.path("nri.sock")).unwrap();

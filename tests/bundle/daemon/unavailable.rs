@@ -71,7 +71,7 @@ fn a_silent_daemon_refuses_creates_if_a_plugin_is_required() {
 #[test]
 fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
     for point in ["daemon.asked", "daemon.plugins", "daemon.written", "daemon.verdict"] {
-        let host = TestHost::new("");
+        let host = TestHost::default();
         let fault = format!("{point}:kill:0");
         let file = host.path("fault").display().to_string();
         let more = format!("{REQUIRED}[debug]\nfault = \"@{file}\"\n");

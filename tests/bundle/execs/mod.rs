@@ -24,7 +24,7 @@ fn document(process: &Value) -> Value {
 /// A host with an audit log: `audit` is added to the section `[audit]`, `more` to the end of the
 /// file.
 fn host(audit: &str, more: &str) -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     reconfigure(&host, audit, more);
     host.start_daemon();
     host

@@ -106,7 +106,7 @@ impl Play {
 
     /// Creates a host with the engine's files from `folder` and a running daemon.
     fn of(folder: PathBuf, capture: Capture) -> Self {
-        let mut host = TestHost::new("");
+        let mut host = TestHost::default();
         host.put_program("fake/runc", RUNTIME);
         let root = host.path("").display().to_string();
         let root = root.trim_end_matches('/');

@@ -30,7 +30,7 @@ impl CaseResult {
 
 /// Plays a case.
 pub(super) fn play(case: &Case) -> CaseResult {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let root = host.path("").display().to_string();
     let root = root.trim_end_matches('/');
     // The features of this machine's kernel must not matter.

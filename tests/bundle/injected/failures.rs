@@ -96,7 +96,7 @@ fn a_profile_that_cannot_be_read_skips_or_refuses() {
         (Some(DOCKERS_MAP), "it has archMap, which only Docker resolves"),
     ] {
         for refuses in [false, true] {
-            let mut host = TestHost::new("");
+            let mut host = TestHost::default();
             let file = host.path("p.json").display().to_string();
             if let Some(text) = text {
                 host.write("p.json", text);
@@ -195,7 +195,7 @@ fn later_plugins_receive_injections_and_may_remove_them() {
 
 #[test]
 fn the_audit_log_and_metrics_have_the_injection() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let log = host.path("log/audit.log").display().to_string();
     let lines = format!(
         "[audit]\ntarget = \"file\"\npath = \"{log}\"\n\

@@ -355,7 +355,7 @@ fn each_area_in_each_state_matches_the_table() {
         }
     }
     assert_eq!(cases.len(), 192);
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let dir = host.path("").display().to_string();
     let dir = dir.trim_end_matches('/');
     // In an area that every document sets, an injection that yields is a mistake.

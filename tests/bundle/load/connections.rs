@@ -80,7 +80,7 @@ fn register(host: &TestHost, ids: impl Iterator<Item = String>) {
 #[test]
 fn a_flood_of_refused_plugins_has_few_lines_and_no_labels() {
     let own = example("event_logger").display().to_string();
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let audit = host.path("audit.log").display().to_string();
     let more = format!(
         "{PATIENT}[audit]\ntarget = \"file\"\npath = \"{audit}\"\n[plugin.\"*\"]\nfrom = [\"exe:{own}\"]\n"
@@ -161,7 +161,7 @@ fn after_128_plugins_only_a_configured_one_is_accepted() {
 #[test]
 fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
     const REQUESTS: usize = 30;
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let audit = host.path("audit.log").display().to_string();
     // A permitted eviction fails only once the container's exit is known.
     let more = format!(

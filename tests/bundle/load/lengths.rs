@@ -179,7 +179,7 @@ fn a_long_but_readable_name_is_refused_in_a_short_line() {
 
 #[test]
 fn a_plugin_file_with_a_long_name_is_skipped_with_one_line() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     std::fs::create_dir_all(host.path("plugins")).unwrap();
     for number in 0..50 {
         host.put_program(&format!("plugins/10-{}{number}", "n".repeat(200)), "#!/bin/sh\n");
@@ -302,7 +302,7 @@ fn notes(host: &TestHost) -> usize {
 
 /// A host without a daemon and with more notes than are kept; the oldest is of the container `lives`.
 fn with_too_many_notes() -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let root = host.path("root").display().to_string();
     let more = format!("autostart = false\nruntime_roots = [\"{root}\"]");
     host.configure(&host.path("fake/runc"), &more);
@@ -346,7 +346,7 @@ fn notes_of_bypassed_commands_are_bounded_and_counted() {
 
 #[test]
 fn a_note_omits_resources_that_are_too_long() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.configure(&host.path("fake/runc"), "autostart = false");
     succeeds(&host.create("c1"));
     for (length, is_kept) in [(700 << 10, true), (1 << 20, false)] {

@@ -23,7 +23,7 @@ fn connect(host: &TestHost, program: &Path) -> Started {
 #[test]
 fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
     let Some(program) = golang::program("recorder") else { return };
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let _plugin = connect(&host, &program);
     let received = host.admin(&["plugins"]);
@@ -64,7 +64,7 @@ fn a_go_stub_handler_receives_its_deadline() {
 #[test]
 fn a_large_container_reaches_a_plugin_on_the_go_stub() {
     let Some(program) = golang::program("recorder") else { return };
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let many: Vec<String> = (0..20_000).map(|n| format!("\"V{n}=some value\"")).collect();
     let large = BUNDLE.replace("\"A=1\"", &format!("\"A=1\", {}", many.join(", ")));

@@ -131,7 +131,7 @@ fn is_watched(pid: i32, folder: &Path) -> bool {
 
 #[test]
 fn a_missing_plugin_folder_is_awaited_from_its_parent() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     configure(&host, "saw");
     let text = host.read("config.toml").replace("/plugins\"", "/a/b/plugins\"");
     host.write("config.toml", &text);
@@ -241,7 +241,7 @@ fn launched_plugins_end_with_the_daemon_after_any_signal() {
 
 #[test]
 fn a_new_plugin_file_is_started_and_a_removed_one_ended() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     std::fs::create_dir(host.path("plugins")).unwrap();
     configure(&host, "saw");
@@ -383,7 +383,7 @@ fn output(host: &TestHost, words: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_launched_plugins_output_is_shown_over_two_runs() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     std::fs::create_dir(host.path("plugins")).unwrap();
     let says = "echo to-stdout $$; echo 'to-stderr \u{1b}[2J' >&2; exit 3";
     script(&host, "plugins/10-talks", says);
@@ -408,7 +408,7 @@ fn a_launched_plugins_output_is_shown_over_two_runs() {
 
 #[test]
 fn only_launched_plugins_have_output_even_with_equal_names() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     std::fs::create_dir(host.path("plugins")).unwrap();
     for index in ["10", "20"] {
         script(&host, &format!("plugins/{index}-twin"), &format!("echo I am {index}; exit 3"));

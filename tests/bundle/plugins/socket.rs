@@ -77,7 +77,7 @@ fn the_plugin_socket_is_taken_once_the_engine_frees_it() {
 
 #[test]
 fn the_plugin_socket_of_a_killed_engine_is_taken() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let mut engine = other_process(&host);
     host.start_daemon();
     let taken = state(&host);
@@ -97,7 +97,7 @@ fn the_plugin_socket_of_a_killed_engine_is_taken() {
 
 #[test]
 fn a_plugin_socket_closed_silently_is_found_free_later() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     engine.set_nonblocking(true).unwrap();
     host.start_daemon();
@@ -158,7 +158,7 @@ fn a_lost_plugin_socket_is_retaken_once_the_engine_frees_it() {
 
 #[test]
 fn a_removed_plugin_socket_is_recreated_with_its_folder() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let dir = host.path("").display().to_string();
     let text =
         host.read("config.toml").replace(&format!("{dir}nri.sock"), &format!("{dir}nri/nri.sock"));

@@ -17,7 +17,7 @@ const HOME: &str = "host/run/containers/storage/overlay-containers";
 
 /// A test host that resolves paths below its `host`, with this machine's processes.
 fn host() -> TestHost {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     std::fs::create_dir(host.path("host")).unwrap();
     std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
     let root = host.path("host").display().to_string();

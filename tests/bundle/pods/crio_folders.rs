@@ -24,7 +24,7 @@ fn annotated(host: &TestHost, id: &str, annotations: &Value, cgroups_path: Optio
 
 #[test]
 fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let received = host.plugin("10", "listener", Script::default());
     let metadata = json!({"name": "web", "uid": "u", "namespace": "shop"}).to_string();
@@ -61,7 +61,7 @@ fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
 /// Podman's `kube play`: the infrastructure container does not have the annotations of the YAML.
 #[test]
 fn annotations_that_only_a_member_has_become_the_pods() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
     let requests = Arc::clone(&seen);

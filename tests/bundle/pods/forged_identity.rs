@@ -67,7 +67,7 @@ fn member(host: &TestHost) -> String {
 #[test]
 fn a_forged_crio_sandbox_is_its_own_pod_and_exempts_nothing() {
     for is_podmans in [false, true] {
-        let mut host = TestHost::new("");
+        let mut host = TestHost::default();
         host.start_daemon();
         let received = host.plugin("10", "listener", Script::default());
         succeeds(&host.create_from(&forged_sandbox(&host, is_podmans), "bad1"));
@@ -112,7 +112,7 @@ fn without_a_daemon_a_forged_sandbox_of_crio_is_not_exempt() {
 
 #[test]
 fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let received = host.plugin("10", "env", sets("HELLO", "there"));
     let annotations = json!({
@@ -135,7 +135,7 @@ fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
 
 #[test]
 fn an_nri_runc_key_cannot_join_a_pod_of_another_engine() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let tasks = "io.containerd.runtime.v2.task";
     let theirs = json!({
@@ -175,7 +175,7 @@ fn an_nri_runc_key_cannot_join_a_pod_of_another_engine() {
 
 #[test]
 fn names_from_nri_runc_keys_are_bounded() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     for (id, length) in [("c1", 253), ("c2", 254)] {
         let name = "n".repeat(length);

@@ -19,7 +19,7 @@ const PODS: usize = 110;
 
 /// A test host that resolves paths below its `host`, with this machine's processes.
 fn host() -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     std::fs::create_dir(host.path("host")).unwrap();
     std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
     let root = host.path("host").display().to_string();

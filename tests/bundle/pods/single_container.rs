@@ -70,7 +70,7 @@ fn a_default_namespace_exempts_no_container() {
 
 #[test]
 fn a_pod_has_its_containers_process_until_it_exits() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let (script, received) = listening(Script::default());
     let _plugin = host.plugin("10", "listener", script);
@@ -132,7 +132,7 @@ struct Place {
 }
 
 fn place() -> Option<Place> {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let real = RealRuntime::new(&host.path(""))?;
     host.configure(real.runc(), "[nri]\nplugin_request_timeout = \"20s\"");
     let mut place = Place { host, real };

@@ -103,7 +103,7 @@ fn only_the_plugin_of_that_name_satisfies_the_promise() {
 
 #[test]
 fn a_promise_in_audit_mode_refuses_nothing_and_is_noted() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let audit = host.path("audit.log").display().to_string();
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{audit}\"\n");
     let lines = format!("{}mode = \"audit\"\n{audit}", promise(NVIDIA));

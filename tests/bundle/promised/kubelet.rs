@@ -91,7 +91,7 @@ fn socket(host: &TestHost) -> PathBuf {
 
 /// A host with a promise by kubelet's data, and its kubelet's socket.
 fn host(lines: &str) -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let socket = socket(&host).display().to_string();
     let kubernetes = format!("[kubernetes]\npod_resources = \"{socket}\"\n");
     host.configure(&host.path("fake/runc"), &format!("{kubernetes}{}", promise(lines)));

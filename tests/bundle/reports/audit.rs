@@ -15,7 +15,7 @@ use test_support::{Script, Started, TestHost, succeeds, wait_until};
 
 /// A host that keeps an audit log, with `more` lines of configuration.
 fn host(more: &str) -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n{more}", path.display());
     host.configure(&host.path("fake/runc"), &audit);
@@ -237,7 +237,7 @@ fn nothing_that_a_plugin_names_forges_a_line_or_moves_a_cursor() {
 
 #[test]
 fn a_failing_disk_fails_no_container_and_is_reported_once() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let path = host.path("log/audit.log");
     std::fs::create_dir_all(&path).unwrap(); // A folder at the path refuses writes like a full disk, even to root.
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
@@ -328,7 +328,7 @@ fn audit_finds_lines_by_pod_plugin_and_time_without_a_daemon() {
 
 #[test]
 fn without_an_audit_log_the_audit_command_names_the_setting() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
@@ -344,7 +344,7 @@ fn without_an_audit_log_the_audit_command_names_the_setting() {
 
 #[test]
 fn a_reload_opens_the_audit_log_and_closes_it() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let _plugin = host.plugin("10", "a", sets("A1", "1"));
     succeeds(&host.create("before"));
@@ -460,7 +460,7 @@ fn follow_waits_for_the_first_line_and_ends_with_its_reader() {
 
 #[test]
 fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let path = host.path("log/audit.log");
     let (code, printed) = Follower::start(&host, &[]).ends(&host);
     assert!(code == Some(1) && printed.contains("the audit log is off"), "{code:?} {printed}");
@@ -482,7 +482,7 @@ fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
 
 #[test]
 fn follow_reads_a_growing_journal_and_ends_with_its_reader() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
     let journal = host.path("journal").display().to_string();
     let printed = host.path("said").display().to_string();
@@ -517,7 +517,7 @@ fn follow_reads_a_growing_journal_and_ends_with_its_reader() {
 
 #[test]
 fn follow_fails_where_the_journal_ends() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
     host.put_program("fake/journalctl", "#!/bin/sh\nexit 3\n");
     let (code, printed) = Follower::on_journal(&host, "fake").ends(&host);

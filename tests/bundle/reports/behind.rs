@@ -9,7 +9,7 @@ use test_support::{BUNDLE, Script, TestHost, fails, succeeds, wait_until};
 /// A host whose runtime is a wrapper that applies `script` to the document `$f` of a create, and then
 /// executes the runtime.
 fn behind(script: &str) -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let runtime = host.path("fake/runc").display().to_string();
     let wrapper = format!(
         "#!/bin/sh\nlast=; f=\nfor word; do [ \"$last\" = --bundle ] && f=$word/config.json; \
@@ -109,7 +109,7 @@ fn without_a_plugins_change_a_later_wrapper_is_not_checked() {
 
 #[test]
 fn values_of_an_earlier_wrapper_count_as_the_engines() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let received = host.plugin("10", "env", sets("HELLO", "there"));
     let shim = format!(

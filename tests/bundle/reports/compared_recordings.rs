@@ -204,7 +204,7 @@ spec:
 
 #[test]
 fn a_manifest_is_compared_without_a_node() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.write("pod.yaml", MANIFEST);
     let sections = "[[inject]]\nname = \"ca\"\nnamespaces = [\"shop\"]\nimages = [\"registry.example/*\"]\nenv = { CA = \"/ca\" }\n\
         [[require]]\nname = \"gpu\"\nresources = [\"vendor.example/*\"]\nplugin = \"gpu\"\n\
@@ -245,7 +245,7 @@ fn a_manifest_is_compared_without_a_node() {
 
 #[test]
 fn a_policy_test_without_a_pod_or_a_subject_is_an_error() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     for (text, line) in
         [("kind: Service\n", "has no pod"), ("a: [\n", "is not YAML"), ("", "has no pod")]
     {

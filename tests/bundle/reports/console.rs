@@ -137,7 +137,7 @@ fn no_waiting_line_for_a_file_or_a_quick_command() {
 
 #[test]
 fn a_restart_that_was_waited_for_leaves_a_daemon_that_answers() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let mut terminal = Terminal::new(60, 30);
     let (code, page) = terminal.page(&host, &["restart"], &[]);
     assert_eq!(code, Some(0), "{page}");

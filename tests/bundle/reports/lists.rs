@@ -162,7 +162,7 @@ fn yaml_and_json_print_the_same_document() {
 
 #[test]
 fn unsupported_or_repeated_formats_are_usage_errors() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     for words in [
         &["--json", "pods", "-o", "yaml"][..],
         &["pods", "-o", "wide", "--json"],
@@ -212,7 +212,7 @@ fn an_ambiguous_prefix_is_an_error_that_lists_the_matches() {
 
 #[test]
 fn an_audit_line_is_found_by_an_unambiguous_prefix() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", path.display());
     host.configure(&host.path("fake/runc"), &audit);
@@ -301,13 +301,13 @@ fn a_watch_ends_with_its_reader_and_needs_a_daemon() {
     drop(reader);
     let code = ends(&mut watch);
     assert!(code.is_none() || code == Some(0), "{code:?}: {}", host.read("watched.err"));
-    let (page, line, code) = call(&TestHost::new(""), &["pods", "--watch"]);
+    let (page, line, code) = call(&TestHost::default(), &["pods", "--watch"]);
     assert_eq!((code, page.as_str(), line.lines().count()), (Some(1), "", 1), "{line}");
 }
 
 #[test]
 fn misspelt_commands_and_those_of_other_tools_get_a_hint() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     for (words, tip) in [
         (&["statsu"][..], "a similar subcommand exists: 'status'"),
         (&["ps"], "for 'ps' use: nri-runc nri pods"),
@@ -407,12 +407,12 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
 
 #[test]
 fn every_row_of_the_table_of_exit_codes_is_true() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let audit =
         format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n", host.path("audit.log").display());
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
-    let away = TestHost::new("");
+    let away = TestHost::default();
     // Without a configuration, the log of this machine is searched.
     let path = format!("[audit]\npath = \"{}\"\n", away.path("audit.log").display());
     away.configure(&away.path("fake/runc"), &path);

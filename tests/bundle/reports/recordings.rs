@@ -173,7 +173,7 @@ fn a_file_that_exists_is_not_overwritten() {
 
 #[test]
 fn without_a_daemon_there_is_nothing_to_record() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let file = host.path("script.jsonl").display().to_string();
     let output = host.call(&["nri", "replay", "--record", &file]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -269,7 +269,7 @@ fn a_recording_is_replayed_to_plugins_that_connect_later() {
 
 #[test]
 fn recording_allows_no_script_and_no_socket() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     for words in [
         &["--record", "x", "script"] as &[&str],
         &["--record", "x", "--socket", "/s"],

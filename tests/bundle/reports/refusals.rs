@@ -288,7 +288,7 @@ fn a_pod_refused_without_a_daemon_is_found_without_its_bundle() {
 
 #[test]
 fn a_silent_daemon_later_reports_the_wrappers_refusals() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let file = host.path("fault").display().to_string();
     let more = format!("[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");
     host.configure(&host.path("fake/runc"), &more);

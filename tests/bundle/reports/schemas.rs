@@ -61,7 +61,7 @@ env = { LATER = "1" }
 
 /// A host that keeps an audit log.
 fn host() -> TestHost {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n{MORE}", path.display());
     host.configure(&host.path("fake/runc"), &audit);

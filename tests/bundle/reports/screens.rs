@@ -119,7 +119,7 @@ fn json_keeps_hostile_names_unchanged() {
 
 #[test]
 fn help_calls_itself_nri_runc_nri_and_lists_every_verb() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let help = host.call(&["nri", "help"]);
     succeeds(&help);
     let text = String::from_utf8(help.stdout).unwrap();
@@ -139,7 +139,7 @@ fn help_calls_itself_nri_runc_nri_and_lists_every_verb() {
 
 #[test]
 fn completion_needs_no_daemon_and_knows_its_shells() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     for (shell, word) in
         [("bash", "COMPREPLY"), ("zsh", "#compdef nri-runc"), ("fish", "complete -c")]
     {
@@ -155,7 +155,7 @@ fn completion_needs_no_daemon_and_knows_its_shells() {
 
 #[test]
 fn help_fits_a_terminal_of_eighty_columns() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let help = |words: &[&str]| String::from_utf8(host.call(words).stdout).unwrap();
     let text = help(&["nri", "help"]);
     assert!(text.lines().count() > 15, "{text}");
@@ -172,7 +172,7 @@ fn help_fits_a_terminal_of_eighty_columns() {
 /// `nri-runc --help` prints the runtime's help unchanged, as an engine expects.
 #[test]
 fn help_of_the_runtime_is_the_runtimes_own() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let output = host.call(&["--help"]);
     succeeds(&output);
     assert_eq!((output.stdout.len(), output.stderr.len()), (0, 0), "the host's runtime is silent");
@@ -350,7 +350,7 @@ fn an_unknown_name_fails_without_the_daemon() {
     let line = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(line.contains("matches nowhere") && !line.contains("nri restart"), "{line}");
-    let away = TestHost::new("").call(&["nri", "explain", "nowhere"]);
+    let away = TestHost::default().call(&["nri", "explain", "nowhere"]);
     let line = String::from_utf8(away.stderr).unwrap();
     assert!(line.contains("is not running") && line.contains("nri restart"), "{line}");
 }
@@ -537,7 +537,7 @@ fn without_root_each_verb_fails_in_one_line() {
 
 #[test]
 fn adjust_prints_json_on_request() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.write("adjust.json", "{\"annotations\": {\"a\": \"b\"}}");
     let (bundle, file) = (host.path("bundle"), host.path("adjust.json"));
     let words = ["adjust", "--bundle", bundle.to_str().unwrap(), "--apply", file.to_str().unwrap()];

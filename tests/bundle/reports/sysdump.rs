@@ -128,7 +128,7 @@ fn connect_plugin(host: &TestHost) {
 
 /// A host with all of these secrets.
 fn host_with_secrets() -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let more = configuration(&host);
     host.configure(&host.path("fake/runc"), &more);
     leaky_plugin(&host);
@@ -238,7 +238,7 @@ fn an_archive_without_a_daemon_names_the_missing_parts() {
 
 #[test]
 fn the_end_of_a_long_log_is_kept_in_archive_and_directory() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let log = "a line of the log\n".repeat(400_000) + "the last line\n";
     std::fs::create_dir_all(host.path("run")).unwrap();
     host.write("run/daemon.log", &log);
@@ -259,7 +259,7 @@ fn the_end_of_a_long_log_is_kept_in_archive_and_directory() {
 
 #[test]
 fn existing_files_are_not_replaced_and_links_not_followed() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.write("there.tar.gz", "mine");
     std::os::unix::fs::symlink(host.path("target"), host.path("link.tar.gz")).unwrap();
     for name in ["there.tar.gz", "link.tar.gz"] {

@@ -117,7 +117,7 @@ fn lines_fit_the_terminals_width() {
 
 #[test]
 fn without_a_daemon_top_fails_without_changing_the_terminal() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let piped = host.call(&["nri", "top"]);
     assert_eq!(piped.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&piped.stderr).contains("the daemon is not running"));

@@ -83,7 +83,7 @@ fn a_program_run_in_other_namespaces_is_not_the_hosts_file() {
 
 #[test]
 fn a_copy_of_the_named_program_is_refused() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let copy = host.path("event_logger");
     test_support::program::copy(&example("event_logger"), &copy);
     host.configure(&host.path("fake/runc"), &from(&example("event_logger")));

@@ -11,7 +11,7 @@ const ID: &str = "10-hook-injector";
 
 /// A daemon with the injector and these hook files.
 fn with_hooks(files: &[(&str, &str)]) -> TestHost {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     write_hooks(&host, files);
     host.start_daemon();
     wait_until("the plugin is synchronized", || super::is_synchronized(&host, ID));
@@ -76,7 +76,7 @@ fn an_invalid_hook_file_ends_the_plugin_and_is_named() {
         (&hook("/x", "{}", r#"["prestart"]"#).replace("1.0.0", "0.1.0"), "its version is"),
     ];
     for (text, wanted) in cases {
-        let mut host = TestHost::new("");
+        let mut host = TestHost::default();
         write_hooks(&host, &[("hooks/a/1.json", text)]);
         host.start_daemon();
         wait_until(&format!("{wanted} is reported"), || host.read("daemon.err").contains(wanted));
@@ -151,7 +151,7 @@ fn impossible_network_devices_refuse_the_container() {
 
 #[test]
 fn the_differ_prints_changes_without_environment_values() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let file = host.path("changes.log");
     install(&host, "differ", "99-differ", &format!("file = {}\n", file.display()));
     install(&host, "resource_defaults", "20-resource-defaults", "");
@@ -180,7 +180,7 @@ fn the_differ_prints_changes_without_environment_values() {
 #[test]
 fn a_differ_without_a_file_in_its_configuration_is_refused() {
     for config in ["file = ", "/var/log/changes", "file = a\nfile = b"] {
-        let mut host = TestHost::new("");
+        let mut host = TestHost::default();
         install(&host, "differ", "99-differ", config);
         host.start_daemon();
         wait_until("the refusal is reported", || host.read("daemon.err").contains("`file = PATH`"));

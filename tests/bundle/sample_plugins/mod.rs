@@ -25,7 +25,7 @@ fn is_synchronized(host: &TestHost, id: &str) -> bool {
 
 /// A daemon that launches one plugin.
 fn launched(name: &str, id: &str, config: &str) -> TestHost {
-    launched_by(TestHost::new(""), name, id, config)
+    launched_by(TestHost::default(), name, id, config)
 }
 
 fn launched_by(mut host: TestHost, name: &str, id: &str, config: &str) -> TestHost {
@@ -37,7 +37,7 @@ fn launched_by(mut host: TestHost, name: &str, id: &str, config: &str) -> TestHo
 
 /// A host whose node has only cgroup v2, with the controller `misc`.
 fn with_misc() -> TestHost {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let node = host.path("node").display().to_string();
     std::fs::create_dir_all(host.path("node/sys/fs/cgroup")).unwrap();
     host.write("node/sys/fs/cgroup/cgroup.controllers", "cpu memory misc\n");
@@ -59,7 +59,7 @@ fn by_hand(host: &TestHost, name: &str, more: &[&str]) -> Command {
 
 /// A daemon, and a manually started plugin.
 fn external(name: &str, id: &str, more: &[&str]) -> (TestHost, Started) {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let started = Started(by_hand(&host, name, more).spawn().unwrap());
     wait_until("the plugin is synchronized", || is_synchronized(&host, id));
@@ -142,7 +142,7 @@ fn unreadable_resources_refuse_the_container_by_plugin_and_key() {
 
 #[test]
 fn a_plugin_with_invalid_configuration_does_not_register() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     install(&host, "resource_defaults", "20-resource-defaults", "cpu = 5");
     install(&host, "event_logger", "99-event-logger", "");
     host.start_daemon();
@@ -277,7 +277,7 @@ fn a_whole_cpu_pod_keeps_its_cpus_for_all_its_containers() {
 
 #[test]
 fn a_pinned_pod_gets_cpus_and_memory_of_one_numa_node() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     for (node, cpus) in [("node0", "0-3"), ("node1", "4-7"), ("possible", "0-1")] {
         std::fs::create_dir_all(host.path(&format!("nodes/{node}"))).unwrap();
         host.write(&format!("nodes/{node}/cpulist"), &format!("{cpus}\n"));
@@ -305,7 +305,7 @@ fn a_pinned_pod_gets_cpus_and_memory_of_one_numa_node() {
 
 #[test]
 fn a_restarted_pinner_knows_the_taken_cpus() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.write("pinner.json", r#"{"exclusive": "2-4", "shared": "0"}"#);
     host.start_daemon();
     let config = host.path("pinner.json").display().to_string();
@@ -366,7 +366,7 @@ fn lives_and_dies(host: &TestHost) {
 
 #[test]
 fn a_launched_logger_writes_all_events_and_changes_nothing() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let file = host.path("events.json");
     install(&host, "event_logger", "99-event-logger", &format!("file = {}\n", file.display()));
     host.start_daemon();
@@ -406,7 +406,7 @@ fn a_manual_logger_prints_what_other_plugins_changed() {
 
 #[test]
 fn a_manual_plugin_without_a_runtime_exits_with_one_line() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let status = by_hand(&host, "device_injector", &[]).status().unwrap();
     assert_eq!(status.code(), Some(1));
     let received = host.read("plugin.err");

@@ -109,7 +109,7 @@ impl Docker {
             "dockerd",
             "runc",
         ])?;
-        let host = TestHost::new("");
+        let host = TestHost::default();
         host.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
         let _folders = leftovers::EngineFolders::hold();
         let mut docker =

@@ -53,7 +53,7 @@ fn state(host: &TestHost) -> Value {
 
 #[test]
 fn invalid_input_is_refused_in_one_line_without_a_request() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let with = |key: &str, value: Value| {
         let mut state = state(&host);
         state[key] = value;
@@ -91,7 +91,7 @@ fn invalid_input_is_refused_in_one_line_without_a_request() {
 
 #[test]
 fn an_endless_state_on_standard_input_is_abandoned() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let mut child = hook(&host, "poststop");
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"{\"id\":").unwrap();
@@ -104,7 +104,7 @@ fn an_endless_state_on_standard_input_is_abandoned() {
 
 #[test]
 fn the_end_of_an_unknown_container_is_ignored() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     for stage in ["poststop", "poststart"] {
         succeeds(&run_hook(&host, stage, b"{\"id\": \"never-seen\", \"pid\": 0}"));

@@ -33,7 +33,7 @@ struct Seen {
 }
 
 fn seen(runtime: &str) -> Option<Seen> {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let (name, version) = runtime.split_once('-').unwrap_or((runtime, ""));
     let mut real = RealRuntime::with(&host.path(""), name)?;
     let newer = match (name, version) {

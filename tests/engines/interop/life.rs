@@ -10,7 +10,7 @@ use super::{by_hand, document, lines, of_each_version, wait_for};
 
 /// A host on which every request of the plugin is valid.
 fn world() -> TestHost {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let furnished = document::furnish_host(&host);
     let patience = "[nri]\nplugin_request_timeout = \"20s\"";
     host.configure(&host.path("fake/runc"), &format!("{furnished}\n{patience}"));

@@ -15,7 +15,7 @@ use super::{Started, by_hand, document};
 /// A host with the real runc, and a plugin that sets `fields`; skipped without Go, runc or root.
 fn world(fields: &str) -> Option<(TestHost, RealRuntime, Started)> {
     let program = golang::program("stub-v0.12.5")?;
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let real = RealRuntime::new(&host.path(""))?;
     let patience = "[nri]\nplugin_request_timeout = \"20s\"";
     host.configure(real.runc(), &format!("{}\n{patience}", document::furnish_host(&host)));

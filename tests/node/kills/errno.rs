@@ -73,7 +73,7 @@ fn script() -> Script {
 
 impl Place {
     fn new(strace: PathBuf) -> Option<Self> {
-        let mut host = TestHost::new("");
+        let mut host = TestHost::default();
         let real = RealRuntime::new(&host.path(""))?;
         let more = "autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n\
                     [nri.default_validator]\nenable = true\nrequired_plugins = [\"limits\"]\n\

@@ -30,7 +30,7 @@ struct Cluster {
 impl Cluster {
     /// A pod with one container, both running.
     fn new() -> Self {
-        let host = TestHost::new("");
+        let host = TestHost::default();
         std::os::unix::fs::symlink("/proc", host.path("proc")).unwrap();
         let (root, fault) = (host.path(""), host.path("fault"));
         let more = format!(

@@ -73,7 +73,7 @@ fn life(host: &mut TestHost, real: &RealRuntime, pristine: &str, dies: impl FnOn
 
 #[test]
 fn a_kill_with_the_real_runc_leaves_no_cgroup_mount_or_file() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let Some(real) = RealRuntime::new(&host.path("")) else { return };
     let fault = host.path("fault").display().to_string();
     let more = format!(

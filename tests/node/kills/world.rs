@@ -49,7 +49,7 @@ fn script(others: bool) -> Script {
 impl World {
     /// A host with a running daemon and a connected plugin.
     pub(super) fn new(policy: &str, others: bool) -> Self {
-        let host = TestHost::new("");
+        let host = TestHost::default();
         let fault = host.path("fault").display().to_string();
         host.put_program("fake/runc", include_str!("../../../fixtures/runtime/killed.sh"));
         let more = format!(

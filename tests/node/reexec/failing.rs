@@ -123,7 +123,7 @@ fn a_broken_configuration_or_moved_run_directory_stops_a_reexec() {
 
 #[test]
 fn without_a_daemon_there_is_nothing_to_replace() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let output = host.call(&["nri", "reexec"]);
     succeeds(&output);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "the daemon is not running\n");
@@ -148,7 +148,7 @@ fn with_state(host: &TestHost, name: &str) -> std::process::Child {
 fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
     let magic = "nri-runc reexec\n";
     for text in ["", "nonsense", magic, &format!("{magic}\u{1}\0\0\0{}", "x".repeat(60))] {
-        let host = TestHost::new("");
+        let host = TestHost::default();
         host.write("state", text);
         let name = "state";
         let mut daemon = with_state(&host, name);
@@ -158,7 +158,7 @@ fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
         daemon.kill().unwrap();
         daemon.wait().unwrap();
     }
-    let host = TestHost::new("");
+    let host = TestHost::default();
     host.write("missing", "");
     let mut daemon = with_state(&host, "missing");
     wait_until("it answers", || host.admin(&["status"])["pid"] == daemon.id());

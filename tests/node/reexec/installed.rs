@@ -43,7 +43,7 @@ fn install_sh_makes_the_daemon_execute_the_new_program() {
     if !has_namespaces() {
         return;
     }
-    let host = TestHost::new("");
+    let host = TestHost::default();
     for folder in ["etc/alternatives", "lib", "prefix/bin"] {
         std::fs::create_dir_all(host.path(folder)).unwrap();
     }

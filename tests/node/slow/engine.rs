@@ -25,7 +25,7 @@ const TASKS: &str = "host/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 type Engine = fn(UnixStream);
 
 fn with_engine(strace: &Path, engine: Option<Engine>) -> Option<Place> {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let root = host.path("host").display().to_string();
     host.configure(&host.path("fake/runc"), &format!("[debug]\nhost_root = \"{root}\"\n"));
     std::fs::create_dir_all(host.path("host/run/containerd")).unwrap();

@@ -94,7 +94,7 @@ fn give_back(host: &TestHost, name: &str, text: &str) {
 
 /// A host whose daemon finds them in place of all its files at its start, and some more while it runs.
 fn with_files(strace: &Path, other: fn(&Path)) -> Option<Place> {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let at = |name: &str| host.path(name).display().to_string();
     let settings = format!(
         "[nri]\nplugin_registration_timeout = \"1s\"\n[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n\
@@ -180,7 +180,7 @@ fn reload(place: &mut Place, other: fn(&Path)) {
 
 /// A daemon whose lock is irregular reports this and exits: it serves no request yet.
 fn only_a_lock(place: &mut Place, other: fn(&Path)) {
-    let second = TestHost::new("");
+    let second = TestHost::default();
     std::fs::create_dir(second.path("run")).unwrap();
     std::fs::set_permissions(
         second.path("run"),

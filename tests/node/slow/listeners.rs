@@ -38,7 +38,7 @@ fn beginning(socket: &str) -> Vec<u8> {
 
 /// A host on which each socket has such clients while containers run.
 fn with_clients(strace: &Path, client: fn(&str, UnixStream)) -> Option<Place> {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let listens = format!("[metrics]\nlisten = \"unix:{}\"\n", host.path("metrics.sock").display());
     host.configure(&host.path("fake/runc"), &listens);
     host.start_daemon();

@@ -88,7 +88,7 @@ fn between(host: &TestHost, slow: &Arc<AtomicBool>) {
 }
 
 fn answers_most(strace: &Path) -> Option<Place> {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let _plugin = host.plugin("10", "most", sets("A", &"x".repeat((4 << 20) - 4096)));
     let mut place = Place::new(host, strace);

@@ -75,7 +75,7 @@ fn root(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
     }
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let mut place = Place::new(host, strace);
     let _plugin = place.host.plugin("10", "a", sets("HELLO", "there"));
@@ -102,7 +102,7 @@ fn program(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
     }
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let folder = host.path("served");
     std::fs::create_dir(&folder).unwrap();
     let folder = folder.display().to_string();
@@ -171,7 +171,7 @@ fn engines(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
     }
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let mut place = Place::new(host, strace);
     for (engine, bundle, annotations, folder) in OF_ENGINES {
@@ -208,7 +208,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
     }
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let folder = host.path("").display().to_string();
     host.put_program("fake/slow-runc", &FAILS.replace("HOST/", &folder));
     let root = host.path("root").display().to_string();
@@ -286,7 +286,7 @@ fn outcome(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
     }
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let folder = host.path("").display().to_string();
     host.put_program("fake/silent-runc", &FAILS.replace("HOST/", &folder));
     host.configure(&host.path("fake/silent-runc"), "");
@@ -322,7 +322,7 @@ fn bundle(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
     }
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     let mut place = Place::new(host, strace);
     let _plugin = place.host.plugin("10", "a", sets("HELLO", "there"));

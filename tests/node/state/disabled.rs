@@ -10,7 +10,7 @@ use super::{bundle, run, started, state, succeeds};
 
 /// A host with a plugin, which receives every event, and running containers.
 fn with_running(ids: &[&str], more: &str) -> (TestHost, Arc<Mutex<Vec<String>>>) {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let root = host.path("root").display().to_string();
     let runtime = host.path("fake/runc");
     host.configure(&runtime, &format!("autostart = false\nruntime_roots = [\"{root}\"]\n{more}"));

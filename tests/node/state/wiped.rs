@@ -18,7 +18,7 @@ fn wipe(host: &TestHost) {
 
 /// A host on which all containers of the runtime were created by nri-runc, without its daemon.
 fn ours() -> TestHost {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let root = host.path("root").display().to_string();
     let more = format!("autostart = false\nruntime_roots = [\"{root}\"]");
     host.configure(&host.path("fake/runc"), &more);
@@ -181,7 +181,7 @@ fn task(host: &TestHost, id: &str, annotations: &Value, program: &str) -> String
 
 #[test]
 fn only_pods_of_a_registered_engine_are_recovered() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let host_root = host.path("host").display().to_string();
     std::fs::create_dir(host.path("host")).unwrap();
     for folder in ["proc", "sys"] {

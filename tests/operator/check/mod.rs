@@ -71,7 +71,7 @@ struct World {
 
 impl World {
     fn new(config: &str) -> Self {
-        let host = TestHost::new("");
+        let host = TestHost::default();
         let mut world =
             Self { host, children: Vec::new(), mounts: Vec::new(), kept: Mutex::default() };
         std::fs::create_dir_all(world.path("host/etc")).unwrap();

@@ -17,7 +17,7 @@ fn call(program: &Path, words: &[&str]) -> Output {
 
 #[test]
 fn the_file_beside_the_program_is_used_without_an_environment() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     std::fs::create_dir(host.path("bin")).unwrap();
     let program = host.path("bin/nri-runc");
     test_support::program::copy(test_support::program::nri_runc(), &program);

@@ -79,7 +79,7 @@ fn a_mistake_in_a_protecting_key_needs_no_daemon_to_refuse() {
 
 #[test]
 fn a_named_file_that_is_missing_is_a_failed_check() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     std::fs::remove_file(host.path("config.toml")).unwrap();
     let output = host.call(&["nri", "check"]);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();

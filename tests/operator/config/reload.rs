@@ -162,7 +162,7 @@ fn a_reload_names_each_section_that_is_new_changed_or_removed() {
 
 #[test]
 fn keys_that_need_a_restart_are_named_and_unchanged() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let fault = |point: &str| format!("[debug]\nfault = \"{point}:fail\"\n");
     host.start_daemon();
     configure(&host, &fault("daemon.record"));
@@ -186,7 +186,7 @@ fn keys_that_need_a_restart_are_named_and_unchanged() {
 
 #[test]
 fn without_a_daemon_there_is_nothing_to_reload() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let output = reload(&host);
     succeeds(&output);
     assert!(String::from_utf8(output.stdout).unwrap().contains("is not running"));
@@ -368,7 +368,7 @@ fn creates_that_run_meanwhile_neither_fail_nor_wait() {
 
 #[test]
 fn wrappers_that_find_a_broken_file_use_the_last_valid_one() {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     host.start_daemon();
     configure(&host, "on_daemon_failure = \"fail\"\nautostart = false\n");
     assert_eq!(applies(&host), ["autostart", "on_daemon_failure"]);

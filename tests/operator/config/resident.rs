@@ -140,7 +140,7 @@ fn a_hanging_daemon_with_a_full_queue_is_restarted() {
 
 #[test]
 fn a_process_without_the_daemons_lock_is_never_signalled() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     std::fs::create_dir_all(host.path("run")).unwrap();
     let _silent = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
     host.write("run/daemon.lock", "");
@@ -149,7 +149,7 @@ fn a_process_without_the_daemons_lock_is_never_signalled() {
 
 /// A daemon that seems to run under systemd: it has sent its readiness.
 fn run_by_systemd() -> (TestHost, std::process::Child) {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let socket = host.path("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
     let daemon = daemon(&host, Path::new(env!("CARGO_BIN_EXE_nri-runc")), Some(&socket));
@@ -218,7 +218,7 @@ fn text(value: &Value) -> &str {
 
 #[test]
 fn check_finds_a_daemon_older_than_program_or_configuration() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let program = host.path("installed");
     let install = |more: &[u8]| {
         let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();

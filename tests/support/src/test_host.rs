@@ -61,6 +61,13 @@ pub struct TestHost {
     holder: Option<Child>,
 }
 
+/// A host without further configuration.
+impl Default for TestHost {
+    fn default() -> Self {
+        Self::new("")
+    }
+}
+
 impl TestHost {
     /// Prepares it, with `more` configuration, as an operator would write it; the daemon does not run
     /// yet.

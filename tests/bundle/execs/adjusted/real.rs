@@ -80,7 +80,7 @@ fn looks_inside(runtime: &Path) {
 }
 
 fn closed_device(runtime: &Path) {
-    let mut host = TestHost::new("");
+    let mut host = TestHost::default();
     let dir = host.path("").display().to_string();
     let dir = Path::new(dir.trim_end_matches('/'));
     let Some(real) = RealRuntime::new(dir) else { return };

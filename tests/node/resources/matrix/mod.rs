@@ -249,7 +249,7 @@ fn each_field_of_an_adjustment_is_in_force_or_refused() {
 
 #[test]
 fn the_matrix_has_every_field_of_an_adjustment() {
-    let host = TestHost::new("");
+    let host = TestHost::default();
     let furniture = Furniture::named(&host);
     let cases = [Layout::V1, Layout::V2].map(|layout| cases::of(&host, &furniture, layout, "/c"));
     let set = leaves::set_by(cases.iter().flatten().map(|case| &case.adjust));

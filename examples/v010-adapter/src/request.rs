@@ -90,6 +90,10 @@ fn present<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {
     members.collect::<Map<_, _>>().into()
 }
 
+fn is_filled(object: &Value) -> bool {
+    object.as_object().is_some_and(|members| !members.is_empty())
+}
+
 /// The value of an optional field.
 macro_rules! value {
     ($field:expr) => {
@@ -138,8 +142,8 @@ fn resources(resources: &api::LinuxResources) -> Value {
         huge.map(|one| json!({"pageSize": one.page_size, "limit": one.limit})).collect();
     present([
         ("devices", Some(json!(devices)).filter(|_| !devices.is_empty())),
-        ("memory", memory),
-        ("cpu", cpu),
+        ("memory", memory.filter(is_filled)),
+        ("cpu", cpu.filter(is_filled)),
         ("pids", resources.pids.as_ref().map(|pids| json!({"limit": pids.limit}))),
         ("hugepageLimits", Some(json!(huge)).filter(|_| !huge.is_empty())),
         ("unified", Some(json!(resources.unified)).filter(|_| !resources.unified.is_empty())),

@@ -17,10 +17,12 @@
 //! A tenant may write it, so the configuration lists the namespaces that may use it; `*` is every namespace. A container
 //! that requests a writable cgroup and may not have it is refused. That is also so:
 //!
-//! * if cgroup v2 of the node is mounted without `nsdelegate`, since the kernel then lets the container raise its limits,
-//! * if the container has no cgroup namespace of its own, since it would see the cgroups of the node.
+//! * if the node has cgroup v1, alone or beside v2, or cgroup v2 without the mount option `nsdelegate`: the container
+//!   could raise its own limits,
+//! * if the container has no cgroup namespace of its own: it would see the cgroups of the node.
 //!
-//! `"mountinfo": FILE` names the node's table of mounts (`/proc/1/mountinfo`), for a plugin that runs in a container.
+//! `nsdelegate` is an option of the whole node, so each mount of cgroup v2 shows it, in a container too. `"mountinfo":
+//! FILE` names another table of mounts than the plugin's own.
 
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -30,19 +32,17 @@ use serde::Deserialize;
 
 const KEY: &str = "cgroups.noderesource.dev/writable";
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Where a node has cgroup v2, by itself or beside v1.
-const OF_NODE: [&str; 2] = [MOUNT, "/sys/fs/cgroup/unified"];
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
     namespaces: Vec<String>,
-    #[serde(default = "of_init")]
+    #[serde(default = "own_mounts")]
     mountinfo: PathBuf,
 }
 
-fn of_init() -> PathBuf {
-    "/proc/1/mountinfo".into()
+fn own_mounts() -> PathBuf {
+    "/proc/self/mountinfo".into()
 }
 
 /// Whether the pod requests it for this container; the narrower annotation counts.
@@ -58,12 +58,13 @@ fn is_asked(pod: &api::PodSandbox, container: &str) -> nri_plugin::Result<bool> 
     Ok(false)
 }
 
-/// Whether this table of mounts has cgroup v2 with `nsdelegate` (proc_pid_mountinfo(5)).
+/// Whether this table of mounts (proc_pid_mountinfo(5)) has only cgroup v2, with `nsdelegate`. With v1 beside it, v2 is
+/// mounted elsewhere.
 fn is_delegated(table: &str) -> bool {
     table.lines().any(|line| {
         let Some((of_mount, of_filesystem)) = line.split_once(" - ") else { return false };
         let mut rest = of_filesystem.split(' ');
-        of_mount.split(' ').nth(4).is_some_and(|point| OF_NODE.contains(&point))
+        of_mount.split(' ').nth(4).is_some_and(|point| point == MOUNT)
             && rest.next() == Some("cgroup2")
             && rest.nth(1).is_some_and(|options| options.split(',').any(|o| o == "nsdelegate"))
     })
@@ -92,7 +93,7 @@ impl Config {
 fn why_undelegated(mountinfo: &Path) -> Option<String> {
     match std::fs::read_to_string(mountinfo) {
         Ok(table) if is_delegated(&table) => None,
-        Ok(_) => Some("cgroup v2 of this node is not mounted with nsdelegate".to_owned()),
+        Ok(_) => Some("this node has no cgroup v2 with nsdelegate".to_owned()),
         Err(error) => Some(format!("reading {}: {error}", mountinfo.display())),
     }
 }

@@ -85,7 +85,7 @@ async fn requests_that_are_unsafe_or_not_permitted_are_refused() {
     for (namespaces, table, container, wanted) in [
         (r#"["build"]"#, DELEGATED, usual(), "the namespace \"default\" may not use it"),
         ("[]", DELEGATED, usual(), "the namespace \"default\" may not use it"),
-        (r#"["*"]"#, UNDELEGATED, usual(), "not mounted with nsdelegate"),
+        (r#"["*"]"#, UNDELEGATED, usual(), "no cgroup v2 with nsdelegate"),
         (r#"["*"]"#, DELEGATED, of_node, "no cgroup namespace of its own"),
         (r#"["*"]"#, DELEGATED, of_other, "no cgroup namespace of its own"),
         (r#"["*"]"#, DELEGATED, without, "the container has no /sys/fs/cgroup"),
@@ -106,14 +106,14 @@ async fn an_unreadable_annotation_or_configuration_is_refused() {
 }
 
 #[test]
-fn only_the_nodes_own_cgroup_v2_counts() {
+fn only_cgroup_v2_alone_counts() {
     assert!(is_delegated(DELEGATED));
     assert!(is_delegated(&format!("1 0 8:1 / / rw - ext4 /dev/a rw\n{DELEGATED}")));
     for table in [
         "",
         "nonsense\n",
         UNDELEGATED,
-        &DELEGATED.replace("/sys/fs/cgroup", "/tmp/cgroup"),
+        &DELEGATED.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified"),
         &DELEGATED.replace("cgroup2", "tmpfs"),
         &DELEGATED.replace("nsdelegate", "nsdelegated"),
     ] {

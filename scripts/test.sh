@@ -18,7 +18,7 @@ cargo build --locked --examples --bins
 run sh scripts/left.sh sh scripts/skips.sh test sh scripts/again.sh cargo test --locked --no-fail-fast --tests -- --test-threads=4
 # These are never rerun: a test alone would be built without the features of the others.
 run env AT_MOST=0 sh scripts/again.sh cargo test --locked --no-fail-fast -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin \
-    -p oci-document --features nri-api/services,nri-api/json,nri-plugin/harness
+    -p oci-document -p network-logger -p rdt -p v010-adapter -p writable-cgroups --features nri-api/services,nri-api/json,nri-plugin/harness
 [ -n "$failed" ] || run sh scripts/matrix.sh tested
 run cargo test --locked --doc
 if [ -n "$failed" ]; then

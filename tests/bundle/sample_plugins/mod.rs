@@ -3,6 +3,7 @@
 //! and a small runtime: their changes, their output and their refusals.
 
 mod injectors;
+mod permitted;
 
 use std::process::{Command, Stdio};
 

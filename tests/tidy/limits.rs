@@ -83,7 +83,6 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/formats/netlink.rs HEADER",
             "src/link.rs PROTOCOL",
             "src/link.rs UNDERSTOOD",
-            "src/plugin/snapshot.rs BEFORE_EACH",
             "src/plugin/snapshot.rs ROOM",
             "src/resolve/device_nodes.rs PERMISSIONS",
             "src/sources/hpack.rs LONGEST_CODE",

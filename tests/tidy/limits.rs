@@ -65,6 +65,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/daemon/server/frames.rs LENGTH",
             "src/daemon/server/frames.rs NUMBER",
             "src/daemon/server/http.rs SOCKET_MODE",
+            "src/daemon/shared/messages.rs CONTAINERS_LINUX",
             "src/daemon/shared/messages.rs ID",
             "src/daemon/shared/messages.rs LABELS",
             "src/daemon/shared/messages.rs LINUX",

@@ -387,19 +387,15 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
-/// Reads a file of `/proc` or of a cgroup with three system calls, for files that are read very often: the kernel
-/// returns the whole file in one read.
+/// Reads a file of `/proc` or of a cgroup with three system calls: the kernel returns the whole file in one read.
 ///
 /// # Errors
-/// Fails when it is missing, unreadable, or does not fit the buffer.
+/// As [`read`], and when it does not fit the buffer.
 pub(crate) fn read_at_once<'b>(path: &Path, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    let file = openat(AT_FDCWD, path, flags, Mode::empty())?;
-    let length = nix::unistd::read(file, buffer)?;
-    buffer
-        .get(..length)
-        .filter(|read| read.len() < buffer.len())
-        .ok_or(io::ErrorKind::FileTooLarge.into())
+    let length = nix::unistd::read(openat(AT_FDCWD, path, flags, Mode::empty())?, buffer)?;
+    let is_whole = length < buffer.len();
+    buffer.get(..length).filter(|_| is_whole).ok_or(io::ErrorKind::FileTooLarge.into())
 }
 
 /// Reads a file in a private directory; a link is refused.

@@ -48,11 +48,6 @@ pub struct EncodedSnapshot {
     pub containers: Vec<Encoded>,
 }
 
-/// Numbers of the fields of a SynchronizeRequest.
-const PODS: u32 = 1;
-const CONTAINERS: u32 = 2;
-const MORE: u32 = 3;
-
 const ROOM: usize = TTRPC_LIMIT - 1024;
 
 impl EncodedSnapshot {
@@ -122,7 +117,8 @@ impl PluginRequest for SnapshotPart<'_> {
     }
 
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()> {
-        for (field, objects) in [(PODS, self.pods), (CONTAINERS, self.containers)] {
+        // The fields of a SynchronizeRequest: 1 has the pods, 2 the containers, 3 says that more follow.
+        for (field, objects) in [(1, self.pods), (2, self.containers)] {
             for object in objects {
                 to.write_tag(field, WireType::LengthDelimited)?;
                 to.write_raw_varint64(object.len() as u64)?;
@@ -130,7 +126,7 @@ impl PluginRequest for SnapshotPart<'_> {
                 to.write_raw_bytes(&object.now)?;
             }
         }
-        if self.more { to.write_bool(MORE, true) } else { Ok(()) }
+        if self.more { to.write_bool(3, true) } else { Ok(()) }
     }
 }
 

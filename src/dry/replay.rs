@@ -124,17 +124,18 @@ async fn play(
     // `answer` lines are read while pre-installed plugins are still starting.
     let sorting = tokio::task::spawn_local(Rc::clone(&replay).sort(first, lines, held_back));
     let mut ends = Ends::new()?;
-    let opened = tokio::select! {
-        opened = dry_run.open() => opened,
+    let played = async {
+        dry_run.open().await?;
+        Rc::clone(&replay).follow(commands, states).await;
+        Ok(())
+    };
+    let played: Result<()> = tokio::select! {
+        played = played => played,
         () = ends.wait() => Ok(()),
     };
-    opened?;
-    tokio::select! {
-        () = Rc::clone(&replay).follow(commands, states) => {}
-        () = ends.wait() => {}
-    }
     sorting.abort();
     dry_run.close().await;
+    played?;
     replay.unread.take().map_or(Ok(()), Err)
 }
 

@@ -7,6 +7,7 @@ use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::example::example;
 use test_support::replay::{Action, Replay, ReplayPlugin, command, create, prepared, setting};
+use test_support::wait_until;
 
 #[test]
 fn script_calls_run_concurrently_and_wait_delays_later_ones() {
@@ -199,6 +200,21 @@ fn a_signal_ends_a_replay_like_the_end_of_the_script() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     received.wait_for("Shutdown");
     assert!(replay.end().1.success());
+}
+
+#[test]
+fn a_signal_ends_a_replay_that_is_still_launching() {
+    let temp = prepared("plugin_registration_timeout = \"300s\"");
+    let is_launched = temp.path().join("launched");
+    let text = format!("#!/bin/sh\n: >{}\nexec sleep 300\n", is_launched.display());
+    test_support::program::put(&temp.path().join("plugins/10-hangs"), text.as_bytes());
+    let mut child = command(&temp, &["replay"]).spawn().unwrap();
+    wait_until("the plugin is launched", || is_launched.exists());
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    // Its stdin is still open.
+    wait_until("the replay ends", || child.try_wait().unwrap().is_some());
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

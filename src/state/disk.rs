@@ -470,6 +470,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn every_member_of_a_record_keeps_its_form_and_its_place() {
+        let whole = include_str!("../../fixtures/records/whole_container.json").trim_end();
+        let record: Container = serde_json::from_str(whole).unwrap();
+        assert_eq!(serde_json::to_string(&record).unwrap(), whole);
+        assert_eq!(record.unknown.keys().collect::<Vec<_>>(), ["newer"]);
+        // The file has each member, and none with its default. (Of members that are not always
+        // written, only their order and form are proven.)
+        let [whole, empty] =
+            [record, Container::default()].map(|c| serde_json::to_value(c).unwrap());
+        let same =
+            empty.as_object().unwrap().iter().filter(|(name, value)| whole[*name] == **value);
+        assert_eq!(same.collect::<Vec<_>>(), []);
+    }
+
+    #[test]
     fn records_of_another_boot_are_ignored() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();

@@ -6,6 +6,8 @@
 
 #[path = "tidy/book/mod.rs"]
 mod book;
+#[path = "tidy/engines.rs"]
+mod engines;
 #[path = "tidy/limits.rs"]
 mod limits;
 #[path = "tidy/manual/mod.rs"]
@@ -62,6 +64,11 @@ fn code() -> impl Iterator<Item = (String, String)> {
     CODE.into_iter().flat_map(sources)
 }
 
+/// A file without its tests.
+fn code_of(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or_default()
+}
+
 fn is_generated(text: &str) -> bool {
     text.lines().take(5).any(|line| line.contains("@generated"))
 }
@@ -81,7 +88,7 @@ fn every_file_states_its_purpose() {
 #[test]
 fn no_source_file_is_too_long() {
     for (name, text) in code() {
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = code_of(&text);
         assert!(is_generated(&text) || code.lines().count() <= 500, "{name} has grown too long");
     }
 }
@@ -222,7 +229,7 @@ fn daemon_room(name: &str) -> Option<&str> {
 
 /// The rooms that a file imports or names by path, without tests.
 fn daemon_rooms_named(text: &str) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let code = code_of(text);
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect()
     };
@@ -387,7 +394,7 @@ fn no_failed_look_up_counts_as_an_absent_value() {
         if is_generated(&text) || is_test || MAY_FORGET.iter().any(|may| name.starts_with(may)) {
             continue;
         }
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = code_of(&text);
         let code = comment.replace_all(code, "");
         for statement in code.split([';', '{', '}']) {
             let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -453,7 +460,7 @@ fn files_are_opened_only_without_blocking() {
         if is_generated(&text) || is_test || name.contains("/tests/") {
             continue;
         }
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = code_of(&text);
         let is_listed = |list: &[&str]| list.iter().any(|listed| name.starts_with(listed));
         let waits = opens.find(code).map(|found| found.as_str());
         assert!(waits.is_none() || is_listed(MAY_WAIT), "{name}: {waits:?}, not files::read");

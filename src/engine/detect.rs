@@ -38,21 +38,6 @@ impl EngineKind {
     pub fn named(name: &str) -> Option<Self> {
         <Self as Named>::named(name)
     }
-
-    /// Whether the parent of the engine's containers is containerd's shim.
-    pub fn has_shim(self) -> bool {
-        matches!(self, Self::ContainerdCri | Self::Containerd | Self::Nerdctl | Self::Docker)
-    }
-
-    /// Whether the engine has pods, with namespace, process and addresses.
-    pub fn has_pods(self) -> bool {
-        matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
-    }
-
-    /// Whether the engine never reuses a container's ID, as Docker and Podman do on a restart.
-    pub fn uses_ids_once(self) -> bool {
-        matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)
-    }
 }
 
 /// An engine and the evidence for it.

@@ -256,7 +256,7 @@ impl Facts {
     /// the engine's name. It is set after [`Facts::judge`] because no source claims it, so it
     /// exempts no pod, even if that namespace is exempt.
     pub fn name_namespace(&mut self, configured: &str) {
-        if self.engine.kind.has_pods() || !self.pod.namespace.is_empty() {
+        if self.engine.kind.behaviour().has_pods || !self.pod.namespace.is_empty() {
             return;
         }
         let name = if configured.is_empty() { self.engine.name() } else { configured };
@@ -294,10 +294,10 @@ impl Facts {
         if !self.engine.is_proven() && kind != EngineKind::Plain {
             return true;
         }
-        if kind.has_pods() && self.pod.namespace.is_empty() {
+        if kind.behaviour().has_pods && self.pod.namespace.is_empty() {
             return true;
         }
-        let is_default = !kind.has_pods() && self.namespace_by.is_none();
+        let is_default = !kind.behaviour().has_pods && self.namespace_by.is_none();
         !is_default && self.has_unproven_namespace()
     }
 

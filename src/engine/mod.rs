@@ -5,6 +5,7 @@
 //! `src/sources` fetches them ([`FetchedFacts`]), and [`facts`] parses them. This module reads no
 //! file. Unknown values are absent, never guessed.
 
+mod behaviour;
 mod class_names;
 mod conmon;
 mod containerd;
@@ -33,6 +34,7 @@ use serde_json::{Map, Value};
 
 use identity::Writer;
 
+pub(crate) use behaviour::{ExitPlace, LastingExit};
 pub(crate) use containerd::{socket as containerd_socket, socket_of as containerd_socket_of};
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;
@@ -320,7 +322,7 @@ pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
 fn complete_workload(facts: &mut Facts, document: &Document<'_>) {
     class_names::fill_in(facts, document);
     // These engines' own NRI reports no profile if the pod requested none.
-    let is_cri = matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
+    let is_cri = facts.engine.kind.behaviour().reports_pods;
     let seccomp = &mut facts.container.seccomp;
     if seccomp.is_none() && !is_cri && !document.has_seccomp {
         // Only the engine knows the name of a filter; the document shows that there is none.
@@ -345,7 +347,7 @@ pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
 
 /// Names the host's sources for data that the engine does not have.
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
-    let files = if facts.engine.kind.has_pods() && facts.pod.resources.is_none() {
+    let files = if facts.engine.kind.behaviour().has_pods && facts.pod.resources.is_none() {
         pod_cgroup::files(document)
     } else {
         Vec::new()

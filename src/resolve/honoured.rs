@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks whether the real runtime honours plugins' requests.
 //!
-//! Runtimes ignore unknown members of config.json, and the plugin would believe in a change that never
-//! happened. So a field is refused if runc or crun is known to lack it, according to its `features` or, if
-//! these cannot name it, its version; for any other runtime, if its `features` do not name the field. If a
-//! runtime does not answer, no field is refused. Reference: OCI runtime-spec `features-linux.md`; change
-//! logs of runc (1.2.0-rc.1: time namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1:
-//! network devices; 1.4.0-rc.2: memory policy, RDT schemata and monitoring) and crun (1.8.4: time
-//! namespaces; 1.8.5: scheduler; 1.8.6: I/O priority and `features`; 1.9: ridmap; 1.10: RDT; 1.22: network
-//! devices and RDT schemata; 1.24: memory policy and RDT monitoring; 1.25: deadlines again, see
-//! [`What::Deadline`]). In crun's `features`, each release that has network devices and memory policy names
-//! them, and none names RDT (up to 1.29.1).
+//! Runtimes ignore unknown members of config.json, and the plugin would believe in a change that never happened. So a
+//! field is refused if runc or crun is known to lack it, according to its `features` or, if these cannot name it, its
+//! version; for any other runtime, if its `features` do not name the field. If a runtime does not answer, no field is
+//! refused. Reference: OCI runtime-spec `features-linux.md`; change logs of runc (1.2.0-rc.1: time namespaces,
+//! scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2: memory policy, RDT schemata and
+//! monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler; 1.8.6: I/O priority and `features`; 1.9: ridmap;
+//! 1.10: RDT; 1.22: network devices and RDT schemata; 1.24: memory policy and RDT monitoring; 1.25: deadlines again,
+//! see [`What::Deadline`]). In crun's `features`, each release that has network devices and memory policy names them,
+//! and none names RDT (up to 1.29.1).
 
 use crate::error::quoted;
 use crate::plugin::api;
@@ -51,8 +50,7 @@ const GENERIC_OPTIONS: [&str; 26] = [
     "iversion",
 ];
 
-/// Options that a bind mount can have. It has no file system data (runtimes before runc 1.2 drop
-/// such data), so other options must be in the runtime's list.
+/// Options that a bind mount can have. Runtimes before runc 1.2 drop any other one, so the runtime must list it.
 const BIND_OPTIONS: [&str; 46] = [
     "acl",
     "async",
@@ -303,16 +301,15 @@ fn list_needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnM
         add("MemoryPolicy", What::MemoryPolicy { mode: mode.unwrap_or_default(), flags });
     }
     // "None" removes a present value, which every runtime supports.
-    let none = api::LinuxSchedulerPolicy::SCHED_NONE;
-    if scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
+    let policy = scheduler.as_ref().map(|scheduler| scheduler.policy);
+    if policy.is_some_and(|policy| policy != api::LinuxSchedulerPolicy::SCHED_NONE.into()) {
         add("LinuxSched", What::Scheduler);
     }
-    let deadline = api::LinuxSchedulerPolicy::SCHED_DEADLINE;
-    if scheduler.as_ref().is_some_and(|scheduler| scheduler.policy == deadline.into()) {
+    if policy == Some(api::LinuxSchedulerPolicy::SCHED_DEADLINE.into()) {
         add("LinuxSched", What::Deadline);
     }
-    let none = api::IOPrioClass::IOPRIO_CLASS_NONE;
-    if io_priority.as_ref().is_some_and(|priority| priority.class != none.into()) {
+    let class = io_priority.as_ref().map(|priority| priority.class);
+    if class.is_some_and(|class| class != api::IOPrioClass::IOPRIO_CLASS_NONE.into()) {
         add("IoPriority", What::IoPriority);
     }
 }

@@ -551,8 +551,8 @@ mod tests {
         assert!(store.newest_gone(&a, |found| found.name.len() == 1 << 20).is_some());
         assert!(store.newest_gone(&a, |_| false).is_none());
         store.drop_kept(&a);
-        let mut files = std::fs::read_dir(temp.path().join("kept")).unwrap();
-        std::fs::write(files.next().unwrap().unwrap().path(), "{").unwrap();
+        let mut kept = std::fs::read_dir(temp.path().join("kept")).unwrap();
+        files::replace(&kept.next().unwrap().unwrap().path(), b"{").unwrap();
         assert!(store.newest_gone(&a, |_| true).is_none());
         assert!(store.newest_gone(&b, |_| true).is_none());
     }

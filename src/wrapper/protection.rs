@@ -98,7 +98,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
 /// kubelet's pod are unknown here.
 fn may_be_about(section: &PromiseSection, config: &Config, described: &Described) -> bool {
     let Described { kind, ruled, unread, pod, container, .. } = described;
-    let allocations = match kind.has_pods() {
+    let allocations = match kind.behaviour().has_pods {
         true => Allocations::Unreadable("the daemon is away".to_owned()),
         false => Allocations::None,
     };

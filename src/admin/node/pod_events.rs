@@ -26,10 +26,6 @@ const NODE_REFILL: Duration = Duration::from_secs(1);
 /// Interval of lines about omitted Events.
 const LEFT_OUT_PAUSE: Duration = Duration::from_secs(300);
 
-/// Engines whose pods Kubernetes knows.
-const ENGINES: [EngineKind; 3] =
-    [EngineKind::ContainerdCri, EngineKind::Crio, EngineKind::Kubernetes];
-
 /// Codes of the messages about a missing required plugin.
 const MISSING: [&str; 7] = ["NR020", "NR021", "NR034", "NR035", "NR038", "NR039", "NR451"];
 
@@ -198,7 +194,7 @@ fn event_of(line: &Value, node: &str) -> Option<Value> {
             && name.len() <= limits::KUBERNETES_NAME
     };
     let (namespace, pod) = (text("namespace"), text("pod"));
-    let engine = EngineKind::named(text("engine")).filter(|engine| ENGINES.contains(engine));
+    let engine = EngineKind::behaviour_of(text("engine")).filter(|its| its.is_kubernetes);
     if engine.is_none() || ![namespace, pod, text("cursor")].into_iter().all(is_name) {
         return None;
     }

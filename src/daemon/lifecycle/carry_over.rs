@@ -25,7 +25,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     if !record.was_made() {
         return; // The kept values of an earlier container stay.
     }
-    let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
+    let may_return = !EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.uses_ids_once);
     if is_later && !record.is_sandbox && may_return {
         log_failure("keeping plugin-owned values", daemon.records.keep_for_successor(record));
     } else {

@@ -16,7 +16,7 @@ use crate::state::Container;
 
 /// Follows the exits of this container's containerd, unless another task does.
 pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
-    let is_containerds = EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim);
+    let is_containerds = EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.has_shim);
     if !is_containerds || record.is_sandbox {
         return;
     }
@@ -51,7 +51,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
 fn has_any(daemon: &Daemon) -> bool {
     let store = daemon.records.read();
     let mut all = store.containers();
-    all.any(|record| EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim))
+    all.any(|record| EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.has_shim))
 }
 
 /// The socket of the containerd whose shim is the parent of this container's process.

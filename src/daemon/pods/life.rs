@@ -120,7 +120,9 @@ pub(crate) async fn announce(
 /// members, not on its infrastructure container, so they come from the first described member.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
-    let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
+    let known = known.filter(|pod| {
+        EngineKind::behaviour_of(&pod.engine).is_some_and(|its| its.annotates_members)
+    });
     let Some(mut pod) = known else { return Ok(()) };
     let mut message = messages::pod(&pod);
     let known = message.annotations.len();

@@ -121,8 +121,7 @@ fn of_pod_without_sandbox<T>(
 
 /// Whether the engine reports process and addresses of its pods.
 fn reports_its_pods(pod: &Pod) -> bool {
-    let engine = EngineKind::named(&pod.engine);
-    engine.is_some_and(|engine| matches!(engine, EngineKind::ContainerdCri | EngineKind::Crio))
+    EngineKind::behaviour_of(&pod.engine).is_some_and(|its| its.reports_pods)
 }
 
 /// Looks up the addresses of one pod.

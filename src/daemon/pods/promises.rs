@@ -89,7 +89,7 @@ async fn ask_kubelet(
     pod: &api::PodSandbox,
     kind: Option<EngineKind>,
 ) -> Allocations {
-    let is_its = kind.is_some_and(EngineKind::has_pods);
+    let is_its = kind.is_some_and(|kind| kind.behaviour().has_pods);
     if !is_its || !sections.iter().any(|section| section.needs_kubelet()) {
         return Allocations::None;
     }

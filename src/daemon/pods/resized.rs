@@ -43,7 +43,7 @@ pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox)
 }
 
 fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option<Cgroups> {
-    if !engine.has_pods() {
+    if !engine.behaviour().has_pods {
         return None;
     }
     let linux = pod.linux.as_ref()?;

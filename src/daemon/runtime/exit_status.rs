@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::engine::{EngineKind, libpod};
+use crate::engine::{EngineKind, ExitPlace, LastingExit, libpod};
 use crate::files;
 use crate::host::Host;
 use crate::limits;
@@ -89,23 +89,16 @@ pub(crate) enum ExitRecord {
 impl ExitRecord {
     /// The record of this container, if its engine has one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
-        match EngineKind::named(&record.engine)? {
-            EngineKind::Podman => {
+        match EngineKind::behaviour_of(&record.engine)?.lasting_exit? {
+            LastingExit::Databases => {
                 // The bundle is three folders below the graph root.
                 let graph_root = Path::new(&record.bundle).ancestors().nth(3)?.to_str()?;
                 let files = libpod::files(graph_root).map(|file| host.path(file)).to_vec();
                 Some(Self::Databases { id: record.key.id.clone(), files })
             }
-            EngineKind::Crio => {
+            LastingExit::SecondFile => {
                 Some(Self::SecondFile { bundle: record.bundle.clone(), host: host.clone() })
             }
-            EngineKind::ContainerdCri
-            | EngineKind::Containerd
-            | EngineKind::Nerdctl
-            | EngineKind::Docker
-            | EngineKind::Isulad
-            | EngineKind::Kubernetes
-            | EngineKind::Plain => None,
         }
     }
 
@@ -334,11 +327,11 @@ fn monitor(record: &Container) -> (String, String) {
 
 /// Whether the engine removes the exit file, once it has read it, before the runtime deletes the container.
 fn removes_file_early(record: &Container) -> bool {
-    matches!(EngineKind::named(&record.engine), Some(EngineKind::Podman | EngineKind::Crio))
+    EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.lasting_exit.is_some())
 }
 
 fn is_shim(record: &Container) -> bool {
-    EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim)
+    EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.has_shim)
 }
 
 /// Whether the container's engine has a location for exit codes.
@@ -348,14 +341,10 @@ pub(crate) fn has_file(record: &Container) -> bool {
 
 fn place(record: &Container) -> Option<String> {
     let id = &record.key.id;
-    match EngineKind::named(&record.engine)? {
-        EngineKind::ContainerdCri
-        | EngineKind::Containerd
-        | EngineKind::Nerdctl
-        | EngineKind::Docker => Some(format!("{}/exit.json", record.bundle)),
-        EngineKind::Crio => Some(format!("/var/run/crio/exits/{id}")),
-        EngineKind::Podman => Some(format!("/run/libpod/exits/{id}")),
-        EngineKind::Isulad | EngineKind::Kubernetes | EngineKind::Plain => None,
+    match EngineKind::behaviour_of(&record.engine)?.exit_place {
+        ExitPlace::Bundle => Some(format!("{}/exit.json", record.bundle)),
+        ExitPlace::Folder(folder) => Some(format!("{folder}/{id}")),
+        ExitPlace::Nowhere => None,
     }
 }
 

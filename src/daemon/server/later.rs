@@ -191,8 +191,8 @@ fn write_line(
         ExecArgs::All => args,
         ExecArgs::Nothing => Vec::new(),
     };
-    let engine = daemon.container(key).and_then(|record| EngineKind::named(&record.engine));
-    let has_login = matches!(engine, Some(EngineKind::Podman | EngineKind::Plain));
+    let engine = daemon.container(key).and_then(|record| EngineKind::behaviour_of(&record.engine));
+    let has_login = engine.is_some_and(|its| its.has_login);
     let user = process.uid.as_ref().map(|uid| match &process.gid {
         Some(gid) => format!("{uid}:{gid}"),
         None => uid.clone(),

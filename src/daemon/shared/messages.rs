@@ -213,7 +213,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
 /// Removes values that containerd does not send about a removed container, because the container has no task then.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer
-        && EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri)
+        && EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.forgets_at_removal)
     {
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
         message.pid = 0;
@@ -223,7 +223,8 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
 /// The pod of a container's event. containerd sends no PID of a pod that stopped before the container was removed.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
-    let is_containerds = EngineKind::named(&record.engine) == Some(EngineKind::ContainerdCri);
+    let is_containerds =
+        EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.forgets_at_removal);
     if event == Event::RemoveContainer && is_containerds && record.state == PodState::Stopped {
         message.pid = 0;
     }
@@ -234,14 +235,16 @@ pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
 /// any longer, CRI-O from its stop on.
 pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
-    match EngineKind::named(&record.engine) {
-        Some(EngineKind::ContainerdCri) if is_removed => {
+    match EngineKind::behaviour_of(&record.engine) {
+        Some(its) if its.forgets_at_removal && is_removed => {
             message.pid = 0;
             if let Some(linux) = message.linux.as_mut() {
                 linux.namespaces.retain(|space| space.type_ != "network" || space.path.is_empty());
             }
         }
-        Some(EngineKind::Crio) if is_removed || event == Event::StopPodSandbox => message.pid = 0,
+        Some(its) if its.forgets_at_stop && (is_removed || event == Event::StopPodSandbox) => {
+            message.pid = 0;
+        }
         _ => {}
     }
 }

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the rest of the program asks about an engine: one row per engine, so a new engine cannot be
+//! forgotten. Code outside this folder asks here and never decides by variant.
+
+use super::EngineKind;
+
+/// Where an engine's monitor writes a container's exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExitPlace {
+    /// Nowhere.
+    Nowhere,
+    /// `exit.json` in the bundle, by containerd's shim.
+    Bundle,
+    /// A file with the container's ID in this folder, by conmon.
+    Folder(&'static str),
+}
+
+/// An engine's lasting record of exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastingExit {
+    /// Podman's databases.
+    Databases,
+    /// conmon's second file, in CRI-O's storage.
+    SecondFile,
+}
+
+/// What an engine does, as far as the rest of the program depends on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Behaviour {
+    /// The parent of its containers is containerd's shim.
+    pub(crate) has_shim: bool,
+    /// It has pods, with namespace, process and addresses.
+    pub(crate) has_pods: bool,
+    /// Kubernetes knows its pods.
+    pub(crate) is_kubernetes: bool,
+    /// It reports process and addresses of its pods.
+    pub(crate) reports_pods: bool,
+    /// It never reuses a container's ID, as Docker and Podman do on a restart.
+    pub(crate) uses_ids_once: bool,
+    /// A user's process calls it, so that the login user is the caller's.
+    pub(crate) has_login: bool,
+    /// It sends no process of a removed container or stopped pod, and no network of a removed pod.
+    pub(crate) forgets_at_removal: bool,
+    /// It sends no process of a pod that stops or is removed.
+    pub(crate) forgets_at_stop: bool,
+    /// A pod's annotations are on its members, not on its infrastructure container.
+    pub(crate) annotates_members: bool,
+    pub(crate) exit_place: ExitPlace,
+    /// Its exit file is removed, once read, before the runtime deletes the container if it has this.
+    pub(crate) lasting_exit: Option<LastingExit>,
+}
+
+const NONE: Behaviour = Behaviour {
+    has_shim: false,
+    has_pods: false,
+    is_kubernetes: false,
+    reports_pods: false,
+    uses_ids_once: false,
+    has_login: false,
+    forgets_at_removal: false,
+    forgets_at_stop: false,
+    annotates_members: false,
+    exit_place: ExitPlace::Nowhere,
+    lasting_exit: None,
+};
+
+const SHIM: Behaviour = Behaviour { has_shim: true, exit_place: ExitPlace::Bundle, ..NONE };
+
+const KUBERNETES: Behaviour =
+    Behaviour { has_pods: true, is_kubernetes: true, uses_ids_once: true, ..NONE };
+
+impl EngineKind {
+    /// The engine's behaviour.
+    pub(crate) const fn behaviour(self) -> Behaviour {
+        match self {
+            Self::ContainerdCri => Behaviour {
+                has_shim: true,
+                reports_pods: true,
+                forgets_at_removal: true,
+                exit_place: ExitPlace::Bundle,
+                ..KUBERNETES
+            },
+            Self::Containerd | Self::Nerdctl | Self::Docker => SHIM,
+            Self::Crio => Behaviour {
+                reports_pods: true,
+                forgets_at_stop: true,
+                exit_place: ExitPlace::Folder("/var/run/crio/exits"),
+                lasting_exit: Some(LastingExit::SecondFile),
+                ..KUBERNETES
+            },
+            Self::Podman => Behaviour {
+                has_login: true,
+                annotates_members: true,
+                exit_place: ExitPlace::Folder("/run/libpod/exits"),
+                lasting_exit: Some(LastingExit::Databases),
+                ..NONE
+            },
+            Self::Isulad => Behaviour { has_pods: true, ..NONE },
+            Self::Kubernetes => KUBERNETES,
+            Self::Plain => Behaviour { has_login: true, ..NONE },
+        }
+    }
+
+    /// The behaviour of the engine of this name.
+    pub(crate) fn behaviour_of(name: &str) -> Option<Behaviour> {
+        Self::named(name).map(Self::behaviour)
+    }
+}

@@ -289,8 +289,7 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The number of creations, and the rows with different decisions; with one configuration, rows
-/// with its decisions.
+/// The number of creations, and one row per decision: only the changed ones if two configurations are compared.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: usize,

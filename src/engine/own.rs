@@ -51,7 +51,7 @@ pub(super) fn of_operator(
             said.remove(key);
             let value = shown(value);
             facts.contradictions.push(format!(
-                "the image's {what} {}={value:?} does not count: only the operator's do",
+                "the image's {what} {}={value:?} is ignored: only the operator may set it",
                 shown(key)
             ));
         }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_added_below_its_header_with_the_files_line_ends() {
+    fn a_key_is_added_below_its_header_with_the_line_endings() {
         let text = "[a]\r\n  [a.\"b.c\"] # here\r\n    k = 1\r\n";
         let new = set("f", text, &["a", "b.c"], "n", "2").unwrap();
         assert_eq!(new, "[a]\r\n  [a.\"b.c\"] # here\r\n    n = 2\r\n    k = 1\r\n");

@@ -47,7 +47,7 @@ pub(super) struct Written<'w> {
     pub(super) binary: &'w str,
 }
 
-/// The keys next to `runtimes` that name the default handler, of Docker and of containerd.
+/// Docker's and containerd's keys for the default handler, beside `runtimes`.
 const DEFAULT_KEYS: [&str; 2] = ["default-runtime", "default_runtime_name"];
 
 /// The syntax of a file.
@@ -263,7 +263,7 @@ impl Written<'_> {
             (None, _) if !now.contains(self.binary) => (now.to_owned(), Vec::new()),
             (None, _) => {
                 return Err(Error::new(format!(
-                    "{}: the comments around the addition of nri-runc are missing",
+                    "{}: the marker comments around nri-runc's lines are missing",
                     self.path
                 )));
             }

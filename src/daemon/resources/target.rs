@@ -24,7 +24,10 @@ pub(crate) fn find(
     let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
     let roots: Vec<&str> = roots.collect();
     if roots.len() > 1 {
-        let why = format!("several containers have this ID, below {}", roots.join(" and "));
+        let why = format!(
+            "several containers have this ID, in the runtime roots {}",
+            roots.join(" and ")
+        );
         return Err(UpdateError::refused(quoted(&why)));
     }
     let best = store.of_id(id).max_by_key(|known| (!has_ended(known), known.incarnation));

@@ -97,7 +97,8 @@ fn an_update_of_an_ambiguous_id_is_refused_with_both_roots() {
     succeeds(&host.call(&["--root", &other, "create", "--bundle", &bundle, "c1"]));
     succeeds(&host.create("c2"));
     let root = host.path("root").display().to_string();
-    let ambiguous = format!("several containers have this ID, below {other} and {root}");
+    let ambiguous =
+        format!("several containers have this ID, in the runtime roots {other} and {root}");
     host.logs(&["c1: 10-both", &ambiguous], 1);
     // In a request about one of these containers the ID means that container.
     let update = host.call_with(

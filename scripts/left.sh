@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command that runs tests, then lists files and processes that tests left behind: tests should only use
-# temporary folders and end every process that they start. In CI, a new file that still exists after ten seconds
-# is a failure; elsewhere another program may have created it. LEFT_IN: the folders to search. LEFT_OF: the text
-# that identifies the command line of a test's process. NRI_RUNC_FAILED: a file to which failures are appended.
+# Runs a command that runs tests, then lists files, processes and temporary folders that tests left behind: tests should
+# only use temporary folders, remove them, and end every process that they start. In CI, a new file that still exists
+# after ten seconds is a failure; elsewhere another program may have created it. LEFT_IN: the folders to search. LEFT_OF:
+# the text that identifies the command line of a test's process, with which its temporary folders begin.
+# NRI_RUNC_FAILED: a file to which failures are appended.
 set -u
 lists=$(mktemp -d)
 trap 'rm -rf "$lists"' EXIT
@@ -16,7 +17,9 @@ list_files() {
         -o -print 2>/dev/null
 }
 
-list_processes() {
+list_remains() {
+    # shellcheck disable=SC2012
+    ls -d "${LEFT_OF:-/tmp/.tmp}"* 2>/dev/null | sed 's/^/folder /'
     for process in /proc/[0-9]*; do
         { words=$(tr '\0' ' ' <"$process/cmdline"); } 2>/dev/null || continue
         case $words in *"${LEFT_OF:-/tmp/.tmp}"*) echo "process ${process#/proc/}: $words" ;; esac
@@ -24,7 +27,7 @@ list_processes() {
 }
 
 list_files | LC_ALL=C sort >"$lists/before"
-list_processes | LC_ALL=C sort >"$lists/ran"
+list_remains | LC_ALL=C sort >"$lists/ran"
 status=0
 "$@" || status=$?
 # An exiting engine may take a moment to remove its files.
@@ -42,5 +45,5 @@ if [ -s "$lists/new" ]; then
         sed 's/^/failed: a test left /' "$lists/new" | head -n 5 >>"${NRI_RUNC_FAILED:-/dev/null}"
     fi
 fi
-list_processes | LC_ALL=C sort | LC_ALL=C comm -13 "$lists/ran" - | sed 's/^/still there, /'
+list_remains | LC_ALL=C sort | LC_ALL=C comm -13 "$lists/ran" - | sed 's/^/still there, /'
 exit $status

@@ -214,6 +214,8 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
         printed.strip_prefix("still there, process ").unwrap().split_once(": ").unwrap();
     assert_eq!((words, status), ("sleep 41.5 \n", Some(0)));
     kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
+    let (printed, _) = left_by("mkdir \"sleep 41.$((2+3)) a\"", None);
+    assert!(printed.ends_with("still there, folder sleep 41.5 a\n"), "{printed}");
     let late = "touch socket; (sleep 0.5; rm socket) >/dev/null 2>&1 &";
     assert_eq!(left_by(late, Some("true")), (String::new(), Some(0)));
     assert_eq!(left_by("exit 7", Some("true")), (String::new(), Some(7)));

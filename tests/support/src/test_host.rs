@@ -378,10 +378,20 @@ pub(crate) fn tables_of(configuration: &str) -> [String; 3] {
     parts
 }
 
+/// Kills a process and waits for its end: a daemon that is still there creates its folders again.
 fn end(pid: i32) {
-    if pid > 1 {
-        let pid = nix::unistd::Pid::from_raw(pid);
-        let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    if pid <= 1 {
+        return;
+    }
+    let process = nix::unistd::Pid::from_raw(pid);
+    let _gone = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL);
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+    };
+    let limit = Instant::now() + Duration::from_secs(5);
+    while lives() && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

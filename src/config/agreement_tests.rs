@@ -3,7 +3,7 @@
 //! refused reload changes nothing.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::rc::Rc;
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -183,6 +183,16 @@ fn valid() -> Vec<String> {
     VALID.map(str::to_owned).to_vec()
 }
 
+thread_local! {
+    /// Of the thread, so that the folders are removed when its test ends.
+    static PLACES: Rc<(Place, Loaded, [Place; 2])> = {
+        let place = Place::new();
+        let good = place.load(&valid());
+        place.keep(&good);
+        Rc::new((place, good, [Place::new(), Place::new()]))
+    };
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -192,13 +202,8 @@ proptest! {
     ) {
         let mut lines = valid();
         mutations.iter().for_each(|mutation| mutate(&mut lines, mutation));
-        static PLACES: OnceLock<(Place, Loaded, [Place; 2])> = OnceLock::new();
-        let (place, good, [fresh, apart]) = PLACES.get_or_init(|| {
-            let place = Place::new();
-            let good = place.load(&valid());
-            place.keep(&good);
-            (place, good, [Place::new(), Place::new()])
-        });
+        let places = PLACES.with(Rc::clone);
+        let (place, good, [fresh, apart]) = &*places;
         let (parsed, problems) = place.parse(&lines);
         let worst = problems.iter().map(|problem| problem.consequence).max();
         let is_refused = worst >= Some(Consequence::KeepsLast);

@@ -13,7 +13,7 @@
 //! started pod shop/web: network namespace /var/run/netns/cni-1, addresses 10.0.0.7, fd00::7
 //! ```
 //!
-//! A pod on the host network has no network namespace. Addresses are as the engine reports them; some engines report none.
+//! A pod on the host network has no network namespace. Addresses are as the engine reports them; some report none.
 
 use nri_plugin::{Context, Event, Handler, api, async_trait};
 use tracing::info;

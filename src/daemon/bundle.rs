@@ -62,7 +62,8 @@ impl Bundle {
         let bundle = bundle.to_string_lossy();
         let of_folder = folder.iter().flat_map(|folder| store.of_folder(folder));
         let ours = of_folder.chain(store.of_folder(&bundle)).find_map(|known| {
-            let patched = known.patched.as_ref().filter(|patched| patched.document == document)?;
+            let patched =
+                known.outcome.patched.as_ref().filter(|patched| patched.document == document)?;
             (!original.is_link && known.is_patched_document(&original)).then_some(patched)
         });
         let mut is_patched = false;
@@ -157,7 +158,7 @@ impl Bundle {
                 folder: files::path_of(&self.dir).unwrap_or_default(),
                 fingerprint,
             };
-            daemon.records.change(key, |record| record.patched = Some(patched))
+            daemon.records.change(key, |record| record.outcome.patched = Some(patched))
         });
         if written.is_err() {
             daemon.records.read().drop_pristine(&kept);
@@ -206,7 +207,7 @@ fn temporary_suffix(incarnation: u64) -> String {
 /// record, which holds the engine's document, may be removed next.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
-    if record.patched.is_none() && record.state != Lifecycle::Creating {
+    if record.outcome.patched.is_none() && record.state != Lifecycle::Creating {
         return;
     }
     // Another container may be created in this bundle with an identical document.
@@ -219,7 +220,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     };
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
-        let pristine = record.patched.as_ref();
+        let pristine = record.outcome.patched.as_ref();
         let pristine = pristine.map(|patched| daemon.records.read().pristine(&patched.pristine));
         let of = record.clone();
         let restore = move || restore_now(&of, pristine);
@@ -248,7 +249,7 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
         Err(error) if error.may_pass() => return Err(error),
         Err(_gone) => return Ok(()),
     };
-    let (Some(patched), Some(pristine)) = (&record.patched, pristine) else {
+    let (Some(patched), Some(pristine)) = (&record.outcome.patched, pristine) else {
         return sweep(record, &dir);
     };
     let is_ours = |name: &str| match files::read_at(&dir, name) {
@@ -293,7 +294,7 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
         return Ok(());
     }
     let suffix = temporary_suffix(record.incarnation);
-    for entry in presence::entries(Path::new(&record.bundle))? {
+    for entry in presence::entries(Path::new(&record.call.bundle))? {
         let name = entry.file_name();
         if let Some(name) = name.to_str().filter(|name| name.ends_with(&suffix)) {
             files::remove_at(dir, name);
@@ -305,7 +306,7 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
 /// Removes the temporary files, which hold the engine's bytes now that the patched document is in place. Returns the
 /// document as the daemon wrote it and as it is now, if another program has rewritten it since.
 pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
-    let patched = record.patched.as_ref()?;
+    let patched = record.outcome.patched.as_ref()?;
     let written = daemon.lanes.container(&record.key).written.take();
     let (folder, document) = (PathBuf::from(record.folder()), patched.document.clone());
     let names = [files::kept_name(&patched.temporary), patched.temporary.clone()];

@@ -2,6 +2,11 @@
 //! What the rest of the program asks about an engine: one row per engine, so a new engine cannot be
 //! forgotten. Code outside this folder asks here and never decides by variant.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use super::EngineKind;
 
 /// Where an engine's monitor writes a container's exit code.
@@ -104,5 +109,68 @@ impl EngineKind {
     /// The behaviour of the engine of this name.
     pub(crate) fn behaviour_of(name: &str) -> Option<Behaviour> {
         Self::named(name).map(Self::behaviour)
+    }
+}
+
+/// An engine in a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Cow<str>", into = "String")]
+pub enum EngineName {
+    /// A known engine.
+    Known(EngineKind),
+    /// An engine that only a newer version knows, or the empty name of a record without one.
+    Other(Box<str>),
+}
+
+impl EngineName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Known(kind) => kind.name(),
+            Self::Other(name) => name,
+        }
+    }
+
+    /// The engine, if it is known.
+    pub(crate) fn kind(&self) -> Option<EngineKind> {
+        match self {
+            Self::Known(kind) => Some(*kind),
+            Self::Other(_) => None,
+        }
+    }
+
+    /// The engine's behaviour; nothing is assumed about an unknown one.
+    pub(crate) fn behaviour(&self) -> Behaviour {
+        self.kind().map_or(NONE, EngineKind::behaviour)
+    }
+}
+
+impl Default for EngineName {
+    fn default() -> Self {
+        Self::Other("".into())
+    }
+}
+
+impl From<EngineKind> for EngineName {
+    fn from(kind: EngineKind) -> Self {
+        Self::Known(kind)
+    }
+}
+
+impl From<Cow<'_, str>> for EngineName {
+    fn from(name: Cow<'_, str>) -> Self {
+        EngineKind::named(&name).map_or_else(|| Self::Other(name.into()), Self::Known)
+    }
+}
+
+impl From<EngineName> for String {
+    fn from(engine: EngineName) -> Self {
+        engine.as_str().to_owned()
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
     }
 }

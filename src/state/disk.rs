@@ -204,7 +204,7 @@ impl RecordFolders {
     pub(super) fn remove_container(&self, container: &Container) {
         self.remove_mark(&container.key);
         self.remove(CONTAINERS, &file_name(&container.key));
-        if let Some(patched) = &container.patched {
+        if let Some(patched) = &container.outcome.patched {
             self.remove(PRISTINE, &patched.pristine);
         }
     }
@@ -338,7 +338,7 @@ fn sweep(dir: &Path, containers: &[Container]) {
     }
     let wanted: HashSet<&str> = containers
         .iter()
-        .filter_map(|container| Some(container.patched.as_ref()?.pristine.as_str()))
+        .filter_map(|container| Some(container.outcome.patched.as_ref()?.pristine.as_str()))
         .collect();
     for entry in presence::entries(&dir.join(PRISTINE)).or_absent().into_iter().flatten() {
         if !entry.file_name().to_str().is_some_and(|name| wanted.contains(name)) {
@@ -541,10 +541,10 @@ pub(super) mod tests {
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let (mut one, mut two) = (container("a"), container("a"));
         two.key.root = "/run/other".to_owned();
-        (one.pod, two.pod) = ("p".to_owned(), "q".to_owned());
+        (one.pod.id, two.pod.id) = ("p".to_owned(), "q".to_owned());
         store.put(one.clone()).unwrap();
         store.put(two.clone()).unwrap();
-        store.change(&one.key, |record| record.pod = "q".to_owned()).unwrap();
+        store.change(&one.key, |record| record.pod.id = "q".to_owned()).unwrap();
         let counts = |store: &Store| {
             let pods = ["p", "q"].map(|pod| store.of_pod(pod).count());
             (store.of_id("a").count(), pods, store.of_folder("/b").count())
@@ -707,7 +707,9 @@ pub(super) mod tests {
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
         // The ID's next container was never made by the runtime.
-        store.put(Container { init_pid: None, ..container("b") }).unwrap();
+        let mut not_started = container("b");
+        not_started.process.init_pid = None;
+        store.put(not_started).unwrap();
         store.forget(&container("b").key);
         std::fs::remove_dir_all(&dir).unwrap();
         let stops = |c: &mut Container| c.state = Lifecycle::Stopped;
@@ -717,7 +719,7 @@ pub(super) mod tests {
         assert_eq!(problems, Vec::<String>::new());
         assert!(again.is_stamped() && again.containers().all(|c| c.state == Lifecycle::Stopped));
         assert_eq!(again.containers().count(), 1);
-        assert_eq!(again.gone("").map(|gone| gone.init_pid).collect::<Vec<_>>(), [Some(1)]);
+        assert_eq!(again.gone("").map(|gone| gone.process.init_pid).collect::<Vec<_>>(), [Some(1)]);
     }
 
     #[test]
@@ -764,11 +766,11 @@ pub(super) mod tests {
     fn a_removed_containers_record_keeps_the_data_for_explain() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
-        let whole = |id: &str| Container {
-            message: Wire(vec![1; 4096].into()),
-            overlay: serde_json::from_str(r#"{"cpu": {"shares": 7}}"#).unwrap(),
-            refused: vec!["why".to_owned()],
-            ..container(id)
+        let whole = |id: &str| {
+            let mut record = Container { message: Wire(vec![1; 4096].into()), ..container(id) };
+            record.resources.overlay = serde_json::from_str(r#"{"cpu": {"shares": 7}}"#).unwrap();
+            record.outcome.refused = vec!["why".to_owned()];
+            record
         };
         store.put(whole("a")).unwrap();
         store.forget(&whole("a").key);
@@ -778,9 +780,12 @@ pub(super) mod tests {
         store.forget(&whole("b").key);
         let gone: Vec<_> = store.gone("").map(std::borrow::Cow::into_owned).collect();
         assert_eq!((gone[0].message.0.len(), gone[1].message.0.len()), (0, 4096));
-        assert!(gone[0].overlay.is_empty() && !gone[1].overlay.is_empty());
-        assert_eq!(gone[0].refused, ["why"]);
-        assert_eq!((&gone[0].name, &gone[0].changes), (&whole("a").name, &whole("a").changes));
+        assert!(gone[0].resources.overlay.is_empty() && !gone[1].resources.overlay.is_empty());
+        assert_eq!(gone[0].outcome.refused, ["why"]);
+        assert_eq!(
+            (&gone[0].name, &gone[0].outcome.changes),
+            (&whole("a").name, &whole("a").outcome.changes)
+        );
     }
 
     #[test]

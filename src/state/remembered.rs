@@ -183,7 +183,7 @@ mod tests {
             let found = many.newest(id, |_| true).unwrap();
             assert_eq!(*found, container(id));
         }
-        assert!(many.newest("c4", |record| record.exit_code == Some(77)).is_none());
+        assert!(many.newest("c4", |record| record.process.exit_code == Some(77)).is_none());
         assert!(many.newest("c", |_| true).is_none());
         let c40: Vec<_> = many.containing("c40").filter(|one| one.key.id == "c40").collect();
         assert_eq!(c40.len(), 2);

@@ -176,7 +176,7 @@ impl Store {
     /// The containers of this pod, its sandbox included.
     pub fn of_pod<'s>(&'s self, pod: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_pod(pod).filter_map(|key| self.containers.get(key));
-        found.map(Rc::as_ref).filter(move |container| container.pod == pod)
+        found.map(Rc::as_ref).filter(move |container| container.pod.id == pod)
     }
 
     /// The containers whose document is in this directory.
@@ -258,8 +258,9 @@ impl Store {
             Some((key, old)) => (Rc::clone(key), Some(Rc::clone(old))),
             None => (Rc::new(container.key.clone()), None),
         };
-        let is_elsewhere =
-            |old: &Rc<Container>| old.pod != container.pod || old.folder() != container.folder();
+        let is_elsewhere = |old: &Rc<Container>| {
+            old.pod.id != container.pod.id || old.folder() != container.folder()
+        };
         if let Some(old) = old.filter(is_elsewhere) {
             self.index.remove(&key, &old);
         }
@@ -356,7 +357,7 @@ impl Store {
     /// Keeps the record of a container that is removed, or was never recorded, for `explain`.
     pub fn remember(&mut self, mut container: Container) {
         container.state = Lifecycle::Removed;
-        container.in_flight = None;
+        container.pending.in_flight = None;
         if !self.is_kept(&container.key) {
             drop_unexplained(&mut container);
         }
@@ -469,14 +470,17 @@ impl Store {
 
 /// Drops the data that is only needed while the container exists or may be re-created under its ID.
 fn drop_unexplained(container: &mut Container) {
-    (container.message, container.process_values, container.at_creation) = Default::default();
-    (container.engine_resources, container.variables, container.global_flags) = Default::default();
-    (container.pid_file, container.patched, container.deferred) = Default::default();
-    if container.repeated.is_empty() {
-        container.overlay = Map::new();
+    (container.message, container.outcome.process_values, container.resources.at_creation) =
+        Default::default();
+    (container.resources.engine, container.call.variables, container.call.global_flags) =
+        Default::default();
+    (container.call.pid_file, container.outcome.patched, container.pending.deferred) =
+        Default::default();
+    if container.outcome.repeated.is_empty() {
+        container.resources.overlay = Map::new();
     }
-    container.changes.shrink_to_fit();
-    container.skipped.shrink_to_fit();
+    container.outcome.changes.shrink_to_fit();
+    container.outcome.skipped.shrink_to_fit();
 }
 
 /// Writes a container's mark and its record. The mark comes first, so that every record that is found has its mark.

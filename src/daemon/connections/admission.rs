@@ -294,7 +294,9 @@ fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
                 daemon.records.change_pod_in_memory(&id, |pod| note(&mut pod.hidden_from));
             }
             Subject::Container(key) => {
-                daemon.records.change_in_memory(&key, |record| note(&mut record.hidden_from));
+                daemon
+                    .records
+                    .change_in_memory(&key, |record| note(&mut record.outcome.hidden_from));
             }
         }
     }

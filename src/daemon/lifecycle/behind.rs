@@ -31,8 +31,8 @@ pub(crate) async fn note(daemon: &Daemon, record: &Container) {
     let member =
         |found: Difference| ChangedMember { field: found.field, change: found.change.to_owned() };
     daemon.change(&record.key, |record| {
-        record.changed_behind = found.into_iter().map(member).collect();
-        record.skipped.extend((more > 0).then(|| Skipped {
+        record.outcome.changed_behind = found.into_iter().map(member).collect();
+        record.outcome.skipped.extend((more > 0).then(|| Skipped {
             plugin: String::new(),
             reason: format!("{more} more members that a wrapper changed are not listed"),
         }));

@@ -6,7 +6,6 @@
 //! to the engine (D21), and a disconnected plugin owns none. If the old container has such values, its
 //! record survives a restart of the daemon. This module only decides; `updates.rs` applies.
 
-use crate::engine::EngineKind;
 use crate::plugin::Event;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, PendingUpdate};
@@ -21,11 +20,11 @@ const EVENT: &str = "restart under the same id";
 /// Keeps the plugins' values of a container whose record is about to be removed, if it may be
 /// re-created.
 pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
-    let is_later = record.overlay != record.at_creation || is_moved(record);
+    let is_later = record.resources.overlay != record.resources.at_creation || is_moved(record);
     if !record.was_made() {
         return; // The kept values of an earlier container stay.
     }
-    let may_return = !EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.uses_ids_once);
+    let may_return = !record.engine.behaviour().uses_ids_once;
     if is_later && !record.is_sandbox && may_return {
         log_failure("keeping plugin-owned values", daemon.records.keep_for_successor(record));
     } else {
@@ -43,26 +42,29 @@ pub(crate) fn from_earlier(
     let new = store.container(key)?;
     let old = store.newest_gone(key, Container::was_made)?;
     // A different bundle means an unrelated container of the same ID.
-    let is_same = old.bundle == new.bundle && old.engine == new.engine && old.pod == new.pod;
-    if !is_same || new.is_sandbox || old.owners.is_empty() {
+    let is_same =
+        old.call.bundle == new.call.bundle && old.engine == new.engine && old.pod.id == new.pod.id;
+    if !is_same || new.is_sandbox || old.resources.owners.is_empty() {
         return None;
     }
-    let (engine, asked) = (old.engine_resources.map(), new.engine_resources.map());
-    let kept = overlay::merge_update(&engine, &old.overlay, &asked, false).overlay;
+    let (engine, asked) = (old.resources.engine.map(), new.resources.engine.map());
+    let kept = overlay::merge_update(&engine, &old.resources.overlay, &asked, false).overlay;
     let is_there = |plugin: &str| daemon.registry.find(plugin).is_some();
-    let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
+    let (at_creation, answered) =
+        (owned::values(&old.resources.at_creation), owned::values(answered));
     let part = owned::keep_owned(&kept, |field| {
         let is_of_creation = at_creation.get(&field.path) == Some(&field.value);
         let is_answered = answered.contains_key(&field.path);
-        let owner = owned::owner(field, &kept, &old.owners);
+        let owner = owned::owner(field, &kept, &old.resources.owners);
         !is_of_creation && !is_answered && owner.is_some_and(is_there)
     });
-    let mut owners = old.owners.clone();
+    let mut owners = old.resources.owners.clone();
     owners.retain(|name, plugin| owned::is_resource(name) && is_there(plugin));
     owned::retain(&mut owners, &part);
     let Classes { blockio, rdt } = Classes::of(&messages::resources(&old));
     let rdt = rdt.filter(|_| is_moved(&old));
-    let mover = old.owners.get("RdtClass").filter(|plugin| rdt.is_some() && is_there(plugin));
+    let mover =
+        old.resources.owners.get("RdtClass").filter(|plugin| rdt.is_some() && is_there(plugin));
     owners.extend(mover.map(|plugin| ("RdtClass".to_owned(), plugin.clone())));
     let rdt_class = rdt.filter(|_| mover.is_some());
     if part.is_empty() && rdt_class.is_none() {
@@ -74,7 +76,7 @@ pub(crate) fn from_earlier(
 
 /// Whether the container entered its RDT group after its creation.
 fn is_moved(old: &Container) -> bool {
-    old.changes.iter().any(|change| {
+    old.outcome.changes.iter().any(|change| {
         change.field == crate::daemon::resources::classes::FIELD
             && change.event != Event::CreateContainer.name()
     })

@@ -71,7 +71,7 @@ async fn find(
         warn!("whether {} runs is not known yet, and is checked again: {why}", key.id);
         tokio::time::sleep(backoff.next()).await;
         let record = daemon.container(key).filter(|record| record.incarnation == incarnation)?;
-        match pidfd::open_same(&daemon.host, record.init_pid?, record.init_start) {
+        match pidfd::open_same(&daemon.host, record.process.init_pid?, record.process.init_start) {
             Ok(process) => return Some(process),
             Err(still) => unknown = still,
         }
@@ -81,7 +81,7 @@ async fn find(
 fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
     daemon.records.change_in_memory(&of.key, |record| {
         if record.incarnation == of.incarnation {
-            record.exit_code = record.exit_code.or(code);
+            record.process.exit_code = record.process.exit_code.or(code);
         }
     });
 }

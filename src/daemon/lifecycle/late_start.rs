@@ -21,17 +21,17 @@ const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 /// Notifies plugins of a container that was started without a request; they cannot refuse.
 pub(crate) async fn notify_plugins(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    if record.state != Lifecycle::Created || record.in_flight.is_some() {
+    if record.state != Lifecycle::Created || record.pending.in_flight.is_some() {
         return;
     }
     if record.is_sandbox {
         log_failure("recording a start", state::mark_running(daemon, key, None));
         if record.by_plain_runtime {
-            return life::run_plain(daemon, &record.pod).await;
+            return life::run_plain(daemon, &record.pod.id).await;
         }
-        let state = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
+        let state = daemon.records.read().pod(&record.pod.id).map(|pod| pod.state);
         if state == Some(PodState::Created)
-            && let Err(late) = life::run(daemon, &record.pod).await
+            && let Err(late) = life::run(daemon, &record.pod.id).await
         {
             daemon.report.note_failure(&format!("{}: it runs already: {late}", key.id), "");
         }

@@ -35,7 +35,7 @@ pub(crate) async fn ask_to_start(
     if !skipped.is_empty() {
         daemon.audit_skipped(key, Event::StartContainer.name(), &skipped);
         daemon.change(key, |record| {
-            skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.skipped, new));
+            skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.outcome.skipped, new));
         });
     }
     let Err(refusal) = allowed else { return Ok(()) };

@@ -29,7 +29,7 @@ pub(crate) async fn note_refusal(
         return daemon.change(key, |record| record.refuse(line, now()));
     };
     let mut line = format!("the runtime refused it: {words}");
-    let behind = change_behind(&record.changes, &words);
+    let behind = change_behind(&record.outcome.changes, &words);
     if let Some(change) = behind {
         line.push_str(&format!(" ({} set {})", change.plugin, change.field));
     }

@@ -25,8 +25,8 @@ pub(crate) async fn remove(daemon: &Rc<Daemon>, key: &ContainerKey) {
     bundle::restore(daemon, &record).await;
     carry_over::keep_values(daemon, &record);
     state::forget(daemon, key);
-    life::end_if_empty(daemon, &record.pod).await;
-    daemon.drop_idle_lanes(key, &record.pod);
+    life::end_if_empty(daemon, &record.pod.id).await;
+    daemon.drop_idle_lanes(key, &record.pod.id);
 }
 
 /// Removes a container that the runtime has deleted: now, or once its engine has removed it.
@@ -65,8 +65,8 @@ pub(crate) async fn handle_delete(daemon: &Rc<Daemon>, key: &ContainerKey) {
 pub(crate) async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     if !state_dir::exists(&daemon.host, key)? {
         handle_delete(daemon, key).await;
-    } else if daemon.container(key).is_some_and(|record| record.deleting.is_some()) {
-        daemon.change(key, |record| record.deleting = None);
+    } else if daemon.container(key).is_some_and(|record| record.pending.deleting.is_some()) {
+        daemon.change(key, |record| record.pending.deleting = None);
     }
     Ok(())
 }

@@ -108,17 +108,18 @@ async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) 
         return Ok(());
     }
     debug!("the runtime of {} {} has exited", pending.verb.name(), key.id);
-    let flight = record.in_flight.clone().filter(|flight| flight.verb == pending.verb.name());
+    let flight =
+        record.pending.in_flight.clone().filter(|flight| flight.verb == pending.verb.name());
     if flight.is_some() {
         // Written to disk together with the verb's outcome.
-        daemon.records.change_in_memory(key, |record| record.in_flight = None);
+        daemon.records.change_in_memory(key, |record| record.pending.in_flight = None);
     }
     let settled = conclude(daemon, key, &record, pending).await;
     if settled.is_err() && flight.is_some() {
         // The outcome is still unknown, and is checked again later.
         daemon.records.change_in_memory(key, |record| {
             if record.incarnation == pending.incarnation {
-                record.in_flight = record.in_flight.take().or(flight);
+                record.pending.in_flight = record.pending.in_flight.take().or(flight);
             }
         });
     }

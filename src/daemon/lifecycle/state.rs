@@ -47,9 +47,7 @@ pub(crate) fn mark_running(
             set_init(record, pid, start);
         }
         record.state = Lifecycle::Running;
-        if record.started_at == 0 {
-            record.started_at = now();
-        }
+        record.process.started_at.get_or_insert_with(now);
     });
     if was_creating {
         audit_creation(daemon, key);
@@ -63,25 +61,23 @@ pub(crate) fn mark_running(
 /// could be about a container whose creation then fails.
 fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     if let Some(record) = daemon.container(key) {
-        daemon.audit_applied(key, &record.changes);
+        daemon.audit_applied(key, &record.outcome.changes);
     }
 }
 
 /// Sends an event of a container that had a process. An infrastructure container has only its pod's
 /// events, and a refused container never existed, so neither has events.
 fn emit(daemon: &Daemon, key: &ContainerKey, event: NodeEvent) {
-    let is_it = |record: &Rc<Container>| !record.is_sandbox && record.init_pid.is_some();
+    let is_it = |record: &Rc<Container>| !record.is_sandbox && record.process.init_pid.is_some();
     if daemon.container(key).filter(is_it).is_some() {
         daemon.emit(key, event);
     }
 }
 
 fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
-    record.init_pid = Some(pid);
-    record.init_start = start;
-    if record.created_at == 0 {
-        record.created_at = now();
-    }
+    record.process.init_pid = Some(pid);
+    record.process.init_start = start;
+    record.process.created_at.get_or_insert_with(now);
 }
 
 /// The exit code of a container that the runtime did not create, as engines report it.
@@ -90,9 +86,9 @@ const NOT_CREATED: i32 = 128;
 /// Records that the runtime refused to create the container. The engine still has it, and reports an immediate exit.
 pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
     daemon.records.change_in_memory(key, |record| {
-        if record.created_at == 0 {
-            record.created_at = now();
-            record.exit_code = Some(NOT_CREATED);
+        if record.process.created_at.is_none() {
+            record.process.created_at = Some(now());
+            record.process.exit_code = Some(NOT_CREATED);
         }
     });
 }
@@ -112,11 +108,11 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     let (reason, message) = exit_status::status(&daemon.host, &record, code);
     daemon.change(key, |record| {
         record.state = Lifecycle::Stopped;
-        record.status_reason = reason;
-        record.status_message = message;
-        if record.init_pid.is_some() || record.created_at != 0 {
-            record.finished_at = now();
-            record.exit_code = code;
+        record.process.status_reason = reason;
+        record.process.status_message = message;
+        if record.process.init_pid.is_some() || record.process.created_at.is_some() {
+            record.process.finished_at = Some(now());
+            record.process.exit_code = code;
         }
     });
     emit(daemon, key, NodeEvent { exit_code: code, ..NodeEvent::new(EventKind::Exited) });
@@ -131,7 +127,7 @@ pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<
 /// Returns the exit code on record, or the one that the engine has written since; its files are read until the
 /// container is removed.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
-    match record.exit_code {
+    match record.process.exit_code {
         Some(code) => Some(code),
         None => {
             let written = written_code(daemon, record).await;
@@ -146,17 +142,17 @@ async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
 /// Records an exit status that became known after plugins were notified of the exit.
 pub(crate) async fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    let is_settled = record.exit_code.is_some()
-        && !matches!(record.status_reason.as_str(), "" | exit_status::UNKNOWN);
-    if record.init_pid.is_none() || is_settled {
+    let is_settled = record.process.exit_code.is_some()
+        && !matches!(record.process.status_reason.as_str(), "" | exit_status::UNKNOWN);
+    if record.process.init_pid.is_none() || is_settled {
         return;
     }
     let Some(code) = exit_code(daemon, &record).await else { return };
     let (reason, message) = exit_status::status(&daemon.host, &record, Some(code));
     daemon.change(key, |record| {
-        record.exit_code = Some(code);
-        record.status_reason = reason;
-        record.status_message = message;
+        record.process.exit_code = Some(code);
+        record.process.status_reason = reason;
+        record.process.status_message = message;
     });
 }
 
@@ -167,10 +163,11 @@ pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
     log_failure("recording a delete", daemon.host.point(Point::DaemonDeleted));
     daemon.change(key, |record| {
         record.is_deleted = true;
-        (record.deleting, record.in_flight, record.updating) = (None, None, None);
-        record.patched = None;
+        (record.pending.deleting, record.pending.in_flight, record.pending.updating) =
+            (None, None, None);
+        record.outcome.patched = None;
     });
-    if let Some(patched) = &record.patched {
+    if let Some(patched) = &record.outcome.patched {
         daemon.records.read().drop_pristine(&patched.pristine);
     }
 }
@@ -178,7 +175,7 @@ pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
 /// Removes the container's record; `explain` shows it for a while.
 pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
-    let exit_code = daemon.container(key).and_then(|record| record.exit_code);
+    let exit_code = daemon.container(key).and_then(|record| record.process.exit_code);
     emit(daemon, key, NodeEvent { exit_code, ..NodeEvent::new(EventKind::Removed) });
     leave_out(daemon, key);
 }
@@ -203,8 +200,8 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
 /// # Errors
 /// Fails when the start time of the process is unknown.
 pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io::Result<()> {
-    record.init_pid = Some(pid);
-    record.init_start = match state_dir::init_start(&daemon.host, &record.key)? {
+    record.process.init_pid = Some(pid);
+    record.process.init_start = match state_dir::init_start(&daemon.host, &record.key)? {
         Some(start) => Some(start),
         None => pidfd::start_time(&daemon.host, pid)?,
     };
@@ -215,12 +212,10 @@ pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io
     } else {
         Lifecycle::Running
     };
-    let since = state_dir::time_of_ticks(&daemon.host, record.init_start);
-    if record.created_at == 0 {
-        record.created_at = if since == 0 { now() } else { since };
-    }
-    if record.state != Lifecycle::Created && record.started_at == 0 {
-        record.started_at = record.created_at;
+    let since = state_dir::time_of_ticks(&daemon.host, record.process.init_start);
+    let created_at = *record.process.created_at.get_or_insert_with(|| since.unwrap_or_else(now));
+    if record.state != Lifecycle::Created {
+        record.process.started_at.get_or_insert(created_at);
     }
     Ok(())
 }

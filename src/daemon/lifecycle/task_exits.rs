@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tracing::debug;
 
 use crate::daemon::shared::Daemon;
-use crate::engine::{CallerInfo, EngineKind, containerd_socket};
+use crate::engine::{CallerInfo, containerd_socket};
 use crate::presence::{Backoff, IfThere};
 use crate::procfs;
 use crate::sources::follow_task_exits;
@@ -16,7 +16,7 @@ use crate::state::Container;
 
 /// Follows the exits of this container's containerd, unless another task does.
 pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
-    let is_containerds = EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.has_shim);
+    let is_containerds = record.engine.behaviour().has_shim;
     if !is_containerds || record.is_sandbox {
         return;
     }
@@ -51,20 +51,20 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
 fn has_any(daemon: &Daemon) -> bool {
     let store = daemon.records.read();
     let mut all = store.containers();
-    all.any(|record| EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.has_shim))
+    all.any(|record| record.engine.behaviour().has_shim)
 }
 
 /// The socket of the containerd whose shim is the parent of this container's process.
 fn socket(daemon: &Daemon, record: &Container) -> Option<String> {
-    let parent = procfs::parent_of(&daemon.host, record.init_pid?).or_absent().flatten();
+    let parent = procfs::parent_of(&daemon.host, record.process.init_pid?).or_absent().flatten();
     let parent = parent.filter(|pid| *pid > 1 && procfs::is_of_this_host(&daemon.host, *pid));
     let words = parent.and_then(|pid| procfs::command_line(&daemon.host, pid).or_absent());
     let words = words.unwrap_or_default();
-    let variables = record.variables.iter().map(|(key, value)| (key.clone(), value.into()));
+    let variables = record.call.variables.iter().map(|(key, value)| (key.clone(), value.into()));
     let variables: Vec<_> = variables.collect();
     containerd_socket(&CallerInfo {
         id: &record.key.id,
-        bundle: &record.bundle,
+        bundle: &record.call.bundle,
         parent: &words,
         grandparent: &[],
         variables: &variables,

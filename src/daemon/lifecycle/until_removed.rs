@@ -23,9 +23,9 @@ use crate::state::{Container, ContainerKey};
 
 /// The engine's folder of this container.
 fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
-    let engine = EngineKind::named(&record.engine)?;
+    let engine = record.engine.kind()?;
     let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
-    let folder = folder_until_removed(engine, &record.bundle, id, is_sandbox)?;
+    let folder = folder_until_removed(engine, &record.call.bundle, id, is_sandbox)?;
     Some(daemon.host.path(folder))
 }
 

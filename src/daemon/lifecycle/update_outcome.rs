@@ -70,7 +70,7 @@ pub(crate) fn conclude(
     let key = &record.key;
     let mut tried = proposed.engine.clone();
     overlay::put_over(&mut tried, &proposed.overlay);
-    let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
+    let is_crun = RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun;
     let by_files = is_crun || is_replaced.is_none();
     let is_taken =
         is_replaced == Some(true) || (by_files && partial::has_taken(daemon, record, &tried));
@@ -79,8 +79,8 @@ pub(crate) fn conclude(
     if !is_taken {
         // runc and crun write one file after the other, and revert nothing when they fail.
         let restoring = apply::restore(daemon, record, &tried);
-        if record.updating.is_some() {
-            daemon.change(key, |record| record.updating = None);
+        if record.pending.updating.is_some() {
+            daemon.change(key, |record| record.pending.updating = None);
         }
         return ConcludedUpdate { is_told, failed: Some(tried), restoring };
     }
@@ -91,26 +91,31 @@ pub(crate) fn conclude(
     let message = messages::with_resources(&record.message, overlay, &tried, classes);
     // kubelet repeats its values every ten seconds; a repetition writes no record.
     let is_unchanged = (engine, overlay, owners, &message)
-        == (&record.engine_resources.map(), &record.overlay, &record.owners, &record.message)
+        == (
+            &record.resources.engine.map(),
+            &record.resources.overlay,
+            &record.resources.owners,
+            &record.message,
+        )
         && changes.iter().all(|change| change.before == change.after)
         && news.is_empty()
-        && record.updating.is_none();
+        && record.pending.updating.is_none();
     if !is_unchanged {
         daemon.change(key, |record| {
-            record.engine_resources = CompactObject::from(engine);
-            record.overlay = overlay.clone();
-            record.owners = owners.clone();
-            record.updating = None;
+            record.resources.engine = CompactObject::from(engine);
+            record.resources.overlay = overlay.clone();
+            record.resources.owners = owners.clone();
+            record.pending.updating = None;
             let owned = owned::values(overlay);
             let renewed: HashSet<&str> = news.iter().map(|new| new.field.as_str()).collect();
-            record.repeated.retain(|known| {
+            record.outcome.repeated.retain(|known| {
                 owned.contains_key(&known.field) && !renewed.contains(known.field.as_str())
             });
-            record.repeated.extend(news);
+            record.outcome.repeated.extend(news);
             in_force::note_changes(record, changes.clone());
             record.message = message;
         });
-        results::note_changed(daemon, key, &record.owners, owners);
+        results::note_changed(daemon, key, &record.resources.owners, owners);
         daemon.emit(key, NodeEvent::new(EventKind::Updated));
     }
     daemon.audit_applied(key, changes);
@@ -125,14 +130,14 @@ fn log_repeated(
     repeated: &[RepeatedValue],
     overlay: &Block,
 ) -> Vec<RepeatedValue> {
-    let known = record.repeated.iter().map(|known| (known.field.as_str(), known));
+    let known = record.outcome.repeated.iter().map(|known| (known.field.as_str(), known));
     let known: HashMap<&str, &RepeatedValue> = known.collect();
     let is_known = |new: &RepeatedValue| {
         let known = known.get(new.field.as_str());
         known.is_some_and(|known| (&known.engine, &known.plugin) == (&new.engine, &new.plugin))
     };
     let news: Vec<_> = repeated.iter().filter(|new| !is_known(new)).cloned().collect();
-    let before = record.engine_resources.map();
+    let before = record.resources.engine.map();
     let (overlay, before) = (owned::values(overlay), owned::values(&before));
     let more = news.len().saturating_sub(limits::LISTED);
     if more > 0 {
@@ -182,8 +187,12 @@ pub(crate) async fn settle(
 fn note_left_in_force(daemon: &Daemon, key: &ContainerKey, tried: &Block) {
     let Some(record) = daemon.container(key) else { return };
     let left = partial::left_in_force(daemon, &record, tried);
-    let message =
-        messages::with_resources(&record.message, &record.overlay, &left, &Classes::default());
+    let message = messages::with_resources(
+        &record.message,
+        &record.resources.overlay,
+        &left,
+        &Classes::default(),
+    );
     if message != record.message {
         daemon.change(key, |record| record.message = message);
     }

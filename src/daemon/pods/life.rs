@@ -13,7 +13,6 @@ use crate::daemon::pods::{own_process, promises, resized};
 use crate::daemon::request::describe::Description;
 use crate::daemon::shared::queues::PodNews;
 use crate::daemon::shared::{Daemon, log_failure, messages};
-use crate::engine::EngineKind;
 use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::limits;
@@ -30,7 +29,7 @@ fn record(daemon: &Daemon, description: &Description, container: Option<&Contain
         name: description.pod.name.clone(),
         namespace: description.pod.namespace.clone(),
         uid: description.pod.uid.clone(),
-        engine: description.engine.name().to_owned(),
+        engine: description.engine.kind.into(),
         evidence: description.engine.evidence().to_vec(),
         pid: description.pod.pid,
         limits: resized::limits(daemon, description.engine.kind, &description.pod),
@@ -120,9 +119,7 @@ pub(crate) async fn announce(
 /// members, not on its infrastructure container, so they come from the first described member.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
-    let known = known.filter(|pod| {
-        EngineKind::behaviour_of(&pod.engine).is_some_and(|its| its.annotates_members)
-    });
+    let known = known.filter(|pod| pod.engine.behaviour().annotates_members);
     let Some(mut pod) = known else { return Ok(()) };
     let mut message = messages::pod(&pod);
     let known = message.annotations.len();
@@ -324,7 +321,7 @@ async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Resu
 fn set_state(daemon: &Daemon, id: &str, state: PodState) -> Result<()> {
     let Some(mut pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let sandbox = pod.sandbox.as_ref().and_then(|key| daemon.container(key));
-    if let Some(pid) = sandbox.and_then(|sandbox| sandbox.init_pid) {
+    if let Some(pid) = sandbox.and_then(|sandbox| sandbox.process.init_pid) {
         pod.pid = pid;
     }
     pod.state = state;

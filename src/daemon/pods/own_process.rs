@@ -13,7 +13,6 @@ use std::time::Duration;
 use tracing::info;
 
 use crate::daemon::shared::{Daemon, messages};
-use crate::engine::EngineKind;
 use crate::sources;
 use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 
@@ -35,7 +34,7 @@ pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// process is the pod's and the addresses are unknown.
 pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
-    let init = record.init_pid?;
+    let init = record.process.init_pid?;
     let (pid, is_addressed) =
         of_pod_without_sandbox(daemon, &record, |pod| (pod.pid, messages::has_addresses(pod)))?;
     if pid != 0 && pid != init {
@@ -43,10 +42,10 @@ pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     }
     if pid == 0 {
         // Not written to disk: the next daemon looks the process up again.
-        daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = init);
+        daemon.records.change_pod_in_memory(&record.pod.id, |pod| pod.pid = init);
     }
-    let process = (init, record.init_start);
-    (!is_addressed).then(|| Unaddressed { pod: record.pod.clone(), process })
+    let process = (init, record.process.init_start);
+    (!is_addressed).then(|| Unaddressed { pod: record.pod.id.clone(), process })
 }
 
 /// Looks up the addresses of a pod whose infrastructure container was started, if the engine does
@@ -59,8 +58,9 @@ pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
         store.pod(id).filter(wanted).map(|pod| (pod.pid, pod.sandbox.clone()))
     };
     let Some((pid, Some(sandbox))) = wanted else { return };
-    let sandbox = daemon.container(&sandbox).filter(|sandbox| sandbox.init_pid == Some(pid));
-    let Some(start) = sandbox.map(|sandbox| sandbox.init_start) else { return };
+    let sandbox =
+        daemon.container(&sandbox).filter(|sandbox| sandbox.process.init_pid == Some(pid));
+    let Some(start) = sandbox.map(|sandbox| sandbox.process.init_start) else { return };
     look_up(daemon, &Unaddressed { pod: id.to_owned(), process: (pid, start) }).await;
 }
 
@@ -94,18 +94,18 @@ pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
 /// process of the oldest living member, if any, becomes the pod's.
 pub(crate) fn forget(daemon: &Daemon, record: &Container) {
     let pid = of_pod_without_sandbox(daemon, record, |pod| pod.pid);
-    if pid.is_none_or(|pid| pid == 0 || record.init_pid != Some(pid)) {
+    if pid.is_none_or(|pid| pid == 0 || record.process.init_pid != Some(pid)) {
         return;
     }
     let next = {
         let store = daemon.records.read();
         let is_alive =
             |other: &&Container| matches!(other.state, Lifecycle::Created | Lifecycle::Running);
-        let members = store.of_pod(&record.pod).filter(is_alive);
+        let members = store.of_pod(&record.pod.id).filter(is_alive);
         let members = members.filter(|one| one.key != record.key);
-        members.min_by_key(|one| one.incarnation).and_then(|one| one.init_pid)
+        members.min_by_key(|one| one.incarnation).and_then(|one| one.process.init_pid)
     };
-    daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = next.unwrap_or(0));
+    daemon.records.change_pod_in_memory(&record.pod.id, |pod| pod.pid = next.unwrap_or(0));
 }
 
 /// Applies `fact` to the container's pod if the pod has no sandbox and its engine does not report its process.
@@ -115,13 +115,13 @@ fn of_pod_without_sandbox<T>(
     fact: impl FnOnce(&Pod) -> T,
 ) -> Option<T> {
     let store = daemon.records.read();
-    let pod = store.pod(&record.pod)?;
+    let pod = store.pod(&record.pod.id)?;
     (pod.sandbox.is_none() && !reports_its_pods(pod)).then(|| fact(pod))
 }
 
 /// Whether the engine reports process and addresses of its pods.
 fn reports_its_pods(pod: &Pod) -> bool {
-    EngineKind::behaviour_of(&pod.engine).is_some_and(|its| its.reports_pods)
+    pod.engine.behaviour().reports_pods
 }
 
 /// Looks up the addresses of one pod.

@@ -56,7 +56,7 @@ pub(crate) async fn add_to_pod(daemon: &Daemon, pod: &mut Pod) {
     if sections.is_empty() {
         return;
     }
-    let kind = EngineKind::named(&pod.engine);
+    let kind = pod.engine.kind();
     let allocations = ask_kubelet(daemon, &sections, &message, kind).await;
     pod.promises = about(&sections, &PromiseFacts::new(&ruled, &message, &allocations));
     if let Allocations::Listed(listed) = allocations {

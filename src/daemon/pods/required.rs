@@ -201,8 +201,8 @@ impl<'n> Requirement<'n> {
 
     /// Records the results of the promises about a container.
     pub(crate) fn settle_promises(&self, record: &mut Container) {
-        record.promises.clone_from(&self.promises);
-        for promise in &mut record.promises {
+        record.outcome.promises.clone_from(&self.promises);
+        for promise in &mut record.outcome.promises {
             let is_kept = self.is_kept(promise, |name| self.takes_part(name));
             let result = match (is_kept, promise.is_enforced) {
                 (true, _) => Promise::MET,

@@ -121,7 +121,7 @@ impl Writes {
 /// writers. [`follow_with`] handles the writes.
 pub(crate) fn watch(daemon: &Rc<Daemon>, id: &str) -> Option<LimitWatch> {
     let pod = daemon.records.read().pod(id).cloned()?;
-    let engine = EngineKind::named(&pod.engine)?;
+    let engine = pod.engine.kind()?;
     let cgroups = cgroups(daemon, engine, &messages::pod(&pod))?;
     let writes = Rc::new(Writes::default());
     let mut watched = Vec::new();
@@ -225,7 +225,7 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let by = |file: &str| written.get(file).copied();
     limits.retain(|file, _| by(file) == Some(Written::ByKubelet));
     if written.values().any(|by| *by == Written::Overwritten) {
-        let engine = EngineKind::named(&pod.engine).map_or("", EngineKind::name);
+        let engine = pod.engine.kind().map_or("", EngineKind::name);
         daemon.report.note_missing(engine, OVERWRITTEN, id);
     }
     let foreign = written.iter().filter(|(_, by)| **by != Written::ByKubelet);
@@ -241,7 +241,7 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
 /// Updates the limits of a pod before it is announced: changes until then are not resizes.
 pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
-    let Some(engine) = EngineKind::named(&pod.engine) else { return };
+    let Some(engine) = pod.engine.kind() else { return };
     let message = messages::pod(&pod);
     let mut limits = pod.limits.clone();
     limits.extend(self::limits(daemon, engine, &message));

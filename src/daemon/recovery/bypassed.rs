@@ -260,19 +260,19 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         return Ok(());
     }
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let is_ready = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
+    let is_ready = daemon.records.read().pod(&record.pod.id).map(|pod| pod.state);
     if is_ready == Some(PodState::Ready)
-        && let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, &record.pod)
+        && let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, &record.pod.id)
     {
         daemon.registry.notify_late(&notification).await;
-        resized::follow(daemon, &record.pod);
+        resized::follow(daemon, &record.pod.id);
     }
     if !record.is_sandbox
         && let Some(notification) = daemon.notification(Event::CreateContainer, key)
     {
         daemon.registry.notify_late(&notification).await;
     }
-    if record.init_pid.is_some() {
+    if record.process.init_pid.is_some() {
         updates::carry_out_deferred(daemon, key).await;
         daemon.watch_init(&record);
     }
@@ -293,7 +293,7 @@ async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
         follow_deletion(daemon, &call);
     }
     daemon.change(&call.key, |record| {
-        limits::keep_ends(&mut record.skipped, Skipped::bypassed(&note.verb, &note.why));
+        limits::keep_ends(&mut record.outcome.skipped, Skipped::bypassed(&note.verb, &note.why));
     });
     Ok(())
 }
@@ -310,15 +310,16 @@ fn handle_update(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>
     let request = request.unwrap_or_default();
     daemon.change(&key, |record| {
         if let Some(unknown) = unknown {
-            limits::keep_ends(&mut record.skipped, unknown);
+            limits::keep_ends(&mut record.outcome.skipped, unknown);
         }
-        record.updating = record.updating.take().filter(|updating| updating.pid != pid);
-        let (engine, none) = (record.engine_resources.map(), Map::new());
+        record.pending.updating =
+            record.pending.updating.take().filter(|updating| updating.pid != pid);
+        let (engine, none) = (record.resources.engine.map(), Map::new());
         // Members that the request leaves unset keep the engine's earlier values.
         let merged = overlay::merge_update(&engine, &none, &request, false);
-        record.engine_resources = CompactObject::from(&merged.engine);
+        record.resources.engine = CompactObject::from(&merged.engine);
         let in_force = in_force(record);
-        let (message, overlay) = (&record.message, &record.overlay);
+        let (message, overlay) = (&record.message, &record.resources.overlay);
         record.message = messages::with_resources(message, overlay, &in_force, &Classes::default());
     });
     let daemon = Rc::clone(daemon);
@@ -375,7 +376,7 @@ async fn ended(daemon: &Daemon, key: &ContainerKey, pid: u32) {
 
 /// Restores the plugins' values: an update that bypassed the daemon may have overwritten them.
 async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
-    let is_owned = |record: &Container| !record.overlay.is_empty();
+    let is_owned = |record: &Container| !record.resources.overlay.is_empty();
     if !daemon.container(key).as_deref().is_some_and(is_owned) {
         return;
     }
@@ -388,7 +389,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
         }
     };
     let skipped = Skipped { plugin: String::new(), reason };
-    daemon.change(key, |record| limits::keep_ends(&mut record.skipped, skipped));
+    daemon.change(key, |record| limits::keep_ends(&mut record.outcome.skipped, skipped));
 }
 
 /// Records the container if the runtime made it and it still exists.
@@ -397,7 +398,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let old = daemon.container(&call.key);
     let is_taken = |old: &Container| {
         // The previous daemon may have recorded this call before it died.
-        init.is_some() && old.init_pid == init && old.made_by != call.question().pid
+        init.is_some() && old.process.init_pid == init && old.call.made_by != call.question().pid
     };
     if old.as_deref().is_some_and(is_taken) {
         return Ok(()); // The ID was taken, so the runtime refused the call.
@@ -408,7 +409,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     }
     let description = describe(daemon, call, &document?.bytes).await?;
     let mut record = new_record(daemon, call, &description);
-    if let Some(flight) = &mut record.in_flight {
+    if let Some(flight) = &mut record.pending.in_flight {
         flight.executed = true;
     }
     let is_under_way = !catch_up::under_way(daemon, &record).await?.is_empty();
@@ -419,7 +420,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
         state::set_found(daemon, &mut record, pid)?;
     }
     if !is_under_way {
-        record.in_flight = None;
+        record.pending.in_flight = None;
     }
     if let Some(old) = old {
         bundle::restore(daemon, &old).await;
@@ -457,9 +458,9 @@ fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if state_dir::waits_for_start(&daemon.host, key)? {
         return Ok(()); // The runtime failed.
     }
-    daemon.change(key, |record| record.in_flight = None);
+    daemon.change(key, |record| record.pending.in_flight = None);
     state::mark_running(daemon, key, None)?;
-    if record.is_sandbox { life::started_without_daemon(daemon, &record.pod) } else { Ok(()) }
+    if record.is_sandbox { life::started_without_daemon(daemon, &record.pod.id) } else { Ok(()) }
 }
 
 /// Follows the runtime of a `start` that bypassed the daemon; once it has exited, the container is

@@ -152,14 +152,14 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         }
         let mut init = state_dir::init_pid(&daemon.host, key)?;
         // A PID file alone may belong to an earlier container.
-        if let Some(file) = &record.pid_file
+        if let Some(file) = &record.call.pid_file
             && init.is_none()
             && state_dir::exists(&daemon.host, key)?
         {
             init = daemon.pid_in_file(Path::new(file), None).await?;
         }
         let Some(pid) = init else {
-            if record.in_flight.as_ref().is_some_and(|flight| flight.executed) {
+            if record.pending.in_flight.as_ref().is_some_and(|flight| flight.executed) {
                 state::mark_not_created(daemon, key);
             }
             rollback::roll_back(daemon, key).await;
@@ -169,7 +169,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         drop(bundle::drop_temporary(daemon, &record).await);
     }
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let is_settled = record.in_flight.is_none() && record.deleting.is_none();
+    let is_settled = record.pending.in_flight.is_none() && record.pending.deleting.is_none();
     if is_under_way || (is_settled && record.state != Lifecycle::Created) {
         return Ok(());
     }
@@ -179,11 +179,13 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
     let waits = state_dir::waits_for_start(&daemon.host, key)?;
     let is_started = record.state == Lifecycle::Created && !waits;
     if is_started || !is_settled {
-        daemon.change(key, |record| (record.in_flight, record.deleting) = (None, None));
+        daemon.change(key, |record| {
+            (record.pending.in_flight, record.pending.deleting) = (None, None)
+        });
         if is_started {
             state::mark_running(daemon, key, None)?;
             if record.is_sandbox {
-                let ready = life::started_without_daemon(daemon, &record.pod);
+                let ready = life::started_without_daemon(daemon, &record.pod.id);
                 log_failure("recording the start of a pod", ready);
             }
         }
@@ -215,10 +217,10 @@ fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
 /// # Errors
 /// Fails when `/proc` cannot be read.
 pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
-    let flight = record.in_flight.as_ref();
+    let flight = record.pending.in_flight.as_ref();
     let flight =
         flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
-    let deleting = record.deleting.map(|pid| (Verb::Delete, pid));
+    let deleting = record.pending.deleting.map(|pid| (Verb::Delete, pid));
     let verbs = flight.into_iter().chain(deleting);
     let mut works = Vec::new();
     for (verb, pid) in verbs {
@@ -265,7 +267,7 @@ async fn pending(
     process: OwnedFd,
 ) -> PendingVerb {
     let key = &record.key;
-    let pid_file = record.pid_file.as_ref().map(PathBuf::from);
+    let pid_file = record.call.pid_file.as_ref().map(PathBuf::from);
     let reads = verb.creates() && record.state == Lifecycle::Creating;
     let (folder, file) = (record.folder().to_owned(), pid_file.clone());
     let look = move || {
@@ -294,7 +296,9 @@ async fn pending(
 /// Resumes an update that was in progress when the last daemon died; no plugin has been synchronized since.
 async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let Some(pid) = record.updating.as_ref().map(|updating| updating.pid) else { return Ok(()) };
+    let Some(pid) = record.pending.updating.as_ref().map(|updating| updating.pid) else {
+        return Ok(());
+    };
     let lane = daemon.lane(key);
     if lane.pending.borrow().iter().any(|open| open.verb == Verb::Update && open.pid == pid) {
         return Ok(()); // Already resumed by an earlier attempt that failed at another verb.
@@ -302,7 +306,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let writing = Arc::clone(&lane.writing).lock_owned().await;
     // Read again, because the update may have been concluded meanwhile.
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let updating = record.updating.clone().filter(|updating| updating.pid == pid);
+    let updating = record.pending.updating.clone().filter(|updating| updating.pid == pid);
     let Some(updating) = updating else { return Ok(()) };
     let Updating { pid, state_before, engine, overlay, owners, changes, classes } = *updating;
     let (blockio, rdt) = classes;

@@ -114,17 +114,17 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
         if is_another(daemon, &now)? {
             removal::remove(daemon, key).await;
         } else {
-            let was_ready = is_ready(daemon, &now.pod);
+            let was_ready = is_ready(daemon, &now.pod.id);
             if is_started(daemon, &now)? {
                 // Plugins know the container as created.
-                daemon.records.change_in_memory(key, |record| record.in_flight = None);
+                daemon.records.change_in_memory(key, |record| record.pending.in_flight = None);
                 late_start::notify_plugins(daemon, key).await;
             }
             catch_up::catch_up(daemon, key).await?;
             if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
                 removal::handle_delete(daemon, key).await;
-            } else if !was_ready && is_ready(daemon, &now.pod) {
-                announce_pod(daemon, &now.pod).await;
+            } else if !was_ready && is_ready(daemon, &now.pod.id) {
+                announce_pod(daemon, &now.pod.id).await;
             }
         }
     }
@@ -142,7 +142,7 @@ fn is_started(daemon: &Daemon, record: &Container) -> Result<bool> {
 /// Whether the runtime's state belongs to a later container of this ID.
 fn is_another(daemon: &Daemon, record: &Container) -> Result<bool> {
     let there = state_dir::init_pid(&daemon.host, &record.key)?;
-    Ok(there.is_some() && record.init_pid.is_some() && there != record.init_pid)
+    Ok(there.is_some() && record.process.init_pid.is_some() && there != record.process.init_pid)
 }
 
 fn is_ready(daemon: &Daemon, pod: &str) -> bool {

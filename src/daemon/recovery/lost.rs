@@ -78,12 +78,12 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
 async fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
     presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
         && !is_alive(daemon, record)
-        && daemon.is_absent(&daemon.host.path(&record.bundle)).await
+        && daemon.is_absent(&daemon.host.path(&record.call.bundle)).await
         && !(record.is_deleted && until_removed::is_kept(daemon, record).await.unwrap_or(true))
 }
 
 fn is_alive(daemon: &Daemon, record: &Container) -> bool {
-    record.init_pid.is_some() && !exit_status::has_exited(&daemon.host, record)
+    record.process.init_pid.is_some() && !exit_status::has_exited(&daemon.host, record)
 }
 
 fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
@@ -181,11 +181,11 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {
-            known.as_ref().is_some_and(|known| known.pod == *pod)
+            known.as_ref().is_some_and(|known| known.pod.id == *pod)
         };
         if rest.iter().all(is_member) {
             let mut members = store.all_shared();
-            members.retain(|known| known.pod == *pod);
+            members.retain(|known| known.pod.id == *pod);
             members.sort_by_key(|known| (known.is_sandbox, known.incarnation));
             return Ok((Some(pod.clone()), members));
         }
@@ -202,7 +202,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
 /// Refuses while the container exists, unless the drop is forced.
 fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
-    if let Some(pid) = record.init_pid.filter(|_| is_alive(daemon, record)) {
+    if let Some(pid) = record.process.init_pid.filter(|_| is_alive(daemon, record)) {
         return Err(Error::new(format!("{id} still runs: process {pid}"))
             .hint("stop and remove it with its engine"));
     }
@@ -215,7 +215,7 @@ fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<
     }
     Err(Error::new(format!("the runtime still has {id}, in {root}")).hint(format!(
         "remove it with its engine, or: {} --root {root} delete {id}; --force drops the record alone",
-        record.runtime
+        record.call.runtime
     )))
 }
 

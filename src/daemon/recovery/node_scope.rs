@@ -296,7 +296,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let key = found.key().clone();
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
-    let was_ready = life::is_ready(daemon, &found.record.pod);
+    let was_ready = life::is_ready(daemon, &found.record.pod.id);
     // A reload may have narrowed the scope since the search.
     if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
         match notified {
@@ -321,7 +321,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
 /// was already on record as running.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     let Some(record) = daemon.container(key) else { return };
-    life::announce_plain(daemon, &record.pod, was_ready).await;
+    life::announce_plain(daemon, &record.pod.id, was_ready).await;
     state::emit_found(daemon, &record);
     if !record.is_sandbox
         && let Some(created) = daemon.notification(Event::PostCreateContainer, key)
@@ -438,8 +438,8 @@ async fn is_replaced(daemon: &Rc<Daemon>, record: &Container) -> Option<bool> {
     let read = move || Ok(RuntimeState::read(&folder)?);
     let state = daemon.off_loop(&record.key.root, read).await.ok()??;
     let pid = state.pid?;
-    let is_later = state.start.is_some() && state.start != record.init_start;
-    Some(record.init_pid != Some(pid) || is_later)
+    let is_later = state.start.is_some() && state.start != record.process.init_start;
+    Some(record.process.init_pid != Some(pid) || is_later)
 }
 
 /// Drops the records of the plain runtime's containers without notifying plugins; returns whether
@@ -452,7 +452,7 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
         let turn = lane.turn.lock().await;
         if daemon.container(key).is_some_and(|now| now.by_plain_runtime) {
             state::leave_out(daemon, key);
-            life::forget_if_orphan(daemon, &record.pod);
+            life::forget_if_orphan(daemon, &record.pod.id);
         }
         drop(turn);
         daemon.lanes.release(key, lane);

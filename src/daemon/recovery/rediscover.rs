@@ -142,7 +142,9 @@ pub(super) async fn find(
 
 /// Puts infrastructure containers first: they have all data for a pod's record.
 pub(super) fn sort(all: &mut [RediscoveredContainer]) {
-    all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
+    all.sort_by_key(|found| {
+        (found.description.role != Role::Sandbox, found.record.process.created_at)
+    });
 }
 
 fn put(
@@ -374,10 +376,10 @@ pub(super) async fn look_at(
     }
     let description = describe(daemon, &call, &document.bytes).await?;
     let mut record = new_record(daemon, &call, &description);
-    record.in_flight = None;
+    record.pending.in_flight = None;
     record.by_plain_runtime = wanted == Wanted::Plain;
-    record.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
-    record.created_at = state_dir::time_of_ticks(&daemon.host, left.start);
+    record.outcome.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
+    record.process.created_at = state_dir::time_of_ticks(&daemon.host, left.start);
     match left.pid {
         Some(pid) => state::set_found(daemon, &mut record, pid)?,
         None => record.state = Lifecycle::Stopped,

@@ -122,7 +122,7 @@ pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();
     for record in records {
-        if record.in_flight.is_some()
+        if record.pending.in_flight.is_some()
             && record.state != Lifecycle::Creating
             && let Err(why) = catch_up::catch_up(daemon, &record.key).await
         {

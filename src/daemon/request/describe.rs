@@ -75,7 +75,7 @@ fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let is_exempt = facts.judge(config.exemptions());
     let store = daemon.records.read();
     let known = store.pod(&facts.pod.id).filter(|_| facts.names_pod);
-    if let Some(pod) = known.filter(|pod| pod.engine != facts.engine.name()) {
+    if let Some(pod) = known.filter(|pod| pod.engine.kind() != Some(facts.engine.kind)) {
         facts.leave_pod(&format!("is a pod of {}", pod.engine));
     }
     facts.name_namespace(&config.default_namespace);

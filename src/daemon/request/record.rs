@@ -7,7 +7,9 @@ use crate::daemon::shared::{Daemon, messages};
 use crate::engine::Role;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
-use crate::state::{CompactObject, Container, InFlight, Lifecycle, SCHEMA, Skipped};
+use crate::state::{
+    CompactObject, Container, InFlight, Lifecycle, Pending, RuntimeCall, SCHEMA, Skipped,
+};
 
 /// A new record from the call, the bundle and the engine.
 pub(crate) fn new_record(
@@ -24,13 +26,14 @@ pub(crate) fn new_record(
 pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Description) {
     let pod = known_pod(daemon, description);
     record.is_sandbox = description.role == Role::Sandbox;
-    (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
+    (record.pod.id, record.pod.name, record.pod.namespace) = (pod.id, pod.name, pod.namespace);
     record.name = description.container.name.clone();
-    record.engine = description.engine.name().to_owned();
+    record.engine = description.engine.kind.into();
     record.evidence = description.engine.evidence().to_vec();
     record.message = messages::to_wire(&description.container);
-    record.engine_resources = CompactObject::from(&description.resources);
-    record.skipped = description.contradictions.iter().map(|what| not_believed(what)).collect();
+    record.resources.engine = CompactObject::from(&description.resources);
+    record.outcome.skipped =
+        description.contradictions.iter().map(|what| not_believed(what)).collect();
 }
 
 /// A new record from the call alone.
@@ -43,15 +46,22 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         boot_id: daemon.records.boot_id(),
         key: call.key.clone(),
         incarnation: daemon.records.next_incarnation(),
-        runtime: call.question().runtime.to_string_lossy().into_owned(),
-        global_flags: call.global_flags(),
-        bundle: call.bundle.to_string_lossy().into_owned(),
         state: Lifecycle::Creating,
-        pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+        call: RuntimeCall {
+            runtime: call.question().runtime.to_string_lossy().into_owned(),
+            global_flags: call.global_flags(),
+            bundle: call.bundle.to_string_lossy().into_owned(),
+            pid_file: call.pid_file.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            variables: variables
+                .map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned()))
+                .collect(),
+            made_by: pid,
+        },
+        pending: Pending {
+            in_flight: Some(InFlight { verb, pid, executed: false }),
+            ..Pending::default()
+        },
         by_hook: call.question().hook.is_some(),
-        variables: variables.map(|(k, v)| (k.clone(), v.to_string_lossy().into_owned())).collect(),
-        in_flight: Some(InFlight { verb, pid, executed: false }),
-        made_by: pid,
         ..Container::default()
     }
 }

@@ -163,7 +163,7 @@ impl ResourceUpdate<'_> {
             // The runtime may have just reset the directly written values.
             let mut beside = Block::new();
             if !rest.is_empty() {
-                beside = split(record, &record.overlay, Some(scope)).direct;
+                beside = split(record, &record.resources.overlay, Some(scope)).direct;
             }
             overlay::put_over(&mut beside, &direct);
             let writes = plan(record, &beside, None, scope).map_err(UpdateError::from);
@@ -239,12 +239,16 @@ impl ResourceUpdate<'_> {
             let known = classes.rdt.as_ref();
             let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
             changes.extend(classes::change(known, classes.rdt.as_ref(), event, owners));
-            overlay::put_over(&mut record.overlay, part);
-            record.owners.extend(owners.clone());
+            overlay::put_over(&mut record.resources.overlay, part);
+            record.resources.owners.extend(owners.clone());
             note_changes(record, changes.clone());
             let in_force = in_force(record);
-            record.message =
-                messages::with_resources(&record.message, &record.overlay, &in_force, &classes);
+            record.message = messages::with_resources(
+                &record.message,
+                &record.resources.overlay,
+                &in_force,
+                &classes,
+            );
         });
         results::note_changed(daemon, &record.key, &owned, owners);
         daemon.note_update(&record.key, &changes);
@@ -270,7 +274,7 @@ pub(crate) async fn at_birth(
         DirectUpdate::LeftToRuntime(scope) => scope,
     };
     takes(&record, &split(&record, &requested.part, scope.as_ref()).rest)?;
-    daemon.change(key, |record| record.deferred.push(requested));
+    daemon.change(key, |record| record.pending.deferred.push(requested));
     Ok(())
 }
 
@@ -348,7 +352,7 @@ pub(super) async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would treat these as the complete list of permitted devices.
     }
-    leave_out_idle(daemon, &mut resources, &record.engine_resources.map());
+    leave_out_idle(daemon, &mut resources, &record.resources.engine.map());
     daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
@@ -369,7 +373,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let written = match route(daemon, &record) {
         // The other values are those with which the runtime made the container.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
-        _ => match ignored(&record, &record.overlay) {
+        _ => match ignored(&record, &record.resources.overlay) {
             none if none.is_empty() => Ok(()),
             some => written_directly(daemon, &record)
                 .and_then(|cgroups| rewrite_in(daemon, &record, &cgroups, &some)),
@@ -389,7 +393,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
         return Ok(());
     }
     // Omits the engine's recorded values, because the update that bypassed the daemon is newer.
-    run_update(daemon, &record, record.overlay.clone(), false).await?;
+    run_update(daemon, &record, record.resources.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
         Route::Direct(_) => Ok(()),
@@ -403,7 +407,7 @@ pub(crate) fn restore(
     record: &Container,
     tried: &Block,
 ) -> Option<JoinHandle<()>> {
-    if record.overlay.is_empty() {
+    if record.resources.overlay.is_empty() {
         return None;
     }
     let through_runtime = matches!(route(daemon, record), Ok(Route::Runtime(_)));
@@ -427,7 +431,7 @@ async fn restore_directly(
     tried: Option<&Block>,
 ) -> Result<()> {
     let cgroups = written_directly(daemon, record)?;
-    let writes = rewrites(daemon, record, &cgroups, (&record.overlay, tried))?;
+    let writes = rewrites(daemon, record, &cgroups, (&record.resources.overlay, tried))?;
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
@@ -435,7 +439,7 @@ async fn restore_directly(
 /// reset them.
 fn rewrite_beside(daemon: &Daemon, record: &Container, scope: Option<&Cgroups>) -> Result<()> {
     let Some(scope) = scope else { return Ok(()) };
-    let beside = split(record, &record.overlay, Some(scope)).direct;
+    let beside = split(record, &record.resources.overlay, Some(scope)).direct;
     rewrite_in(daemon, record, scope, &beside)
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn enter(
     let Some(class) = class else { return Ok(None) };
     let cgroups = cgroups(daemon, record)?;
     let resctrl = daemon.config().resctrl_path.clone();
-    let group = record.init_pid.and_then(|pid| resctrl::group_of(&daemon.host, pid));
+    let group = record.process.init_pid.and_then(|pid| resctrl::group_of(&daemon.host, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
     let before = group.unwrap_or_else(|| Group::named(resolve::rdt_group(&known)));
     let (moved, group) = (MovedGroup { cgroups, before }, Group::named(resolve::rdt_group(class)));
@@ -91,7 +91,7 @@ pub(crate) fn enter(
 /// Repeats the move if a plugin owns the class, because a runtime may have moved the container's
 /// first process to another group.
 pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
-    if !record.owners.contains_key(RDT) {
+    if !record.resources.owners.contains_key(RDT) {
         return;
     }
     let class = Classes::of(&messages::resources(record)).rdt;
@@ -110,11 +110,11 @@ pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<Strin
 /// Removes the group that the runtime made for a container that it then refused, unless another
 /// container's creation needs the group.
 pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
-    let Some(made) = &record.makes_group else { return };
+    let Some(made) = &record.outcome.makes_group else { return };
     let is_wanted = |other: &Container| {
         other.key != record.key
             && other.state == Lifecycle::Creating
-            && other.makes_group.as_ref() == Some(made)
+            && other.outcome.makes_group.as_ref() == Some(made)
     };
     if daemon.records.read().containers().any(is_wanted) {
         return;

@@ -196,8 +196,8 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
 fn is_comparable(record: &Container) -> bool {
     matches!(record.state, Lifecycle::Created | Lifecycle::Running)
         && !record.is_sandbox
-        && !record.owners.is_empty()
-        && record.updating.is_none()
+        && !record.resources.owners.is_empty()
+        && record.pending.updating.is_none()
 }
 
 async fn look_at(
@@ -268,12 +268,12 @@ impl Comparison {
         let mounts = daemon.caches.cgroup_mounts(&daemon.host).map_err(UpdateError::refused)?;
         let ours = daemon.caches.own_cgroups(&daemon.host, &mounts);
         let ours = ours.map_err(UpdateError::refused)?;
-        let values = match &record.process_values {
+        let values = match &record.outcome.process_values {
             // Before the start, the init process is still the runtime's.
             _ if record.state != Lifecycle::Running => Vec::new(),
             Some(values) => values.clone(),
             None => {
-                let changes = record.changes.iter();
+                let changes = record.outcome.changes.iter();
                 mark::process_values(changes.map(|c| (c.field.as_str(), &c.before, &c.after)))
             }
         };
@@ -283,10 +283,10 @@ impl Comparison {
             process: InitOf::new(record)?,
             mounts: has_known_cgroups(record).then(|| Mounts::clone(&mounts)),
             ours: ours.map(|ours| Cgroups::clone(&ours)),
-            by_systemd: record.global_flags.iter().any(|flag| flag == "--systemd-cgroup"),
+            by_systemd: record.call.global_flags.iter().any(|flag| flag == "--systemd-cgroup"),
             in_force: in_force(record),
-            overlay: record.overlay.clone(),
-            owners: record.owners.clone(),
+            overlay: record.resources.overlay.clone(),
+            owners: record.resources.owners.clone(),
             values,
         })
     }
@@ -550,10 +550,10 @@ mod tests {
         for place in Place::each() {
             place.cpus("0-3\n");
             let key = place.daemon.records.read().containers().next().unwrap().key.clone();
-            place.daemon.change(&key, |record| record.init_pid = Some(u32::MAX >> 2));
+            place.daemon.change(&key, |record| record.process.init_pid = Some(u32::MAX >> 2));
             assert_eq!(place.look(None)["drift"], json!([]));
             place.daemon.change(&key, |record| {
-                record.init_pid = Some(1);
+                record.process.init_pid = Some(1);
                 record.state = Lifecycle::Stopped;
             });
             assert_eq!(place.look(None)["drift"], json!([]));
@@ -574,7 +574,7 @@ mod tests {
             place.look(Some(&mut put_backs));
             assert_eq!(place.cpus_now(), "0-3\n", "it was put back too often");
             let record = place.daemon.records.read().containers().next().cloned().unwrap();
-            let changes = record.changes.iter().filter(|change| change.event == "drift");
+            let changes = record.outcome.changes.iter().filter(|change| change.event == "drift");
             let changes: Vec<_> = changes.map(|c| (&*c.plugin, &*c.field)).collect();
             assert_eq!(changes, [("10-pins", "cgroup:cpuset.cpus")], "one line of explain");
         }
@@ -630,11 +630,11 @@ mod tests {
             json!({"cpu": {"cpus": "0-1", "mems": "0"}}),
         );
         place.daemon.change(&key, |record| {
-            record.runtime = runc.display().to_string();
-            record.global_flags =
+            record.call.runtime = runc.display().to_string();
+            record.call.global_flags =
                 ["-c", &format!("cat > {}", got.display()), "sh"].map(str::to_owned).to_vec();
-            record.engine_resources = CompactObject::from(engine.as_object().unwrap());
-            record.overlay = owned.as_object().cloned().unwrap();
+            record.resources.engine = CompactObject::from(engine.as_object().unwrap());
+            record.resources.overlay = owned.as_object().cloned().unwrap();
         });
         place.cpus("0-3\n");
         let mut put_backs = PutBacks::default();
@@ -650,8 +650,9 @@ mod tests {
         let place = Place::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c");
         let key = place.daemon.records.read().containers().next().unwrap().key.clone();
         place.daemon.change(&key, |record| {
-            record.overlay = json!({"cpu": {"shares": 1024}}).as_object().cloned().unwrap();
-            record.owners = [("CPUShares".to_owned(), "10-pins".to_owned())].into();
+            record.resources.overlay =
+                json!({"cpu": {"shares": 1024}}).as_object().cloned().unwrap();
+            record.resources.owners = [("CPUShares".to_owned(), "10-pins".to_owned())].into();
         });
         place.file("/sys/fs/cgroup/k/c/cpu.weight", "77\n");
         let mut put_backs = PutBacks::default();

@@ -61,8 +61,8 @@ pub(crate) async fn carry_out(
             daemon.audit(&key, || refused().by(&plugin).because(&reason));
             let skipped = Skipped { plugin, reason };
             daemon.change(&key, |record| {
-                if !record.skipped.contains(&skipped) {
-                    limits::keep_ends(&mut record.skipped, skipped);
+                if !record.outcome.skipped.contains(&skipped) {
+                    limits::keep_ends(&mut record.outcome.skipped, skipped);
                 }
             });
         }
@@ -85,7 +85,7 @@ async fn evict_one(
         Lifecycle::Stopped | Lifecycle::Removed => return Err("it has ended".to_owned()),
         Lifecycle::Created | Lifecycle::Running => {}
     }
-    if record.changes.iter().any(|change| change.event == EVICTION) {
+    if record.outcome.changes.iter().any(|change| change.event == EVICTION) {
         return Ok(()); // It was signalled before, and has its grace period.
     }
     within_limits(daemon)?;
@@ -99,10 +99,11 @@ async fn evict_one(
         after: Value::from(reason),
     };
     let by = change.plugin.clone();
-    daemon.change(key, |record| record.changes.push(change));
+    daemon.change(key, |record| record.outcome.changes.push(change));
     if let Err(error) = daemon.host.point(Point::DaemonEvict) {
         // No signal was sent, so a later request must not count as a second one.
-        daemon.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
+        daemon
+            .change(key, |record| record.outcome.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }
     daemon.audit(key, || AuditEntry::new(AuditAction::Evicted).by(&by).because(reason));
@@ -119,7 +120,7 @@ async fn end(daemon: &Rc<Daemon>, record: Rc<Container>) -> Result<(), String> {
 
 /// Resumes, after a restart, an eviction that an earlier daemon had begun.
 pub(crate) fn resume(daemon: &Rc<Daemon>, record: &Container) {
-    if record.changes.iter().any(|change| change.event == EVICTION) {
+    if record.outcome.changes.iter().any(|change| change.event == EVICTION) {
         let (daemon, record) = (Rc::clone(daemon), record.clone());
         tokio::task::spawn_local(async move {
             let id = record.key.id.clone();
@@ -156,7 +157,7 @@ fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<Str
                 let own = own_pod::of_plugin(daemon, asker).map_err(|unknown| {
                     format!("the pod of {asker} is not known: {}", in_our_words(&unknown))
                 })?;
-                let pod = daemon.records.read().pod(&record.pod).cloned();
+                let pod = daemon.records.read().pod(&record.pod.id).cloned();
                 if let (Some(own), Some(pod)) = (&own, &pod)
                     && share_namespace(own, pod)
                 {
@@ -195,12 +196,13 @@ fn within_limits(daemon: &Daemon) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::daemon::shared::messages;
+    use crate::engine::EngineName;
 
     fn pod(engine: &str, namespace: &str, has_unproven_namespace: bool) -> Pod {
         Pod {
             id: "p".to_owned(),
             namespace: namespace.to_owned(),
-            engine: engine.to_owned(),
+            engine: EngineName::from(std::borrow::Cow::from(engine)),
             has_unproven_namespace,
             is_doubtful: has_unproven_namespace,
             state: crate::state::PodState::Ready,

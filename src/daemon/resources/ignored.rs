@@ -35,7 +35,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     match ignored.first() {
         None => Ok(()),
         Some(field) => {
-            let why = format!("{} does not change it in a running container", record.runtime);
+            let why = format!("{} does not change it in a running container", record.call.runtime);
             Err(UpdateError::refused_field(RefusedField::Path(field.path.clone()), why))
         }
     }
@@ -43,7 +43,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
 
 /// The part that the runtime accepts without applying it.
 pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
-    if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
+    if RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun {
         return Map::new();
     }
     let mut found = part.clone();

@@ -9,15 +9,15 @@ pub(crate) use crate::spec::Block;
 
 /// The resources in force of a container: the engine's, overlaid by the plugins'.
 pub(crate) fn in_force(record: &Container) -> Block {
-    let mut resources = record.engine_resources.map();
-    overlay::put_over(&mut resources, &record.overlay);
+    let mut resources = record.resources.engine.map();
+    overlay::put_over(&mut resources, &record.resources.overlay);
     resources
 }
 
 /// The resources that the runtime receives together with a plugin's update. For a plain runtime's container, only
 /// plugins' values: the engine's later values are unknown and must not be reverted.
 pub(super) fn known_for_sure(record: &Container) -> Block {
-    if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
+    if record.by_plain_runtime { record.resources.overlay.clone() } else { in_force(record) }
 }
 
 /// The resources that revert `part`, and the members of `part` that no value can restore. For a plain runtime's
@@ -27,11 +27,11 @@ pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
         return owned::undone(part, &in_force(record));
     }
     let tried = owned::values(part);
-    let known = owned::values(&record.overlay);
+    let known = owned::values(&record.resources.overlay);
     let mut left: Vec<String> =
         tried.keys().filter(|path| !known.contains_key(*path)).cloned().collect();
     left.sort();
-    (owned::keep_owned(&record.overlay, |field| tried.contains_key(&field.path)), left)
+    (owned::keep_owned(&record.resources.overlay, |field| tried.contains_key(&field.path)), left)
 }
 
 /// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first value before, and
@@ -42,9 +42,9 @@ pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
             (&known.event, &known.plugin, &known.field)
                 == (&change.event, &change.plugin, &change.field)
         };
-        match record.changes.iter_mut().rev().take(limits::ENDS).find(same) {
+        match record.outcome.changes.iter_mut().rev().take(limits::ENDS).find(same) {
             Some(known) => (known.at, known.after) = (change.at, change.after),
-            None => limits::keep_ends(&mut record.changes, change),
+            None => limits::keep_ends(&mut record.outcome.changes, change),
         }
     }
 }

@@ -53,15 +53,15 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
     };
     let at = outermost(text, &paths.collect::<Vec<_>>(), init)?;
     let found = at.and_then(|at| candidates.get(at));
-    Ok(found.and_then(|(record, _)| store.pod(&record.pod).cloned()))
+    Ok(found.and_then(|(record, _)| store.pod(&record.pod.id).cloned()))
 }
 
 /// `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
 /// that process no longer exists or its PID was reused.
 fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&daemon.host, &record.key);
-    let (pid, start) = match record.init_pid {
-        Some(pid) => (Some(pid), record.init_start),
+    let (pid, start) = match record.process.init_pid {
+        Some(pid) => (Some(pid), record.process.init_start),
         // `run` reports the PID late, so the runtime's state is read.
         None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
     };

@@ -116,7 +116,7 @@ async fn write(
     place: &ResourcePlace,
 ) -> Result<()> {
     let is_due = |path: &str| due.iter().any(|drift| drift.path == path);
-    let part = owned::keep_owned(&record.overlay, |member| is_due(&member.path));
+    let part = owned::keep_owned(&record.resources.overlay, |member| is_due(&member.path));
     daemon.host.point(Point::DaemonCgroup)?;
     if place.is_direct {
         return write_files(daemon, record, part, &place.cgroups).await;
@@ -127,7 +127,7 @@ async fn write(
         let updated = run_update(daemon, record, in_force(record), false).await;
         updated.map_err(|why| Error::new(why.to_string()))?;
         // The update may have just reset the directly written values.
-        direct = split(record, &record.overlay, Some(&place.cgroups)).direct;
+        direct = split(record, &record.resources.overlay, Some(&place.cgroups)).direct;
     }
     if direct.is_empty() {
         return Ok(());

@@ -113,7 +113,7 @@ pub(super) fn owned_by_others(
     next: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let Some(record) = daemon.container(key) else { return BTreeMap::new() };
-    let known = next.keys().filter_map(|field| record.owners.get_key_value(field));
+    let known = next.keys().filter_map(|field| record.resources.owners.get_key_value(field));
     known.map(|(field, owner)| (field.clone(), owner.clone())).collect()
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
     }
     let state = state_dir::cgroups(&daemon.host, &record.key);
     let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
-    let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
+    let by_systemd = by_systemd || record.call.global_flags.iter().any(|f| f == "--systemd-cgroup");
     // The engine's later updates of a plain runtime's container bypass nri-runc, so the runtime's state must include
     // the plugins' values (D65).
     let is_direct = !by_systemd && !record.by_plain_runtime;
@@ -49,7 +49,7 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
 
 /// Whether the runtime is known to put containers into the cgroups that it limits.
 pub(crate) fn has_known_cgroups(record: &Container) -> bool {
-    matches!(RuntimeKind::of_program(&record.runtime), RuntimeKind::Runc | RuntimeKind::Crun)
+    matches!(RuntimeKind::of_program(&record.call.runtime), RuntimeKind::Runc | RuntimeKind::Crun)
 }
 
 /// The container's cgroups, if no other process is in them; `paths` are from its runtime's state.
@@ -85,8 +85,8 @@ pub(crate) struct InitOf {
 
 impl InitOf {
     pub(crate) fn new(record: &Container) -> Result<Self> {
-        let pid = record.init_pid.ok_or(UpdateError::Gone)?;
-        Ok(Self { id: record.key.id.clone(), pid, start: record.init_start })
+        let pid = record.process.init_pid.ok_or(UpdateError::Gone)?;
+        Ok(Self { id: record.key.id.clone(), pid, start: record.process.init_start })
     }
 
     /// Fails if the process has exited. Call this after reading its files: it proves that they belong to this

@@ -28,7 +28,10 @@ pub(crate) fn note_hits(
             (&hit.plugin, hit.field.as_str(), &hit.rule) == (&note.plugin, note.field(), &note.rule)
         };
         let record = daemon.container(&key);
-        let hits = record.as_ref().map(|record| record.would_refuse.as_slice()).unwrap_or_default();
+        let hits = record
+            .as_ref()
+            .map(|record| record.outcome.would_refuse.as_slice())
+            .unwrap_or_default();
         if record.is_none() || hits.len() >= limits::RULE_HITS || hits.iter().any(is_known) {
             continue;
         }
@@ -46,7 +49,7 @@ pub(crate) fn note_hits(
             field: note.field().to_owned(),
             rule: note.rule.clone(),
         };
-        daemon.change(&key, |record| record.would_refuse.push(hit));
+        daemon.change(&key, |record| record.outcome.would_refuse.push(hit));
     }
 }
 

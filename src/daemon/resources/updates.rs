@@ -296,14 +296,14 @@ async fn apply_or_defer(
     }
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let (state, is_starting) = (record.state, record.is_starting());
-    if !is_deferred(state, is_starting, &record.deferred, requested)? {
+    if !is_deferred(state, is_starting, &record.pending.deferred, requested)? {
         match apply::apply(daemon, key, requested, found).await {
             Err(UpdateError::Starting) => {} // The container's start began after the check.
             applied => return applied.map(|()| Done::Applied),
         }
     }
     // Recorded, because the plugin's response promises it.
-    daemon.change(key, |record| record.deferred.push(requested.clone()));
+    daemon.change(key, |record| record.pending.deferred.push(requested.clone()));
     Ok(Done::Deferred)
 }
 
@@ -341,7 +341,8 @@ fn is_deferred(
 /// failed), and those that arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
-        let next = daemon.container(key).and_then(|record| record.deferred.first().cloned());
+        let next =
+            daemon.container(key).and_then(|record| record.pending.deferred.first().cloned());
         let Some(requested) = next else { return };
         let result = match done {
             ..AT_ONCE => apply::apply(daemon, key, &requested, None).await,
@@ -351,14 +352,16 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
             return; // A start is in progress, and its end carries them out.
         }
         conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
-        daemon.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
+        daemon.change(key, |record| {
+            drop(record.pending.deferred.drain(..1.min(record.pending.deferred.len())))
+        });
     }
 }
 
 /// Fails the updates that waited for a creation that failed.
 pub(crate) fn fail_deferred(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    for requested in record.deferred.clone() {
+    for requested in record.pending.deferred.clone() {
         conclude_deferred(daemon, key, requested, Err(UpdateError::NotCreated));
     }
 }
@@ -420,11 +423,13 @@ pub(crate) fn note_skipped(
     mut skipped: Vec<Skipped>,
 ) {
     let Some(record) = daemon.container(key) else { return };
-    skipped.retain(|new| !record.skipped.iter().rev().take(limits::ENDS).any(|known| known == new));
+    skipped.retain(|new| {
+        !record.outcome.skipped.iter().rev().take(limits::ENDS).any(|known| known == new)
+    });
     if !skipped.is_empty() {
         daemon.audit_skipped(key, event, &skipped);
         daemon.change(key, |record| {
-            skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.skipped, new));
+            skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.outcome.skipped, new));
         });
     }
 }

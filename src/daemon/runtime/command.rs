@@ -38,7 +38,7 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
 
 /// Whether the files of the container's runtime are unknown, so that its `state` or the process shows whether it exists.
 pub(crate) fn has_unknown_files(record: &Container) -> bool {
-    RuntimeKind::of_program(&record.runtime) == RuntimeKind::Other
+    RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Other
 }
 
 /// What the `state` command of a runtime says about a container (OCI runtime specification, "State").
@@ -74,7 +74,11 @@ async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdi
     // Without a pidfd the child is polled.
     let process = pidfd::open(child.id()).or_absent().flatten();
     let Some(status) = ended(child, process.as_ref(), RUNTIME_WAIT).await? else {
-        return Err(Error::new(format!("{} {} did not exit", record.runtime, words.join(" "))));
+        return Err(Error::new(format!(
+            "{} {} did not exit",
+            record.call.runtime,
+            words.join(" ")
+        )));
     };
     if status.success() {
         return Ok(());
@@ -117,10 +121,10 @@ fn start(
     words: &[&str],
     (input, stdout, output): (OwnedFd, Stdio, OwnedFd),
 ) -> Result<Child> {
-    let mut command = Command::new(&record.runtime);
+    let mut command = Command::new(&record.call.runtime);
     // An unknown runtime may choose its root by the variables of the engine's call.
     let is_unknown = has_unknown_files(record);
-    let variables = record.variables.iter().map(|(name, value)| (name, value));
+    let variables = record.call.variables.iter().map(|(name, value)| (name, value));
     command
         .args(global_flags(record))
         .args(words)
@@ -131,7 +135,7 @@ fn start(
         .stdin(input)
         .stdout(stdout)
         .stderr(output);
-    command.spawn().doing(|| format!("starting {}", record.runtime))
+    command.spawn().doing(|| format!("starting {}", record.call.runtime))
 }
 
 /// The engine's global flags without its log flags, because the daemon must not write that log. The
@@ -140,7 +144,7 @@ fn start(
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();
     let root = || ["--root".to_owned(), record.key.root.clone()];
-    let mut words = record.global_flags.iter();
+    let mut words = record.call.global_flags.iter();
     while let Some(word) = words.next() {
         let name = word.trim_start_matches('-');
         let (name, has_value) = match name.split_once('=') {
@@ -160,7 +164,7 @@ fn global_flags(record: &Container) -> Vec<String> {
             _ => flags.push(word.clone()),
         }
     }
-    let runtime = Path::new(&record.runtime);
+    let runtime = Path::new(&record.call.runtime);
     let is_known = !has_unknown_files(record);
     let is_default = || Path::new(&record.key.root) == default_root(runtime, |_| None);
     if is_known && !flags.iter().any(|flag| flag == "--root") && !is_default() {
@@ -220,7 +224,7 @@ mod tests {
             // The default root of an unknown runtime is unknown.
             ("/bin/runsc", "/run/user/1/runc", ""),
         ] {
-            (record.runtime, record.key.root) = (runtime.to_owned(), root.to_owned());
+            (record.call.runtime, record.key.root) = (runtime.to_owned(), root.to_owned());
             assert_eq!(global_flags(&record).join(" "), named, "{runtime}");
         }
     }
@@ -229,7 +233,7 @@ mod tests {
     async fn an_unknown_runtime_gets_only_the_engines_runtime_dir() {
         let mut record = record(&[]);
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        record.variables = vec![variable("XDG_RUNTIME_DIR", "/x"), variable("NAMESPACE", "n")];
+        record.call.variables = vec![variable("XDG_RUNTIME_DIR", "/x"), variable("NAMESPACE", "n")];
         let words = ["-c", "test \"$XDG_RUNTIME_DIR$NAMESPACE\" = /x"];
         assert!(run(&record, &words, b"").await.is_ok());
     }

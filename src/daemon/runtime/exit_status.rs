@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::engine::{EngineKind, ExitPlace, LastingExit, libpod};
+use crate::engine::{ExitPlace, LastingExit, libpod};
 use crate::files;
 use crate::host::Host;
 use crate::limits;
@@ -48,7 +48,7 @@ impl ExitFile {
     /// The file of this container, if its engine writes one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
         let path = host.path(place(record)?);
-        Some(Self { path, pid: record.init_pid, is_shims: is_shim(record) })
+        Some(Self { path, pid: record.process.init_pid, is_shims: is_shim(record) })
     }
 
     /// The path of the file.
@@ -89,15 +89,15 @@ pub(crate) enum ExitRecord {
 impl ExitRecord {
     /// The record of this container, if its engine has one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
-        match EngineKind::behaviour_of(&record.engine)?.lasting_exit? {
+        match record.engine.behaviour().lasting_exit? {
             LastingExit::Databases => {
                 // The bundle is three folders below the graph root.
-                let graph_root = Path::new(&record.bundle).ancestors().nth(3)?.to_str()?;
+                let graph_root = Path::new(&record.call.bundle).ancestors().nth(3)?.to_str()?;
                 let files = libpod::files(graph_root).map(|file| host.path(file)).to_vec();
                 Some(Self::Databases { id: record.key.id.clone(), files })
             }
             LastingExit::SecondFile => {
-                Some(Self::SecondFile { bundle: record.bundle.clone(), host: host.clone() })
+                Some(Self::SecondFile { bundle: record.call.bundle.clone(), host: host.clone() })
             }
         }
     }
@@ -207,8 +207,9 @@ impl ExitCodes {
     /// The exit code that containerd published for this process, if any.
     pub(crate) fn published(&self, record: &Container) -> Option<i32> {
         let published = self.published.borrow();
-        let is_its =
-            |exit: &&TaskExit| exit.id == record.key.id && Some(exit.pid) == record.init_pid;
+        let is_its = |exit: &&TaskExit| {
+            exit.id == record.key.id && Some(exit.pid) == record.process.init_pid
+        };
         published.iter().rev().find(is_its).map(|exit| exit.code)
     }
 
@@ -259,8 +260,8 @@ impl ExitCodes {
 
 /// Whether a container's init process is known to have exited; false if it cannot be examined.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
-    let Some(pid) = record.init_pid else { return false };
-    match pidfd::open_same(host, pid, record.init_start) {
+    let Some(pid) = record.process.init_pid else { return false };
+    match pidfd::open_same(host, pid, record.process.init_start) {
         Ok(Some(process)) => pidfd::has_ended(&process),
         Ok(None) => true,
         Err(_unknown) => false,
@@ -272,8 +273,10 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
 /// # Errors
 /// Fails when the process cannot be examined.
 pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
-    let (Some(pid), Some(_)) = (record.init_pid, record.init_start) else { return Ok(false) };
-    let process = pidfd::open_same(host, pid, record.init_start)?;
+    let (Some(pid), Some(_)) = (record.process.init_pid, record.process.init_start) else {
+        return Ok(false);
+    };
+    let process = pidfd::open_same(host, pid, record.process.init_start)?;
     Ok(process.is_some_and(|process| !pidfd::has_ended(&process)))
 }
 
@@ -281,13 +284,13 @@ pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
 /// are empty if the container never had a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
-    let eviction = record.changes.iter().find(|change| change.event == EVICTION);
+    let eviction = record.outcome.changes.iter().find(|change| change.event == EVICTION);
     if let Some(eviction) = eviction {
         let why = eviction.after.as_str().unwrap_or_default();
         return ("Evicted".to_owned(), format!("by {}: {why}", eviction.plugin));
     }
     if record.state == Lifecycle::Creating {
-        let why = record.refused.last().cloned();
+        let why = record.outcome.refused.last().cloned();
         let why = why.unwrap_or_else(|| "the runtime did not create it".to_owned());
         return ("CreateContainerError".to_owned(), why);
     }
@@ -296,7 +299,7 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
         // Only a killed process can have been killed for its memory.
         Some(KILLED) | None if lacked_memory(host, record) => only(OOM_KILLED),
         Some(_) => only("Error"),
-        None if record.init_pid.is_some() => {
+        None if record.process.init_pid.is_some() => {
             (UNKNOWN.to_owned(), "its exit code is not known".to_owned())
         }
         None => only(""),
@@ -307,7 +310,7 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
 /// counts such kills until the runtime deletes the container.
 fn lacked_memory(host: &Host, record: &Container) -> bool {
     // systemd removes a scope with its last process, so a reason that was recorded stays.
-    if record.status_reason == OOM_KILLED {
+    if record.process.status_reason == OOM_KILLED {
         return true;
     }
     let Ok((cgroups, _)) = state_dir::cgroups(host, &record.key) else { return false };
@@ -322,16 +325,16 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
 
 /// The key of a monitor: its engine and runtime root.
 fn monitor(record: &Container) -> (String, String) {
-    (record.engine.clone(), record.key.root.clone())
+    (record.engine.to_string(), record.key.root.clone())
 }
 
 /// Whether the engine removes the exit file, once it has read it, before the runtime deletes the container.
 fn removes_file_early(record: &Container) -> bool {
-    EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.lasting_exit.is_some())
+    record.engine.behaviour().lasting_exit.is_some()
 }
 
 fn is_shim(record: &Container) -> bool {
-    EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.has_shim)
+    record.engine.behaviour().has_shim
 }
 
 /// Whether the container's engine has a location for exit codes.
@@ -341,8 +344,8 @@ pub(crate) fn has_file(record: &Container) -> bool {
 
 fn place(record: &Container) -> Option<String> {
     let id = &record.key.id;
-    match EngineKind::behaviour_of(&record.engine)?.exit_place {
-        ExitPlace::Bundle => Some(format!("{}/exit.json", record.bundle)),
+    match record.engine.behaviour().exit_place {
+        ExitPlace::Bundle => Some(format!("{}/exit.json", record.call.bundle)),
         ExitPlace::Folder(folder) => Some(format!("{folder}/{id}")),
         ExitPlace::Nowhere => None,
     }
@@ -429,7 +432,7 @@ mod tests {
         assert!(is_waited_for(&codes, &here).await, "one that was slow is waited for again");
         codes.note_monitor(&here, false);
         assert_eq!(looks(&codes, &here).await.0, 1, "it writes none");
-        let other = record("/run/other", &here.bundle);
+        let other = record("/run/other", &here.call.bundle);
         assert!(is_waited_for(&codes, &other).await, "another may");
         // A newer version of containerd's shim writes the file.
         let exit = temp.path().join("exit.json");

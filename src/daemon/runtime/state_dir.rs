@@ -220,13 +220,10 @@ impl RuntimeState {
     }
 }
 
-/// Unix time in nanoseconds of a time in clock ticks since boot; 0 if unknown.
-pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> i64 {
-    let since = ticks.and_then(|ticks| i64::try_from(ticks / TICKS).ok());
-    match (booted(host), since) {
-        (Some(booted), Some(since)) => (booted + since).saturating_mul(1_000_000_000),
-        _ => 0,
-    }
+/// Unix time in nanoseconds of a time in clock ticks since boot, if known.
+pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> Option<i64> {
+    let since = i64::try_from(ticks? / TICKS).ok()?;
+    Some((booted(host)? + since).saturating_mul(1_000_000_000))
 }
 
 /// When this machine was booted, in seconds of Unix time.
@@ -399,7 +396,7 @@ mod tests {
         let state = |written| RuntimeState::from_file("status", StateFile::default(), written);
         assert!(state(booted + 1).is_of_this_boot(&host));
         assert!(!state(booted - 1).is_of_this_boot(&host));
-        assert_eq!(time_of_ticks(&host, Some(300)), (booted + 3) * 1_000_000_000);
-        assert_eq!(time_of_ticks(&host, None), 0);
+        assert_eq!(time_of_ticks(&host, Some(300)), Some((booted + 3) * 1_000_000_000));
+        assert_eq!(time_of_ticks(&host, None), None);
     }
 }

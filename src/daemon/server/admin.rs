@@ -240,7 +240,7 @@ fn unadjusted(store: &Store) -> Vec<String> {
         !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
     };
     let bypassed =
-        |container: &&Container| container.skipped.iter().any(Skipped::is_bypassed_create);
+        |container: &&Container| container.outcome.skipped.iter().any(Skipped::is_bypassed_create);
     let containers = store.containers().filter(|container| !container.is_sandbox);
     let ids = containers.filter(lives).filter(bypassed).map(|container| container.key.id.clone());
     ids.take(limits::UNADJUSTED).collect()
@@ -300,19 +300,19 @@ fn pod_row(daemon: &Daemon, id: &str) -> Option<PodRow> {
         id: container.key.id.clone(),
         name: container.name.clone(),
         state: rows::state(daemon, container),
-        pid: container.init_pid,
+        pid: container.process.init_pid,
         found: container.is_found,
         times: rows::times(container),
     });
     // A pod is as old as its first container; an infrastructure container comes first.
-    let times = store.of_pod(&pod.id).map(|container| container.created_at);
-    let created_at = times.filter(|at| *at > 0).min().unwrap_or_default();
+    let times = store.of_pod(&pod.id).filter_map(|container| container.process.created_at);
+    let created_at = times.min().unwrap_or_default();
     Some(PodRow {
         id: pod.id.clone(),
         name: pod.name.clone(),
         namespace: pod.namespace.clone(),
         uid: pod.uid.clone(),
-        engine: pod.engine.clone(),
+        engine: pod.engine.to_string(),
         evidence: pod.evidence.clone(),
         state: pod.state.into(),
         labels: Some(events::ruled_pod(pod).labels),

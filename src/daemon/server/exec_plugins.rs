@@ -108,7 +108,7 @@ fn refuse_unprotected(
 ) -> Result<()> {
     let protects = |member: &Rc<ChainedPlugin>| member.policy().on_failure == OnFailure::Refuse;
     let store = daemon.records.read();
-    let pod = store.container(key).and_then(|record| store.pod(&record.pod));
+    let pod = store.container(key).and_then(|record| store.pod(&record.pod.id));
     if !validators.is_empty() || subscribers.iter().any(protects) || pod.is_none_or(|p| p.is_exempt)
     {
         return Ok(());
@@ -284,7 +284,7 @@ pub(super) fn note(
     let change = ExecChange { at, program, owners: owners.collect() };
     // Not written to disk: an engine may repeat a probe forever.
     daemon.records.change_in_memory(key, |record| {
-        limits::keep_latest(&mut record.exec_changes, change, limits::EXEC_CHANGES);
+        limits::keep_latest(&mut record.outcome.exec_changes, change, limits::EXEC_CHANGES);
     });
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     // An infrastructure container is explained as its pod, or as itself if it has no pod.
     let is_shown = |container: &Container| {
         let is_gone = container.state == Lifecycle::Removed;
-        !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
+        !container.is_sandbox || is_gone && store.newest_pod(&container.pod.id).is_none()
     };
     let gone: Vec<_> = store.gone(searched(wanted)).collect();
     let all = store.containers().chain(gone.iter().map(Cow::as_ref));
@@ -155,17 +155,17 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
         namespace,
         pod,
         state: rows::state(daemon, container),
-        engine: container.engine.clone(),
+        engine: container.engine.to_string(),
         times: rows::times(container),
     }
 }
 
 /// Namespace and name of the container's pod, which may be removed; older daemons recorded neither.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
-    match daemon.records.read().pod(&container.pod) {
+    match daemon.records.read().pod(&container.pod.id) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
-        None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
-        None => (container.pod_namespace.clone(), container.pod_name.clone()),
+        None if container.pod.name.is_empty() => (String::new(), container.pod.id.clone()),
+        None => (container.pod.namespace.clone(), container.pod.name.clone()),
     }
 }
 
@@ -173,17 +173,17 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     let (namespace, pod) = pod_of(daemon, container);
     // A plugin that did not know the pod did not know its containers either.
     let store = daemon.records.read();
-    let mut skipped = container.skipped.clone();
-    let of_pod = store.newest_pod(&container.pod);
+    let mut skipped = container.outcome.skipped.clone();
+    let of_pod = store.newest_pod(&container.pod.id);
     skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
     let known = container.clone();
     ContainerExplained {
         namespace,
         pod,
         state: rows::state(daemon, container),
-        status_reason: Some(known.status_reason).filter(|reason| !reason.is_empty()),
+        status_reason: Some(known.process.status_reason).filter(|reason| !reason.is_empty()),
         changes: changes(daemon, container),
-        times: recent::times(daemon, &container.pod, &known.key.id),
+        times: recent::times(daemon, &container.pod.id, &known.key.id),
         skipped,
         exec_rules: exec_rows(
             &daemon.config().exec_rules,
@@ -191,39 +191,40 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
         ),
         would_inject: would_inject(container),
         gave_way: gave_way(container),
-        promises: rows::promises(&container.promises),
+        promises: rows::promises(&container.outcome.promises),
         repeated: repeated(container),
         life: rows::times(container),
         id: known.key.id,
         root: known.key.root,
         name: known.name,
-        exit_code: known.exit_code,
-        engine: known.engine,
+        exit_code: known.process.exit_code,
+        engine: known.engine.into(),
         evidence: known.evidence,
-        runtime: known.runtime,
-        bundle: known.bundle,
+        runtime: known.call.runtime,
+        bundle: known.call.bundle,
         found: known.is_found,
-        owners: known.owners,
-        changed_behind: known.changed_behind,
-        refused: known.refused,
-        would_refuse: known.would_refuse.into_iter().map(Dated).collect(),
-        exec_changes: known.exec_changes.into_iter().map(Dated).collect(),
-        hidden_from: known.hidden_from,
+        owners: known.resources.owners,
+        changed_behind: known.outcome.changed_behind,
+        refused: known.outcome.refused,
+        would_refuse: known.outcome.would_refuse.into_iter().map(Dated).collect(),
+        exec_changes: known.outcome.exec_changes.into_iter().map(Dated).collect(),
+        hidden_from: known.outcome.hidden_from,
         earlier: Vec::new(),
     }
 }
 
 /// The values that injections in audit mode would have set.
 fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
-    let rows = container.would_inject.iter().cloned().map(|WouldInject { at, plugin, field }| {
-        Dated(InjectionNote { at, event: "CreateContainer".to_owned(), plugin, field })
-    });
+    let rows =
+        container.outcome.would_inject.iter().cloned().map(|WouldInject { at, plugin, field }| {
+            Dated(InjectionNote { at, event: "CreateContainer".to_owned(), plugin, field })
+        });
     rows.collect()
 }
 
 /// The fields where injections gave way to values of the container or of plugins.
 fn gave_way(container: &Container) -> Vec<WayGiven> {
-    let rows = container.gave_way.iter().cloned().map(|GaveWay { plugin, field, to }| {
+    let rows = container.outcome.gave_way.iter().cloned().map(|GaveWay { plugin, field, to }| {
         let to = Some(to).filter(|to| !to.is_empty());
         WayGiven { plugin, field, to }
     });
@@ -232,8 +233,8 @@ fn gave_way(container: &Container) -> Vec<WayGiven> {
 
 /// Values that the engine repeats while the plugins' values stay in force.
 fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
-    let owned = owned::values(&container.overlay);
-    let rows = container.repeated.iter().filter_map(|repeated| {
+    let owned = owned::values(&container.resources.overlay);
+    let rows = container.outcome.repeated.iter().filter_map(|repeated| {
         Some(Dated(Repetition {
             at: repeated.at,
             plugin: repeated.plugin.clone(),
@@ -248,7 +249,7 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
 /// The changes in order of time, and those of one event in the order of the chain. A plugin that
 /// set a field to its present value made no change.
 fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
-    let changes = container.changes.iter().filter(|change| change.before != change.after);
+    let changes = container.outcome.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.cloned().map(Dated).collect();
     // The sort is stable, so changes of one index stay in the record's order.
     let injections = daemon.registry.injections();

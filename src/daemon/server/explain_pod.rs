@@ -47,13 +47,13 @@ pub(crate) fn explain(
 
 fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
     let living = store.of_pod(&pod.id).map(Cow::Borrowed);
-    let members = living.chain(store.gone(&pod.id).filter(|container| container.pod == pod.id));
+    let members = living.chain(store.gone(&pod.id).filter(|container| container.pod.id == pod.id));
     let row = |container: Cow<'_, Container>| MemberRow {
         id: container.key.id.clone(),
         name: container.name.clone(),
         state: container.state.into(),
-        exit_code: container.exit_code,
-        refused: container.refused.clone(),
+        exit_code: container.process.exit_code,
+        refused: container.outcome.refused.clone(),
     };
     let is_gone = store.pod(&pod.id).is_none();
     let known = pod.clone();
@@ -71,7 +71,7 @@ fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
         name: known.name,
         namespace: known.namespace,
         uid: known.uid,
-        engine: known.engine,
+        engine: known.engine.into(),
         evidence: known.evidence,
         refused: known.refused,
         skipped: known.skipped,

@@ -15,7 +15,6 @@ use crate::daemon::server::exec_plugins::{self, Asked};
 use crate::daemon::server::{frames, verb};
 use crate::daemon::shared::{Daemon, events};
 use crate::daemon::watch::pidfd::{self, ProcessExit};
-use crate::engine::EngineKind;
 use crate::error::{Error, Result, quoted};
 use crate::link::{DaemonResponse, LaterProcess};
 use crate::presence;
@@ -116,7 +115,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     };
     let is_it = |known: &RuleHit| known.event == EXEC && known.rule == rule;
     let record = daemon.container(key);
-    if record.is_some_and(|record| record.would_refuse.iter().any(is_it)) {
+    if record.is_some_and(|record| record.outcome.would_refuse.iter().any(is_it)) {
         return;
     }
     warn!("{}: the exec rule \"{}\" would refuse it", quoted(&key.id), quoted(rule));
@@ -124,7 +123,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
         let entry = AuditEntry::new(AuditAction::WouldRefuse).at_event(EXEC);
         AuditEntry { rule: rule.to_owned(), ..entry }
     });
-    daemon.change(key, |record| record.would_refuse.push(hit));
+    daemon.change(key, |record| record.outcome.would_refuse.push(hit));
 }
 
 /// Waits for the outcome of a process, then writes its audit line and notifies plugins.
@@ -191,8 +190,7 @@ fn write_line(
         ExecArgs::All => args,
         ExecArgs::Nothing => Vec::new(),
     };
-    let engine = daemon.container(key).and_then(|record| EngineKind::behaviour_of(&record.engine));
-    let has_login = engine.is_some_and(|its| its.has_login);
+    let has_login = daemon.container(key).is_some_and(|record| record.engine.behaviour().has_login);
     let user = process.uid.as_ref().map(|uid| match &process.gid {
         Some(gid) => format!("{uid}:{gid}"),
         None => uid.clone(),

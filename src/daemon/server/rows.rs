@@ -5,12 +5,15 @@ use crate::answers::{ContainerState, PromiseOutcome, PromiseResult, Times};
 use crate::config::RuleMode;
 use crate::daemon::shared::Daemon;
 use crate::named::Named;
-use crate::state::{Container, Pod, Promise};
+use crate::state::{Container, Pod, Process, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// The times of the container's creation, start, exit and refusal, in nanoseconds and as text.
 pub(crate) fn times(container: &Container) -> Times {
-    let Container { created_at, started_at, finished_at, refused_at, .. } = *container;
+    let Process { created_at, started_at, finished_at, .. } = container.process;
+    let [created_at, started_at, finished_at, refused_at] =
+        [created_at, started_at, finished_at, container.outcome.refused_at]
+            .map(Option::unwrap_or_default);
     Times {
         created_at,
         created_time: rfc3339_nanos(created_at),

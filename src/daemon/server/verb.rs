@@ -182,8 +182,8 @@ async fn settle_verdict(
         let pid = pending.pid;
         daemon.change(key, |record| {
             // The fields may belong to another call that is in progress.
-            record.in_flight.take_if(|flight| flight.pid == pid);
-            record.updating.take_if(|updating| updating.pid == pid);
+            record.pending.in_flight.take_if(|flight| flight.pid == pid);
+            record.pending.updating.take_if(|updating| updating.pid == pid);
         });
         settle::apply_waiting_updates(daemon, key).await;
     }
@@ -270,7 +270,11 @@ async fn decide(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Result<Decided> 
 /// Whether this verb created the record, so that its failure removes the record.
 fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
     verb.creates()
-        && daemon.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
+        && daemon
+            .records
+            .read()
+            .container(key)
+            .is_some_and(|record| record.pending.in_flight.is_some())
 }
 
 /// The wrapper's report about its verdict.
@@ -302,7 +306,7 @@ async fn hand_over(
     log_failure("sending a verdict", daemon.host.point(Point::DaemonExec));
     // Not written to disk: after a crash the runtime's state decides, whether EXEC arrived or not.
     daemon.records.change_in_memory(key, |record| {
-        if let Some(flight) = &mut record.in_flight {
+        if let Some(flight) = &mut record.pending.in_flight {
             flight.executed = true;
         }
     });

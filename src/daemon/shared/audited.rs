@@ -86,7 +86,7 @@ impl Daemon {
         let Some(container) = living.or_else(|| store.newest_gone(key, |_| true)) else {
             return AuditSubject { container_id: key.id.clone(), ..AuditSubject::default() };
         };
-        of_container(&container, store.pod(&container.pod))
+        of_container(&container, store.pod(&container.pod.id))
     }
 }
 
@@ -98,7 +98,7 @@ fn refusal(verb: &str, error: &Error) -> AuditEntry {
 
 fn of_pod(pod: &Pod) -> AuditSubject {
     AuditSubject {
-        engine: pod.engine.clone(),
+        engine: pod.engine.to_string(),
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),
         pod_id: pod.id.clone(),
@@ -109,10 +109,10 @@ fn of_pod(pod: &Pod) -> AuditSubject {
 /// The subject of a container. If its pod's record is gone, the container's record has the names.
 fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
     AuditSubject {
-        engine: container.engine.clone(),
-        namespace: pod.map_or(&container.pod_namespace, |pod| &pod.namespace).clone(),
-        pod: pod.map_or(&container.pod_name, |pod| &pod.name).clone(),
-        pod_id: container.pod.clone(),
+        engine: container.engine.to_string(),
+        namespace: pod.map_or(&container.pod.namespace, |pod| &pod.namespace).clone(),
+        pod: pod.map_or(&container.pod.name, |pod| &pod.name).clone(),
+        pod_id: container.pod.id.clone(),
         container: container.name.clone(),
         container_id: container.key.id.clone(),
     }

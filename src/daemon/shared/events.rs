@@ -19,14 +19,14 @@ pub(crate) fn of_container(
     key: &ContainerKey,
 ) -> Option<Notification> {
     let container = store.container(key)?;
-    let known = store.pod(&container.pod);
+    let known = store.pod(&container.pod.id);
     let pod = known.map(|pod| messages::pod_as_sent_at(event, pod));
-    let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
+    let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod.id));
     let is_doubtful = known.is_none_or(|pod| pod.is_doubtful);
     let mut message = messages::container(container);
     messages::as_sent_at(event, container, &mut message);
     let notification = Notification::new(event, pod, Some(message)).below(&key.root);
-    Some(notification.of_engine(&container.engine, is_doubtful))
+    Some(notification.of_engine(container.engine.as_str(), is_doubtful))
 }
 
 /// An event that only identifies a container and its pod.
@@ -34,10 +34,10 @@ pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Opt
     let container = store.container(key)?;
     let message = api::Container {
         id: key.id.clone(),
-        pod_sandbox_id: container.pod.clone(),
+        pod_sandbox_id: container.pod.id.clone(),
         ..api::Container::default()
     };
-    let pod = messages::only_pod_id(&container.pod);
+    let pod = messages::only_pod_id(&container.pod.id);
     Some(Notification::new(event, pod, Some(message)).below(&key.root))
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     let pod = store.pod(id)?;
     let mut message = messages::pod(pod);
     messages::as_sent_at_the_end(event, pod, &mut message);
-    Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
+    Some(Notification::new(event, message, None).of_engine(pod.engine.as_str(), pod.is_doubtful))
 }
 
 /// The full snapshot for a plugin: announced pods, and containers. NRI: engines omit exited
@@ -70,15 +70,15 @@ pub(crate) struct Moment {
 
 /// A pod as rules match it.
 pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
-    RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
+    RuledPod::of(&messages::pod(pod), pod.engine.as_str(), pod.is_doubtful)
 }
 
 /// The pod of a container as rules match it; built from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
-    store.pod(&container.pod).map_or_else(
+    store.pod(&container.pod.id).map_or_else(
         || RuledPod {
-            namespace: container.pod_namespace.clone(),
-            engine: container.engine.clone(),
+            namespace: container.pod.namespace.clone(),
+            engine: container.engine.to_string(),
             lacks_labels: true,
             is_doubtful: true,
             ..RuledPod::default()
@@ -91,7 +91,7 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
 pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
     let pod = ruled_pod_of(store, container);
     let RuledPod { namespace, labels, lacks_labels, engine, handler, is_doubtful } = pod;
-    let is_exempt = store.pod(&container.pod).is_some_and(|pod| pod.is_exempt);
+    let is_exempt = store.pod(&container.pod.id).is_some_and(|pod| pod.is_exempt);
     let bundle = container.folder().to_owned();
     ExecSubject { bundle, namespace, labels, lacks_labels, engine, handler, is_doubtful, is_exempt }
 }
@@ -125,7 +125,7 @@ pub(crate) fn snapshot_shared(
             store.pods().filter_map(|pod| Some((pod.id.as_str(), rule(&ruled_pod(pod))?)));
         hidden_pods.extend(of_pods);
         containers.retain(|container| {
-            let rule = match store.pod(&container.pod) {
+            let rule = match store.pod(&container.pod.id) {
                 Some(pod) => hidden_pods.get(pod.id.as_str()).cloned(),
                 None => rule(&ruled_pod_of(store, container)),
             };
@@ -153,6 +153,6 @@ fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
 
 fn is_shown(container: &Container) -> bool {
     // A container whose creation was refused never exists.
-    let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
+    let comes = container.state != Lifecycle::Creating || container.outcome.refused.is_empty();
     !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }

@@ -9,7 +9,6 @@ use protobuf::{Message, MessageField};
 use serde_json::{Map, Value};
 
 use crate::describe;
-use crate::engine::EngineKind;
 use crate::plugin::{Encoded, Event, api};
 use crate::state::{Container, Lifecycle, Pod, PodState, Wire};
 
@@ -112,14 +111,14 @@ pub(crate) fn container_encoded(record: &Container, is_paused: bool) -> Encoded 
 
 fn fill_in(message: &mut api::Container, record: &Container) {
     message.id.clone_from(&record.key.id);
-    message.pod_sandbox_id.clone_from(&record.pod);
-    message.pid = record.init_pid.unwrap_or(0);
-    message.created_at = record.created_at;
-    message.started_at = record.started_at;
-    message.finished_at = record.finished_at;
-    message.exit_code = record.exit_code.unwrap_or(0);
-    message.status_reason.clone_from(&record.status_reason);
-    message.status_message.clone_from(&record.status_message);
+    message.pod_sandbox_id.clone_from(&record.pod.id);
+    message.pid = record.process.init_pid.unwrap_or(0);
+    message.created_at = record.process.created_at.unwrap_or_default();
+    message.started_at = record.process.started_at.unwrap_or_default();
+    message.finished_at = record.process.finished_at.unwrap_or_default();
+    message.exit_code = record.process.exit_code.unwrap_or(0);
+    message.status_reason.clone_from(&record.process.status_reason);
+    message.status_message.clone_from(&record.process.status_message);
     message.state = match record.state {
         Lifecycle::Creating => api::ContainerState::CONTAINER_UNKNOWN,
         Lifecycle::Created => api::ContainerState::CONTAINER_CREATED,
@@ -212,9 +211,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
 
 /// Removes values that containerd does not send about a removed container, because the container has no task then.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
-    if event == Event::RemoveContainer
-        && EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.forgets_at_removal)
-    {
+    if event == Event::RemoveContainer && record.engine.behaviour().forgets_at_removal {
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
         message.pid = 0;
     }
@@ -223,8 +220,7 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
 /// The pod of a container's event. containerd sends no PID of a pod that stopped before the container was removed.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
-    let is_containerds =
-        EngineKind::behaviour_of(&record.engine).is_some_and(|its| its.forgets_at_removal);
+    let is_containerds = record.engine.behaviour().forgets_at_removal;
     if event == Event::RemoveContainer && is_containerds && record.state == PodState::Stopped {
         message.pid = 0;
     }
@@ -235,17 +231,14 @@ pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
 /// any longer, CRI-O from its stop on.
 pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
-    match EngineKind::behaviour_of(&record.engine) {
-        Some(its) if its.forgets_at_removal && is_removed => {
-            message.pid = 0;
-            if let Some(linux) = message.linux.as_mut() {
-                linux.namespaces.retain(|space| space.type_ != "network" || space.path.is_empty());
-            }
+    let engine = record.engine.behaviour();
+    if engine.forgets_at_removal && is_removed {
+        message.pid = 0;
+        if let Some(linux) = message.linux.as_mut() {
+            linux.namespaces.retain(|space| space.type_ != "network" || space.path.is_empty());
         }
-        Some(its) if its.forgets_at_stop && (is_removed || event == Event::StopPodSandbox) => {
-            message.pid = 0;
-        }
-        _ => {}
+    } else if engine.forgets_at_stop && (is_removed || event == Event::StopPodSandbox) {
+        message.pid = 0;
     }
 }
 
@@ -302,7 +295,7 @@ mod tests {
         for message in [kept, whole] {
             record.message = message;
             for pid in [Some(5), None] {
-                record.init_pid = pid;
+                record.process.init_pid = pid;
                 let message = container(&record);
                 assert_eq!((message.id.as_str(), message.pid), ("c", pid.unwrap_or(0)));
                 assert_eq!((message.name.as_str(), message.exit_code), ("web", 3));
@@ -326,18 +319,26 @@ mod tests {
         record.message = to_wire(&sent);
         // The engine's written or repeated values differ from those that the runtime received.
         let mut in_force = rule(7);
-        record.engine_resources = CompactObject::from(&in_force);
+        record.resources.engine = CompactObject::from(&in_force);
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));
         let minors = |record: &Container| -> Vec<i64> {
             resources(record).devices.iter().map(|rule| rule.minor.value).collect()
         };
-        record.message =
-            with_resources(&record.message, &record.overlay, &in_force, &Classes::default());
+        record.message = with_resources(
+            &record.message,
+            &record.resources.overlay,
+            &in_force,
+            &Classes::default(),
+        );
         assert_eq!((minors(&record), resources(&record).cpu.shares.value), (vec![1], 5));
-        record.overlay = rule(2);
+        record.resources.overlay = rule(2);
         for _twice in 0..2 {
-            record.message =
-                with_resources(&record.message, &record.overlay, &in_force, &Classes::default());
+            record.message = with_resources(
+                &record.message,
+                &record.resources.overlay,
+                &in_force,
+                &Classes::default(),
+            );
             assert_eq!(minors(&record), [1, 2]);
         }
     }

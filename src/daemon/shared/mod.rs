@@ -192,7 +192,7 @@ impl Daemon {
         self.records.mark_execs(is_wanted);
         let keys: Vec<ContainerKey> = {
             let store = self.records.read();
-            let is_other = |c: &&Container| c.exec_subject.is_some() != is_wanted;
+            let is_other = |c: &&Container| c.outcome.exec_subject.is_some() != is_wanted;
             store.containers().filter(is_other).map(|c| c.key.clone()).collect()
         };
         keys.iter().for_each(|key| self.change(key, |_| ()));

@@ -13,7 +13,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The process that decides whether a container is paused: until it runs, and after its end, none does.
 fn running(record: &Container) -> Option<u32> {
-    record.init_pid.filter(|_| record.state == Lifecycle::Running)
+    record.process.init_pid.filter(|_| record.state == Lifecycle::Running)
 }
 
 impl Daemon {

@@ -88,10 +88,10 @@ impl InitProcess {
         folder: Option<StartWatch>,
         watches: &InitWatches,
     ) -> Option<Self> {
-        let pid = record.init_pid?;
+        let pid = record.process.init_pid?;
         let process = match watches.take_resumed(record) {
             Some(process) => Ok(process),
-            None => pidfd::open_same(host, pid, record.init_start),
+            None => pidfd::open_same(host, pid, record.process.init_start),
         };
         let incarnation = record.incarnation;
         let folder = folder.unwrap_or_else(|| StartWatch::new(state_dir::folder(host, &key)));

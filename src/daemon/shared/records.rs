@@ -61,7 +61,7 @@ impl Records {
         |record| {
             change(record);
             let bundle = record.folder().to_owned();
-            record.exec_subject =
+            record.outcome.exec_subject =
                 subject.map(|subject| Box::new(ExecSubject { bundle, ..subject }));
         }
     }
@@ -96,7 +96,7 @@ impl Records {
     /// # Errors
     /// Fails when the write fails; then nothing has changed.
     pub(crate) fn put(&self, mut container: Container) -> Result<()> {
-        container.exec_subject = self.exec_subject(Some(&container)).map(Box::new);
+        container.outcome.exec_subject = self.exec_subject(Some(&container)).map(Box::new);
         let written = self.store.borrow_mut().put(container);
         self.note_if_refused(written)
     }

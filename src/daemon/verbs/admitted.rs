@@ -70,7 +70,7 @@ pub(super) async fn admit(
         record.refuse(error.to_string(), now());
         daemon.records.remember(record.clone());
     })?;
-    let (key, runtime) = (record.key, record.runtime);
+    let (key, runtime) = (record.key, record.call.runtime);
     Ok(Admitted { daemon: Rc::clone(daemon), key, runtime, description, bundle })
 }
 
@@ -93,7 +93,7 @@ async fn describe_and_record(
         requirement.wait().await;
         requirement.settle_promises(record);
         let is_met = requirement.require_connected();
-        promises::note(daemon, &record.key, &record.promises);
+        promises::note(daemon, &record.key, &record.outcome.promises);
         is_met?;
         description.promises = promises;
         life::announce(daemon, &description, record).await?;
@@ -117,7 +117,7 @@ fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
     let late: Vec<Skipped> = late.collect();
     daemon.audit_skipped(&record.key, Event::CreateContainer.name(), &late);
-    record.skipped.extend(late);
+    record.outcome.skipped.extend(late);
 }
 
 /// Records the container, because without a record the daemon would never watch it or its pod.
@@ -211,7 +211,7 @@ impl Admitted {
         let (rules, ruled) = (daemon.registry.rules(), notification.ruled_pod());
         let hidden_from = daemon.registry.hidden_from(&ruled);
         let hidden: Vec<String> = hidden_from.iter().map(|hidden| hidden.plugin.clone()).collect();
-        daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
+        daemon.records.change_in_memory(key, |record| record.outcome.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
         // Checked together with choosing the plugins to ask, because a plugin may have disconnected
@@ -293,7 +293,9 @@ impl Admitted {
         let skipped: Vec<Skipped> =
             merged.unknown.iter().cloned().map(updates::unknown_field).collect();
         self.daemon.audit_skipped(&self.key, Event::CreateContainer.name(), &skipped);
-        self.daemon.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
+        self.daemon
+            .records
+            .change_in_memory(&self.key, |record| record.outcome.skipped.extend(skipped));
     }
 
     /// For `run` and `restore`, also sends StartContainer: every event that a plugin may refuse
@@ -350,6 +352,8 @@ impl ChainObserver for RecordNotes<'_> {
         self.silent.borrow_mut().push(skipped.clone());
         let event = Event::CreateContainer.name();
         self.daemon.audit_skipped(self.key, event, std::slice::from_ref(&skipped));
-        self.daemon.records.change_in_memory(self.key, |record| record.skipped.push(skipped));
+        self.daemon
+            .records
+            .change_in_memory(self.key, |record| record.outcome.skipped.push(skipped));
     }
 }

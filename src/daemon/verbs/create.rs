@@ -92,11 +92,11 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
 
 /// Whether the record of a container with an unchanged document has other data to write.
 fn has_news(record: &Container) -> bool {
-    !(record.owners.is_empty()
-        && record.overlay.is_empty()
-        && record.skipped.is_empty()
-        && record.would_inject.is_empty()
-        && record.gave_way.is_empty())
+    !(record.resources.owners.is_empty()
+        && record.resources.overlay.is_empty()
+        && record.outcome.skipped.is_empty()
+        && record.outcome.would_inject.is_empty()
+        && record.outcome.gave_way.is_empty())
 }
 
 /// The values that `exec` applies; `None` if the record's list of changes is enough. It is not if
@@ -137,15 +137,15 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let kept = carry_over::from_earlier(daemon, key, &owned);
     // Written to disk together with the name of the patched file; until then nothing was decided.
     daemon.records.change_in_memory(key, |record| {
-        record.owners = owners;
-        record.changes = changes;
-        record.process_values = process_values;
-        record.makes_group = makes_group;
-        record.skipped.extend(unlisted);
-        record.at_creation = owned.clone();
-        record.overlay = owned;
+        record.resources.owners = owners;
+        record.outcome.changes = changes;
+        record.outcome.process_values = process_values;
+        record.outcome.makes_group = makes_group;
+        record.outcome.skipped.extend(unlisted);
+        record.resources.at_creation = owned.clone();
+        record.resources.overlay = owned;
     });
     if let Some(kept) = kept {
-        daemon.change(key, |record| record.deferred.push(kept));
+        daemon.change(key, |record| record.pending.deferred.push(kept));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     // If this daemon dies before the runtime has deleted the container, the next daemon finds the
     // call on record.
     let pid = call.question().pid;
-    daemon.change(&call.key, |record| record.deleting = Some(pid));
+    daemon.change(&call.key, |record| record.pending.deleting = Some(pid));
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
         note_monitor(daemon, &record).await;

@@ -71,7 +71,7 @@ pub(crate) async fn decide(
 fn is_reported(daemon: &Daemon, lane: &Lane, call: &VerbRequest) -> bool {
     let pid = call.question().pid;
     let record = daemon.container(&call.key);
-    let flight = record.and_then(|record| record.in_flight.clone());
+    let flight = record.and_then(|record| record.pending.in_flight.clone());
     flight.is_some_and(|flight| flight.pid == pid)
         || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
 }
@@ -85,10 +85,10 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
         removal::remove(daemon, &call.key).await;
     }
     let mut record = record::blank_record(daemon, call);
-    record.init_start = pidfd::start_time(&daemon.host, init)?;
-    record.init_pid = Some(init);
+    record.process.init_start = pidfd::start_time(&daemon.host, init)?;
+    record.process.init_pid = Some(init);
     let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);
-    record.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });
+    record.pending.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });
     let admitted = admit(daemon, call, record).await?;
     if admitted.is_sandbox() {
         return Ok(verb);

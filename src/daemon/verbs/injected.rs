@@ -74,7 +74,7 @@ impl Admitted {
         let skipped = Skipped { plugin: id.clone(), reason: format!("was left out: {why}") };
         let event = Event::CreateContainer.name();
         daemon.audit_skipped(key, event, std::slice::from_ref(&skipped));
-        daemon.records.change_in_memory(key, |record| record.skipped.push(skipped));
+        daemon.records.change_in_memory(key, |record| record.outcome.skipped.push(skipped));
         Ok(())
     }
 
@@ -172,8 +172,8 @@ impl Admitted {
         let gave_way: Vec<GaveWay> = gave_way.collect();
         if !gave_way.is_empty() || !would_inject.is_empty() {
             daemon.records.change_in_memory(key, |record| {
-                record.gave_way = gave_way;
-                record.would_inject = would_inject;
+                record.outcome.gave_way = gave_way;
+                record.outcome.would_inject = would_inject;
             });
         }
     }

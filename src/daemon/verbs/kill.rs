@@ -31,7 +31,7 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     }
     let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
     let told = tokio::task::spawn_local(async move {
-        wait_for_exits(&daemon, &sandbox.pod).await;
+        wait_for_exits(&daemon, &sandbox.pod.id).await;
         stopping::stop_with_sandbox(&daemon, &sandbox).await;
         drop(active);
     });
@@ -42,7 +42,7 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
 /// and receives other signals only if it handles them.
 fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     const KILL: u8 = 9;
-    let Some(pid) = sandbox.init_pid else { return false };
+    let Some(pid) = sandbox.process.init_pid else { return false };
     if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The process has already exited.
     }

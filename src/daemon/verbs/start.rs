@@ -28,20 +28,20 @@ pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pro
     daemon.host.point(Point::DaemonRecord)?;
     let flight = InFlight { verb: START.to_owned(), pid: call.question().pid, executed: false };
     // Not written to disk: after a crash the runtime's state shows whether the container was started.
-    daemon.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
+    daemon.records.change_in_memory(&call.key, |record| record.pending.in_flight = Some(flight));
     // An earlier update is written first. Updates that plugins request from here on wait until
     // after the start, so that nothing changes between StartContainer and the start of the process.
     let lane = daemon.lane(&call.key);
     drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {
-        life::run(daemon, &record.pod).await
+        life::run(daemon, &record.pod.id).await
     } else {
         own_process::learn(daemon, &call.key).await;
         notify::ask_to_start(daemon, &call.key, "the container was not started").await
     };
     if let Err(error) = allowed {
         daemon.change(&call.key, |record| {
-            record.in_flight = None;
+            record.pending.in_flight = None;
             record.refuse(error.to_string(), now());
         });
         updates::carry_out_deferred(daemon, &call.key).await;

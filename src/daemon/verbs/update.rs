@@ -64,7 +64,7 @@ pub(crate) async fn update(
     }
     let bytes = call.received.take(Attached::Resources).map(requests::read).transpose();
     let bytes = bytes.doing(|| "reading the requested resources")?;
-    let Some(request) = requests::requested(call, bytes, &record.runtime)? else {
+    let Some(request) = requests::requested(call, bytes, &record.call.runtime)? else {
         return Ok((Proceed::default(), None));
     };
     let refuse = |error: &Error| note_refusal(daemon, &call.key, error);
@@ -83,7 +83,7 @@ pub(crate) async fn update(
     let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };
     let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
     leave_out_idle(daemon, &mut merged.to_runtime, &merged.engine);
-    let is_plugin_owned = !record.overlay.is_empty() || !answer.part.is_empty();
+    let is_plugin_owned = !record.resources.overlay.is_empty() || !answer.part.is_empty();
     let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?
     } else {
@@ -94,7 +94,7 @@ pub(crate) async fn update(
     let (name, classes) = (Event::UpdateContainer.name(), answer.classes);
     changes.extend(classes::change(known, classes.rdt.as_ref(), name, &answer.owners));
     let UpdateOutcome { to_runtime: _, engine, overlay } = merged;
-    let (is_told, mut owners) = (answer.is_told, record.owners.clone());
+    let (is_told, mut owners) = (answer.is_told, record.resources.owners.clone());
     owned::retain(&mut owners, &overlay);
     owners.extend(answer.owners.clone());
     let answered = answer.owners;
@@ -125,13 +125,13 @@ enum EnginesQuestion {
 impl EnginesQuestion {
     /// Returns `None` if the engine repeats its values and no plugin owns any.
     fn of(record: &Container, request: &Block) -> Option<Self> {
-        let engine = record.engine_resources.map();
+        let engine = record.resources.engine.map();
         let delta = overlay::delta(request, &engine);
         if !delta.is_empty() {
             return Some(Self::Changed(overlay::with_period(delta, request)));
         }
         let repeated = || Self::Repeated(overlay::repeated(&engine));
-        (!record.overlay.is_empty()).then(repeated)
+        (!record.resources.overlay.is_empty()).then(repeated)
     }
 
     fn resources(&self) -> api::LinuxResources {
@@ -164,7 +164,7 @@ fn repeated(
 /// Records a refusal for `explain`, once: an engine may repeat a request every ten seconds.
 fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
     let why = error.to_string();
-    let is_news = |record: &Rc<Container>| record.refused.last() != Some(&why);
+    let is_news = |record: &Rc<Container>| record.outcome.refused.last() != Some(&why);
     if !daemon.container(key).as_ref().is_some_and(is_news) {
         return;
     }
@@ -175,7 +175,7 @@ fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
 /// checks whether the runtime accepted it.
 fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
-    if *engine == record.engine_resources.map() && *overlay == record.overlay {
+    if *engine == record.resources.engine.map() && *overlay == record.resources.overlay {
         return;
     }
     // Without the stamp, the next daemon compares the cgroup files.
@@ -189,7 +189,7 @@ fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUp
         changes: changes.clone(),
         classes: (classes.blockio.clone(), classes.rdt.clone()),
     };
-    daemon.change(&record.key, |record| record.updating = Some(Box::new(updating)));
+    daemon.change(&record.key, |record| record.pending.updating = Some(Box::new(updating)));
 }
 
 /// Sends UpdateContainer through the chain, and carries out the updates of other containers in the replies.
@@ -284,13 +284,14 @@ fn own(
 /// current replies.
 fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
     // crun applies exactly the device rules that it receives, and drops all others.
-    let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
+    let is_crun = RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
-    let engine = record.engine_resources.map();
-    let mut merged = overlay::merge_update(&engine, &record.overlay, request, strips_devices);
+    let engine = record.resources.engine.map();
+    let mut merged =
+        overlay::merge_update(&engine, &record.resources.overlay, request, strips_devices);
     // The engine cannot reset values that the runtime's update does not apply, so the plugins'
     // values stay in force.
-    let unheeded = ignored(record, &record.overlay);
+    let unheeded = ignored(record, &record.resources.overlay);
     overlay::put_over(&mut merged.overlay, &unheeded);
     overlay::put_over(&mut merged.to_runtime, &unheeded);
     overlay::put_over(&mut merged.overlay, &answer.part);
@@ -342,7 +343,7 @@ fn changes(
         let owner = owned::owner(&field, part, owners).unwrap_or_default();
         change(Event::UpdateContainer.name(), owner, &field.path, field.value.clone())
     });
-    let released = owned::fields(&record.overlay).into_iter().filter_map(|field| {
+    let released = owned::fields(&record.resources.overlay).into_iter().filter_map(|field| {
         let is_kept = kept.contains_key(&field.path);
         let after = given.get(&field.path).cloned().unwrap_or_default();
         (!is_kept).then(|| change("update by the engine", "", &field.path, after))

@@ -470,13 +470,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_member_of_a_record_keeps_its_form_and_its_place() {
-        let whole = include_str!("../../fixtures/records/whole_container.json").trim_end();
-        let record: Container = serde_json::from_str(whole).unwrap();
-        assert_eq!(serde_json::to_string(&record).unwrap(), whole);
+    fn every_member_of_a_record_keeps_its_name_and_form() {
+        let text = include_str!("../../fixtures/records/whole_container.json");
+        let record: Container = serde_json::from_str(text).unwrap();
+        let on_disk: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&record).unwrap(), on_disk);
         assert_eq!(record.unknown.keys().collect::<Vec<_>>(), ["newer"]);
         // The file has each member, and none with its default. (Of members that are not always
-        // written, only their order and form are proven.)
+        // written, only the form is proven.)
         let [whole, empty] =
             [record, Container::default()].map(|c| serde_json::to_value(c).unwrap());
         let same =

@@ -472,7 +472,7 @@ impl Store {
 fn drop_unexplained(container: &mut Container) {
     (container.message, container.outcome.process_values, container.resources.at_creation) =
         Default::default();
-    (container.resources.engine, container.call.variables, container.call.global_flags) =
+    (container.resources.of_engine, container.call.variables, container.call.global_flags) =
         Default::default();
     (container.call.pid_file, container.outcome.patched, container.pending.deferred) =
         Default::default();

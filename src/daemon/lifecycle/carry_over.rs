@@ -47,7 +47,7 @@ pub(crate) fn from_earlier(
     if !is_same || new.is_sandbox || old.resources.owners.is_empty() {
         return None;
     }
-    let (engine, asked) = (old.resources.engine.map(), new.resources.engine.map());
+    let (engine, asked) = (old.resources.of_engine.map(), new.resources.of_engine.map());
     let kept = overlay::merge_update(&engine, &old.resources.overlay, &asked, false).overlay;
     let is_there = |plugin: &str| daemon.registry.find(plugin).is_some();
     let (at_creation, answered) =

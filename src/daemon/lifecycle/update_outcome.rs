@@ -92,7 +92,7 @@ pub(crate) fn conclude(
     // kubelet repeats its values every ten seconds; a repetition writes no record.
     let is_unchanged = (engine, overlay, owners, &message)
         == (
-            &record.resources.engine.map(),
+            &record.resources.of_engine.map(),
             &record.resources.overlay,
             &record.resources.owners,
             &record.message,
@@ -102,7 +102,7 @@ pub(crate) fn conclude(
         && record.pending.updating.is_none();
     if !is_unchanged {
         daemon.change(key, |record| {
-            record.resources.engine = CompactObject::from(engine);
+            record.resources.of_engine = CompactObject::from(engine);
             record.resources.overlay = overlay.clone();
             record.resources.owners = owners.clone();
             record.pending.updating = None;
@@ -137,7 +137,7 @@ fn log_repeated(
         known.is_some_and(|known| (&known.engine, &known.plugin) == (&new.engine, &new.plugin))
     };
     let news: Vec<_> = repeated.iter().filter(|new| !is_known(new)).cloned().collect();
-    let before = record.resources.engine.map();
+    let before = record.resources.of_engine.map();
     let (overlay, before) = (owned::values(overlay), owned::values(&before));
     let more = news.len().saturating_sub(limits::LISTED);
     if more > 0 {

@@ -314,10 +314,10 @@ fn handle_update(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>
         }
         record.pending.updating =
             record.pending.updating.take().filter(|updating| updating.pid != pid);
-        let (engine, none) = (record.resources.engine.map(), Map::new());
+        let (engine, none) = (record.resources.of_engine.map(), Map::new());
         // Members that the request leaves unset keep the engine's earlier values.
         let merged = overlay::merge_update(&engine, &none, &request, false);
-        record.resources.engine = CompactObject::from(&merged.engine);
+        record.resources.of_engine = CompactObject::from(&merged.engine);
         let in_force = in_force(record);
         let (message, overlay) = (&record.message, &record.resources.overlay);
         record.message = messages::with_resources(message, overlay, &in_force, &Classes::default());

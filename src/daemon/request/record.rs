@@ -31,7 +31,7 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
     record.engine = description.engine.kind.into();
     record.evidence = description.engine.evidence().to_vec();
     record.message = messages::to_wire(&description.container);
-    record.resources.engine = CompactObject::from(&description.resources);
+    record.resources.of_engine = CompactObject::from(&description.resources);
     record.outcome.skipped =
         description.contradictions.iter().map(|what| not_believed(what)).collect();
 }

@@ -352,7 +352,7 @@ pub(super) async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would treat these as the complete list of permitted devices.
     }
-    leave_out_idle(daemon, &mut resources, &record.resources.engine.map());
+    leave_out_idle(daemon, &mut resources, &record.resources.of_engine.map());
     daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];

@@ -633,7 +633,7 @@ mod tests {
             record.call.runtime = runc.display().to_string();
             record.call.global_flags =
                 ["-c", &format!("cat > {}", got.display()), "sh"].map(str::to_owned).to_vec();
-            record.resources.engine = CompactObject::from(engine.as_object().unwrap());
+            record.resources.of_engine = CompactObject::from(engine.as_object().unwrap());
             record.resources.overlay = owned.as_object().cloned().unwrap();
         });
         place.cpus("0-3\n");

@@ -9,7 +9,7 @@ pub(crate) use crate::spec::Block;
 
 /// The resources in force of a container: the engine's, overlaid by the plugins'.
 pub(crate) fn in_force(record: &Container) -> Block {
-    let mut resources = record.resources.engine.map();
+    let mut resources = record.resources.of_engine.map();
     overlay::put_over(&mut resources, &record.resources.overlay);
     resources
 }

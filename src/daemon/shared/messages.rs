@@ -319,7 +319,7 @@ mod tests {
         record.message = to_wire(&sent);
         // The engine's written or repeated values differ from those that the runtime received.
         let mut in_force = rule(7);
-        record.resources.engine = CompactObject::from(&in_force);
+        record.resources.of_engine = CompactObject::from(&in_force);
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));
         let minors = |record: &Container| -> Vec<i64> {
             resources(record).devices.iter().map(|rule| rule.minor.value).collect()

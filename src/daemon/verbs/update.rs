@@ -125,7 +125,7 @@ enum EnginesQuestion {
 impl EnginesQuestion {
     /// Returns `None` if the engine repeats its values and no plugin owns any.
     fn of(record: &Container, request: &Block) -> Option<Self> {
-        let engine = record.resources.engine.map();
+        let engine = record.resources.of_engine.map();
         let delta = overlay::delta(request, &engine);
         if !delta.is_empty() {
             return Some(Self::Changed(overlay::with_period(delta, request)));
@@ -175,7 +175,7 @@ fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
 /// checks whether the runtime accepted it.
 fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
-    if *engine == record.resources.engine.map() && *overlay == record.resources.overlay {
+    if *engine == record.resources.of_engine.map() && *overlay == record.resources.overlay {
         return;
     }
     // Without the stamp, the next daemon compares the cgroup files.
@@ -286,7 +286,7 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     // crun applies exactly the device rules that it receives, and drops all others.
     let is_crun = RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun;
     let strips_devices = is_crun && !answer.part.contains_key("devices");
-    let engine = record.resources.engine.map();
+    let engine = record.resources.of_engine.map();
     let mut merged =
         overlay::merge_update(&engine, &record.resources.overlay, request, strips_devices);
     // The engine cannot reset values that the runtime's update does not apply, so the plugins'

@@ -179,7 +179,7 @@ pub(crate) const ARRIVING: usize = 1000;
 pub(crate) const ARRIVALS_LOOKED_AT: usize = 16;
 /// Checks of a new folder for its runtime's state, within some 25 s.
 pub(crate) const ARRIVAL_LOOKS: u32 = 12;
-/// Unadjusted containers that `status` names: after a time without the daemon it may be every container of the node.
+/// Unadjusted containers that `status` names. If no daemon ran for a while, every container of the node may be one.
 pub(crate) const UNADJUSTED: usize = 100;
 /// Containers with access to the plugin socket that `check` names; the others are counted. One mount in a template
 /// exposes the socket to every container.

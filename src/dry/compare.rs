@@ -63,7 +63,7 @@ const CONTAINER: &str = "container";
 const UNDECIDED: &str =
     "cannot be judged: the recording does not have what kubelet allocated to the pod";
 
-/// Decides by one configuration.
+/// Applies the rules, injections and promises of one configuration to recorded creations.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,

@@ -2,7 +2,8 @@
 //! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
 //! the engine's documents beside them. An unusable file is set aside with one line, and never
 //! prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's start
-//! fails and is retried, so that a missing descriptor loses no container.
+//! fails and is retried, so that no container is lost because the daemon ran out of file
+//! descriptors.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};

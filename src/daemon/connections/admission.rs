@@ -302,7 +302,7 @@ fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
     }
 }
 
-/// Follows a connected plugin until it is disconnected.
+/// Waits until a plugin is disconnected, then removes it from the registry and reports it.
 pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let (id, counted_connections) = (connected.id(), daemon.report.metrics.plugins());
     let why = connected.closed().await;

@@ -90,7 +90,7 @@ fn a_named_file_that_is_missing_is_a_failed_check() {
 }
 
 #[test]
-fn a_mistake_elsewhere_is_a_warning() {
+fn a_mistake_in_a_key_that_protects_nothing_is_a_warning() {
     let host = started("[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
     succeeds(&host.create("c1"));
     assert_eq!(finding(&host, "configuration")["ok"], false);

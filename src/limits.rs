@@ -99,7 +99,7 @@ pub(crate) const EXEC_CHANGES: usize = 20;
 pub(crate) const SETTINGS_FILE: usize = 4 << 20;
 /// A file of the kernel, in bytes: the mounts and sockets of a large node take megabytes.
 pub(crate) const KERNEL_FILE: usize = 64 << 20;
-/// A process's list of its cgroups, where it is read for thousands of processes: some twelve paths.
+/// A process's list of its cgroups, in bytes: some twelve paths. It is read for thousands of processes.
 pub(crate) const CGROUPS_OF_PROCESS: usize = 8 << 10;
 /// A file of a runtime or an engine about one container, in bytes: its state, exit code or PID.
 pub(crate) const CONTAINER_FILE: usize = 16 << 20;

@@ -445,12 +445,12 @@ impl Config {
 pub struct Problem {
     /// `FILE:LINE:COLUMN: error`, one line.
     pub text: String,
-    /// What the error means for a reload and for a start.
+    /// The effect of the error on a reload and on a start.
     pub consequence: Consequence,
 }
 
-/// What an error in the configuration files means for a reload and for a start, in increasing
-/// order; each includes the ones before it.
+/// The effect of an error in the configuration files on a reload and on a start, in increasing
+/// order. Each includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consequence {
     /// A reload and a start ignore the key, which does not exist and protects nothing.

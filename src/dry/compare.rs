@@ -50,7 +50,7 @@ pub(super) struct RecordedPlugins {
     answers: Vec<(String, api::CreateContainerResponse)>,
 }
 
-/// What a configuration decides: items, each with the decision as text.
+/// The decisions of a configuration: items, each with its decision as text.
 type Verdict = BTreeMap<String, String>;
 
 /// The data of a creation, or why it is refused or unreadable.

@@ -52,7 +52,7 @@ pub struct Container {
     /// Its resources, as the engine and plugins set them.
     #[serde(flatten)]
     pub resources: Resources,
-    /// What plugins, rules, injections and promises decided about it.
+    /// The decisions of plugins, rules, injections and promises about it.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Calls in progress and updates that wait.
@@ -150,7 +150,7 @@ pub struct Resources {
     pub owners: BTreeMap<String, String>,
 }
 
-/// What was decided about a container.
+/// The decisions about a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The document put in the bundle, if there is one.

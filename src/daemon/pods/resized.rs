@@ -31,7 +31,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What `check` prints if the kernel does not name the writers of limits.
+/// The line of `check` if the kernel does not name the writers of limits.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by an unidentified process, so this is not a resize";
 const OVERWRITTEN: &str =

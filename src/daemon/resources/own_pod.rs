@@ -141,7 +141,7 @@ fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The container of a process, where each init process is in the cgroup of this line.
+    /// Returns the container of a process; `inits` has the line of the cgroup of each init process.
     fn found(text: &str, all: &[(&str, &str)], inits: &[&str]) -> Option<usize> {
         outermost(text, all, |at| inits.get(at).map(|text| (*text).to_owned())).unwrap()
     }

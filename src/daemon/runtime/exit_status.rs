@@ -173,7 +173,7 @@ impl ExitCodes {
         self.is_kernel_mute.set(is_mute);
     }
 
-    /// What the kernel reports about the end of this process.
+    /// Returns the kernel's report about the end of this process.
     fn ending(&self, process: &OwnedFd) -> ProcessExit {
         if self.is_kernel_mute.get() { ProcessExit::Unsaid } else { pidfd::ending(process) }
     }

@@ -34,7 +34,7 @@ use crate::state::{Change, ContainerKey, ExecChange};
 /// The event name of such changes.
 const EXEC: &str = "exec";
 
-/// What the plugins decided about a process.
+/// The plugins' decision about a process.
 #[derive(Default)]
 pub(super) struct Asked {
     /// The wrapper's instructions.

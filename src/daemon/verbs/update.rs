@@ -114,7 +114,7 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// What plugins are asked about an engine's update.
+/// The question to plugins about an engine's update.
 enum EnginesQuestion {
     /// The engine changes these values.
     Changed(Block),

@@ -3,7 +3,7 @@
 //! have decided about recorded requests, or would decide about the pods of a manifest.
 //!
 //! Plugins are not asked: a recording has their replies, and a missing reply is never guessed
-//! (decision D62). Validators are ignored, and so is whether the host can carry out a decision.
+//! (decision D62). It ignores validators, and whether the host can carry out a decision.
 
 use std::collections::BTreeMap;
 use std::path::Path;

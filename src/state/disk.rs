@@ -298,8 +298,8 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Fails when a record, or the list of records, is unreadable now.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
-        // Files that were set aside in another boot are removed, and so is its list of plugins, for
-        // which creates must not wait.
+        // Files that were set aside in another boot are removed, with its list of plugins: creates
+        // must not wait for these.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }

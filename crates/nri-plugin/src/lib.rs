@@ -31,7 +31,7 @@
 //! }
 //! ```
 //!
-//! The runtime can launch this program, which then inherits its socket as a descriptor. Started from a shell, it
+//! The runtime can launch this program, which then inherits its socket as a descriptor. If it is started from a shell, it
 //! connects to the runtime's socket, reconnects with increasing pauses, and is synchronized again.
 //!
 //! * [`Plugin`] is that life without the command line: it runs over a socket, a descriptor or a stream.

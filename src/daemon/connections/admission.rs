@@ -409,7 +409,7 @@ async fn request_synchronization(
     }
 }
 
-/// Reports a plugin that failed to synchronize, and the plugin, if any, that stays connected in its stead.
+/// Reports a plugin that failed to synchronize, and the plugin, if any, that stays connected instead.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {

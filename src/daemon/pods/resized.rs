@@ -220,7 +220,7 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let _turn = lane.turn.lock().await;
     let Some(mut pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = read(&watch.cgroups);
-    // Taken after the values were read, so that a later write is handled next time.
+    // The writes are taken after the values were read, so that a later write is handled next time.
     let written = watch.writes.written.take();
     let by = |file: &str| written.get(file).copied();
     limits.retain(|file, _| by(file) == Some(Written::ByKubelet));

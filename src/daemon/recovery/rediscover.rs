@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Containers whose records are gone, because the run directory was wiped: the daemon finds those that the runtimes'
-//! state directories show. The plugins' changes are lost, and so is the engine's original of a patched document.
+//! state directories show. The plugins' changes and the engine's original of a patched document are lost.
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
 //! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc

@@ -31,7 +31,7 @@ use crate::plugin::api::extension::{
 use crate::spec::patch::{PatchedSpec, SpecChange, patch_exec};
 use crate::state::{Change, ContainerKey, ExecChange};
 
-/// The event name of such changes.
+/// The event name of plugins' changes to a process.
 const EXEC: &str = "exec";
 
 /// The plugins' decision about a process.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's record. On disk, the members of its parts are members of the record.
+//! A container's record consists of parts. On disk, the members of the parts are members of the
+//! record itself.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports of `nri node` to the cluster: conditions, taints and Events, with a test API server on a loopback
-//! port. It merges as Kubernetes does, counts versions, and fails where a test says so.
+//! port. It merges as Kubernetes does, counts versions, and fails if a test requires it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -44,11 +44,11 @@ pub struct Error {
     origin: Option<Box<Origin>>,
     /// The operating system's error that caused the failure; 0 for none.
     os: i32,
-    /// What the failure of a request shows about the daemon.
+    /// The state of the daemon that the failure of a request shows.
     daemon: DaemonSeen,
 }
 
-/// What the failure of a request shows about the daemon; callers branch on it.
+/// The state of the daemon that the failure of a request shows; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
     /// Nothing, or no request was made.

@@ -99,7 +99,7 @@ pub(crate) const EXEC_CHANGES: usize = 20;
 pub(crate) const SETTINGS_FILE: usize = 4 << 20;
 /// A file of the kernel, in bytes: the mounts and sockets of a large node take megabytes.
 pub(crate) const KERNEL_FILE: usize = 64 << 20;
-/// A process's list of its cgroups, where it is read for thousands of processes: some twelve paths.
+/// A process's list of its cgroups, in bytes: some twelve paths. It is read for thousands of processes.
 pub(crate) const CGROUPS_OF_PROCESS: usize = 8 << 10;
 /// A file of a runtime or an engine about one container, in bytes: its state, exit code or PID.
 pub(crate) const CONTAINER_FILE: usize = 16 << 20;
@@ -179,7 +179,7 @@ pub(crate) const ARRIVING: usize = 1000;
 pub(crate) const ARRIVALS_LOOKED_AT: usize = 16;
 /// Checks of a new folder for its runtime's state, within some 25 s.
 pub(crate) const ARRIVAL_LOOKS: u32 = 12;
-/// Unadjusted containers that `status` names: after a time without the daemon it may be every container of the node.
+/// Unadjusted containers that `status` names. If no daemon ran for a while, every container of the node may be one.
 pub(crate) const UNADJUSTED: usize = 100;
 /// Containers with access to the plugin socket that `check` names; the others are counted. One mount in a template
 /// exposes the socket to every container.

@@ -103,7 +103,7 @@ pub struct LaterProcess {
     pub uid: Option<String>,
     /// The group's ID, as a decimal number.
     pub gid: Option<String>,
-    /// The user's name, where the document has one.
+    /// The user's name, if the document has one.
     pub username: Option<String>,
     /// Whether the engine gives it a terminal.
     pub terminal: Option<bool>,

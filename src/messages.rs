@@ -80,8 +80,8 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     let known = table().filter(|message| !message.is_retired);
     let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
     let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();
-    // The end of such a message is a text of a plugin or another program, which may look like one
-    // of nri-runc's messages.
+    // A message that ends with `…` ends with a text of a plugin or another program, which may look
+    // like one of nri-runc's messages.
     let is_quoted = |inner: &Found| {
         let mut open = found.iter().filter(|outer| outer.message.text.ends_with('…'));
         open.any(|outer| !outer.message.wraps && inner.at.start >= outer.at.end)

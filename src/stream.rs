@@ -280,7 +280,7 @@ impl EventRing {
         }
     }
 
-    /// Calls `take` with each line from the one of this number on, until it returns false.
+    /// Calls `take` with each line, starting at line `number`, until `take` returns false.
     fn read(&self, number: u64, mut take: impl FnMut(&str) -> bool) {
         let skipped = usize::try_from(number - self.first).unwrap_or(usize::MAX);
         let mut skipped = skipped.saturating_add(self.dropped);

@@ -110,8 +110,8 @@ fn every_test_name_has_at_most_60_characters() {
     assert!(count > 2500, "{count} tests were found");
 }
 
-/// The permitted imports: a room reaches only the rooms listed for it.
-const ROOMS: &[(&str, &str)] = &[
+/// The permitted imports: a folder reaches only the folders listed for it.
+const IMPORTS: &[(&str, &str)] = &[
     (
         "admin",
         "audit config daemon dry engine inject link plugin runtime sources spec stream wrapper",
@@ -175,22 +175,23 @@ fn folders_import_only_what_they_may() {
         "tagged",
         "text",
     ];
-    for (room, may) in ROOMS {
+    for (folder, may) in IMPORTS {
         let files = sources("src").into_iter().filter(|(name, text)| {
             let inside = name.strip_prefix("src/").unwrap_or_default();
             // For a file with a separate row only that row applies.
             let own = |(other, _): &(&str, &str)| inside == format!("{other}.rs");
-            let is_in_room = inside.starts_with(&format!("{room}/")) && !ROOMS.iter().any(own);
-            !is_generated(text) && (is_in_room || inside == format!("{room}.rs"))
+            let is_in_folder =
+                inside.starts_with(&format!("{folder}/")) && !IMPORTS.iter().any(own);
+            !is_generated(text) && (is_in_folder || inside == format!("{folder}.rs"))
         });
         for (name, text) in files {
             for reached in text.split("crate::").skip(1) {
                 let reached: String =
                     reached.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
                 let allowed = reached.is_empty()
-                    || reached == *room
+                    || reached == *folder
                     || low.contains(&reached.as_str())
-                    || may.split(' ').any(|room| room == reached);
+                    || may.split(' ').any(|folder| folder == reached);
                 assert!(allowed, "{name} reaches {reached}");
             }
         }
@@ -199,7 +200,7 @@ fn folders_import_only_what_they_may() {
 
 /// The permitted imports inside the daemon: each row names only rows above it, so there is no cycle. The names
 /// are folders of `src/daemon`, and files beside them.
-const DAEMON_ROOMS: &[(&str, &str)] = &[
+const DAEMON_IMPORTS: &[(&str, &str)] = &[
     ("watch", ""),
     ("process", ""),
     ("registry", "watch"),
@@ -219,70 +220,69 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("reexec", "shared connections process recovery registry run_dir server"),
 ];
 
-/// The room of the daemon that contains a file; `None` for `src/daemon/mod.rs`, which starts all of them.
-fn daemon_room(name: &str) -> Option<&str> {
+/// The folder of the daemon that contains a file; `None` for `src/daemon/mod.rs`, which starts all of them.
+fn daemon_folder(name: &str) -> Option<&str> {
     let inside = name.strip_prefix("src/daemon/")?;
-    let room = inside.split('/').next()?;
-    let room = room.strip_suffix(".rs").unwrap_or(room);
-    (room != "mod").then_some(room)
+    let folder = inside.split('/').next()?;
+    let folder = folder.strip_suffix(".rs").unwrap_or(folder);
+    (folder != "mod").then_some(folder)
 }
 
-/// The rooms that a file imports or names by path, without tests.
-fn daemon_rooms_named(text: &str) -> BTreeSet<String> {
+/// The folders that a file imports or names by path, without tests.
+fn daemon_folders_named(text: &str) -> BTreeSet<String> {
     let code = code_of(text);
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect()
     };
-    let mut rooms = BTreeSet::new();
+    let mut folders = BTreeSet::new();
     for path in code.split("crate::daemon::").skip(1) {
         let listed = path.strip_prefix('{').and_then(|list| list.split_once('}'));
         match listed {
-            Some((list, _)) => rooms.extend(list.split(',').map(|item| word(item.trim()))),
-            None => rooms.extend([word(path)]),
+            Some((list, _)) => folders.extend(list.split(',').map(|item| word(item.trim()))),
+            None => folders.extend([word(path)]),
         }
     }
-    rooms.remove("");
-    rooms
+    folders.remove("");
+    folders
 }
 
 #[test]
 fn folders_of_the_daemon_form_a_tree() {
     let mut above = BTreeSet::new();
-    for (room, may) in DAEMON_ROOMS {
+    for (folder, may) in DAEMON_IMPORTS {
         let may: Vec<&str> = may.split_whitespace().collect();
-        assert!(may.iter().all(|name| above.contains(name)), "{room} imports a room below it");
-        assert!(above.insert(*room), "{room} is listed twice");
+        assert!(may.iter().all(|name| above.contains(name)), "{folder} imports a folder below it");
+        assert!(above.insert(*folder), "{folder} is listed twice");
     }
     let mut seen: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     let files = sources("src/daemon");
     for (name, text) in &files {
-        let Some(room) = daemon_room(name) else { continue };
-        let named = daemon_rooms_named(text).into_iter().filter(|named| named != room);
-        seen.entry(room).or_default().extend(named);
+        let Some(folder) = daemon_folder(name) else { continue };
+        let named = daemon_folders_named(text).into_iter().filter(|named| named != folder);
+        seen.entry(folder).or_default().extend(named);
         let escapes = ["use super::super", "use crate::daemon::*"];
         assert!(escapes.iter().all(|path| !text.contains(path)), "{name} hides what it imports");
     }
-    for (room, named) in &seen {
-        let (_, may) = DAEMON_ROOMS.iter().find(|(name, _)| name == room).unwrap();
+    for (folder, named) in &seen {
+        let (_, may) = DAEMON_IMPORTS.iter().find(|(name, _)| name == folder).unwrap();
         let may: BTreeSet<String> = may.split_whitespace().map(str::to_owned).collect();
-        assert_eq!(*named, may, "what {room} imports is not what the table says");
+        assert_eq!(*named, may, "what {folder} imports is not what the table says");
     }
-    assert_eq!(seen.len(), DAEMON_ROOMS.len(), "a room of the table is not there");
+    assert_eq!(seen.len(), DAEMON_IMPORTS.len(), "a folder of the table is not there");
 }
 
 #[test]
 fn each_folder_of_the_daemon_states_its_limits() {
-    for (room, may) in DAEMON_ROOMS {
-        let folder = root().join("src/daemon").join(room);
-        let file =
-            if folder.is_dir() { folder.join("mod.rs") } else { folder.with_extension("rs") };
+    for (folder, may) in DAEMON_IMPORTS {
+        let place = root().join("src/daemon").join(folder);
+        let file = if place.is_dir() { place.join("mod.rs") } else { place.with_extension("rs") };
         let text = std::fs::read_to_string(file).unwrap();
         let header = text.lines().take_while(|line| line.starts_with("//"));
         let header: String = header.map(|line| line.trim_start_matches("//!")).collect();
-        assert!(header.contains(" never "), "{room} does not say what it never does");
-        let (_, imports) = header.split_once("It imports").expect(room);
+        assert!(header.contains(" never "), "{folder} does not say what it never does");
+        let (_, imports) = header.split_once("It imports").expect(folder);
         let named: BTreeSet<&str> = imports.split('`').skip(1).step_by(2).collect();
-        assert_eq!(named, may.split_whitespace().collect(), "what {room} says that it imports");
+        assert_eq!(named, may.split_whitespace().collect(), "what {folder} says that it imports");
     }
 }
 

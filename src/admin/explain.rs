@@ -141,7 +141,7 @@ fn to_seconds(time: &str) -> String {
     time.split_once('.').map(|(seconds, _)| format!("{seconds}Z")).unwrap_or(time)
 }
 
-/// Formats a time in nanoseconds to the second.
+/// Formats a time, given in nanoseconds, to the second.
 fn time_of(at: i64) -> String {
     to_seconds(&rfc3339_nanos(at).unwrap_or_else(|| "-".to_owned()))
 }

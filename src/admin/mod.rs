@@ -139,8 +139,9 @@ enum AdminVerb {
     Enable(PlainOutput),
     /// Remove the record of a container or pod that no engine has
     ///
-    /// Plugins are notified of its removal. It is refused while its process runs
-    /// and, without --force, while the runtime still has it.
+    /// Plugins are notified of the removal. The command fails while the container's
+    /// process runs and, without --force, while the runtime still has the container
+    /// or the engine still has the pod.
     #[command(verbatim_doc_comment)]
     Forget(forget::Forget),
     /// Print shell completions for these commands.

@@ -83,7 +83,7 @@ const FLAGS: [(&str, &str); 19] = [
     ("-y", "no command asks for confirmation"),
 ];
 
-/// Adds a tip if the unknown word is another tool's.
+/// Adds a tip if the unknown word is a command or flag of a similar tool.
 pub(super) fn add_tip(error: &mut clap::Error) {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => word.clone(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the rules decide about a pod: the response to `policy test`.
+//! The rules' decision about a pod: the response to `policy test`.
 
 use std::collections::BTreeMap;
 

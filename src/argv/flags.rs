@@ -16,7 +16,7 @@ pub(super) struct Flag {
     pub(super) letters: &'static str,
     /// Whether the flag needs a value, which may be the next word.
     pub(super) takes_word: bool,
-    /// What the flag means to the wrapper.
+    /// The flag's meaning for the wrapper.
     pub(super) means: FlagMeaning,
     /// The runtimes that know this long name, which decides how `-name` and abbreviations are read.
     pub(super) known_by: KnownBy,

@@ -149,7 +149,7 @@ impl AuditTail {
     }
 }
 
-/// What follows in a file without a further whole line.
+/// The next step at the end of a file without a further whole line.
 enum AtEnd {
     /// Nothing yet: it is the current file.
     Wait,

@@ -133,7 +133,7 @@ impl Cgroups {
     /// Finds the cgroups of the process `pid`; `recorded` is its runtime's record, by controller.
     ///
     /// # Errors
-    /// Fails when the process is gone, or is not where its runtime put it.
+    /// Fails when the process is gone, or has left the cgroup in which its runtime put it.
     pub(crate) fn find(
         host: &Host,
         mounts: &Mounts,

@@ -129,7 +129,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// Sets the values of those injections that apply only where no other value is set.
+    /// Sets the values of the injections that apply only if no other value is set.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {

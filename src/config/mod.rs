@@ -134,7 +134,7 @@ impl FileStamp {
 
 impl Loaded {
     /// The first error that makes a reload fail. While a daemon runs that has read valid files, no
-    /// process uses files with such an error.
+    /// process uses files with this error.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }

@@ -9,7 +9,7 @@ use super::settings::{
     ANY_PLUGIN, Config, Displace, Evict, OnFailure, PluginOrigin, PluginSection,
 };
 
-/// Settings of one plugin; `None` where the operator sets nothing, so that the plugin's declaration
+/// Settings of one plugin. `None` means that the operator sets nothing, so the plugin's declaration
 /// applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginSettings {

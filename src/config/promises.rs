@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[require]]`: containers with certain devices must not start without the plugin of the devices'
-//! driver (decisions D52, D61). A section is called a promise. The table has each key with its
-//! default, meaning and parser; `docs/config.md` is generated from it.
+//! `[[require]]`, called a promise: a container that asks for certain devices or resources, or has
+//! certain annotations or images, must not start without the named plugin (decisions D52, D61). The
+//! table has each key with its default, meaning and parser; `docs/config.md` is generated from it.
 //!
 //! Promises protect, so with a mistake in one, creates fail until the file is fixed. Nothing here
 //! reads a file or applies a promise.

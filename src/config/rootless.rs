@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The policy for containers of unprivileged users (decision D58): a file beside the run directory
-//! that such users can read. The daemon writes it at its start and at a reload, and leaves it when
+//! that these users can read. The daemon writes it at its start and at a reload, and leaves it when
 //! it ends. An unprivileged wrapper reads it before it creates a container. It does not bind a
 //! user, who can call a runtime directly.
 

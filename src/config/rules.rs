@@ -17,7 +17,7 @@ use crate::named::{Named, named};
 
 /// Means every field in a rule's `allow` and `deny`.
 pub(crate) const EVERY_FIELD: &str = "*";
-/// The prefix of an injection where a rule lists plugins: `inject:NAME`.
+/// The prefix of an injection in a rule's list of plugins: `inject:NAME`.
 pub(crate) const INJECTIONS: &str = "inject:";
 /// The right to evict a container, listed among the fields.
 pub(crate) const EVICTION: &str = "Eviction";

@@ -152,7 +152,7 @@ impl Default for Seams {
 pub struct Config {
     pub runtime: Vec<String>,
     pub on_daemon_failure: DaemonPolicy,
-    /// `None`: whether something protects containers decides.
+    /// `None` means `Refuse` if something protects containers, else `Pass`.
     pub on_rootless: Option<RootlessPolicy>,
     pub autostart: bool,
     pub exempt_namespaces: Vec<String>,
@@ -393,7 +393,7 @@ impl Config {
     }
 
     /// The path of the policy file for containers of unprivileged users (`config/rootless.rs`):
-    /// beside the run directory of root's daemon, which such users cannot enter.
+    /// beside the run directory of root's daemon, which these users cannot enter.
     pub fn rootless_marker(&self) -> PathBuf {
         let run_dir = self.node_run_dir.as_ref().unwrap_or(&self.run_dir);
         let mut path = run_dir.clone().into_os_string();
@@ -445,12 +445,12 @@ impl Config {
 pub struct Problem {
     /// `FILE:LINE:COLUMN: error`, one line.
     pub text: String,
-    /// What the error means for a reload and for a start.
+    /// The effect of the error on a reload and on a start.
     pub consequence: Consequence,
 }
 
-/// What an error in the configuration files means for a reload and for a start, in increasing
-/// order; each includes the ones before it.
+/// The effect of an error in the configuration files on a reload and on a start, in increasing
+/// order. Each includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consequence {
     /// A reload and a start ignore the key, which does not exist and protects nothing.

@@ -12,7 +12,7 @@ use super::settings::Config;
 use super::spelling::did_you_mean;
 use crate::error::quoted;
 
-/// One key of such a list's section.
+/// One key of a list's section.
 pub(super) struct ListKey<S: 'static> {
     pub(super) name: &'static str,
     pub(super) default: &'static str,
@@ -33,7 +33,7 @@ macro_rules! list_keys {
 }
 pub(super) use list_keys;
 
-/// A section of such a list, as a type.
+/// A section of a list, as a type.
 pub(super) trait ListedSection: Default + 'static {
     /// The name of the list.
     const LIST: &'static str;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon of an unprivileged user: the paths of its files, and its defaults. Whether this is
-//! such a user, or root in a user namespace, is decided only by properties of this process; for the
-//! host's root, nothing here applies. A folder that another user could have made is never used.
+//! The daemon of an unprivileged user: the paths of its files, and its defaults. Only
+//! properties of this process decide whether it belongs to an unprivileged user, or to root in a user
+//! namespace. For the host's root, nothing here applies. A folder that another user could have made is never used.
 
 use std::path::{Path, PathBuf};
 

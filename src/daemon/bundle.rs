@@ -201,8 +201,8 @@ fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }
 
-/// Removes the daemon's temporary files, and restores the engine's document where the patched one
-/// is still in place. A missing bundle is left alone, and so is a document that was replaced or
+/// Removes the daemon's temporary files, and restores the engine's document if the patched one is
+/// still in place. A missing bundle is left alone, and so is a document that was replaced or
 /// edited since. A temporary failure is retried for two thirds of a second, because the container's
 /// record, which holds the engine's document, may be removed next.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {

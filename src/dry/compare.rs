@@ -3,7 +3,7 @@
 //! have decided about recorded requests, or would decide about the pods of a manifest.
 //!
 //! Plugins are not asked: a recording has their replies, and a missing reply is never guessed
-//! (decision D62). Validators are ignored, and so is whether the host can carry out a decision.
+//! (decision D62). It ignores validators, and whether the host can carry out a decision.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,7 +50,7 @@ pub(super) struct RecordedPlugins {
     answers: Vec<(String, api::CreateContainerResponse)>,
 }
 
-/// What a configuration decides: items, each with the decision as text.
+/// The decisions of a configuration: items, each with its decision as text.
 type Verdict = BTreeMap<String, String>;
 
 /// The data of a creation, or why it is refused or unreadable.
@@ -63,7 +63,7 @@ const CONTAINER: &str = "container";
 const UNDECIDED: &str =
     "cannot be judged: the recording does not have what kubelet allocated to the pod";
 
-/// Decides by one configuration.
+/// Applies the rules, injections and promises of one configuration to recorded creations.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,

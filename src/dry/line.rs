@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_of_the_extension_but_a_validation_is_a_call() {
+    fn a_script_may_call_every_extension_request_but_validate_exec() {
         for event in ALL_EXTENSION_EVENTS {
             let line = json!({"id": 1, "call": event.method(), "request": {}}).to_string();
             assert_eq!(parse(&line).is_ok(), event != ExtensionEvent::VALIDATE_EXEC, "{line}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the rest of the program asks about an engine: one row per engine, so a new engine cannot be
-//! forgotten. Code outside this folder asks here and never decides by variant.
+//! The facts about an engine on which the rest of the program depends, one row per engine, so that a
+//! new engine cannot be forgotten. Code outside this folder asks here and never decides by variant.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ pub(crate) enum LastingExit {
     SecondFile,
 }
 
-/// What an engine does, as far as the rest of the program depends on it.
+/// The behaviour of an engine, as far as the rest of the program depends on it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Behaviour {
     /// The parent of its containers is containerd's shim.

@@ -59,7 +59,7 @@ pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -
     true
 }
 
-/// Returns type and content of a message, and the bytes after it.
+/// Returns the type and the content of a message, and the bytes after it.
 fn next_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::try_from(u32::from_ne_bytes(array(bytes, 0)?)).ok()?;
     let kind = u16::from_ne_bytes(array(bytes, 4)?);

@@ -33,7 +33,7 @@ pub struct Injection {
     unfit: Option<String>,
 }
 
-/// What an injection sets in one container.
+/// The values that an injection sets in one container.
 #[derive(Debug, Clone)]
 pub struct Injected {
     /// `inject:NAME`.
@@ -50,7 +50,7 @@ impl Injected {
     /// Merges the injection into a creation.
     ///
     /// # Errors
-    /// Fails where a plugin's reply would.
+    /// Fails in the cases in which a plugin's reply would fail.
     pub fn merge(
         &self,
         creation: Creation,

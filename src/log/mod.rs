@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_known_message_or_of_debug_has_no_code() {
+    fn debug_lines_and_unknown_messages_have_no_code() {
         assert_eq!(
             one_line(Level::INFO, b" INFO 10-a is synchronized"),
             b" INFO 10-a is synchronized\n"

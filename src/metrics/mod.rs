@@ -119,7 +119,7 @@ pub(crate) struct Metrics {
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
-    // Kept between scrapes, so that the rows keep their order.
+    // The daemon keeps these between scrapes, so that the rows keep their order.
     containers: Family<Labels<1>, Gauge>,
     problems: Family<Labels<1>, Gauge>,
     drifts: Family<Labels<1>, Gauge>,

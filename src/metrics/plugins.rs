@@ -40,7 +40,7 @@ pub(crate) struct PluginMetrics {
     rules: Rows<2, Counter>,
     /// Unlimited for the same reason.
     injections: Rows<2, Counter>,
-    /// Unbounded for the same reason.
+    /// Unlimited for the same reason.
     promises: Rows<2, Counter>,
     takeovers: Rows<2, Counter>,
     /// The plugins with rows, each with the time of its last count.

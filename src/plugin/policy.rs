@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a missing reply means: the operator's setting, else the plugin's declaration, else the
+//! The meaning of a missing reply: the operator's setting, else the plugin's declaration, else the
 //! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
 use crate::answers::PolicyRow;

@@ -18,7 +18,7 @@ use crate::link::LaterProcess;
 /// The other name of user 0.
 const ROOT: &str = "root";
 
-/// What exec rules decide about a process.
+/// The decision of exec rules about a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExecVerdict<'r> {
     /// The rule that refuses it.

@@ -10,7 +10,7 @@ use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::answers::{PluginRights, PolicyAnswer, PolicyPod, RuleTried};
 use crate::config::{Config, EVERY_FIELD, EVICTION, RuleMode};
 
-/// What the rules decide about this pod, for these plugins (`NN-name`, or a name) and for the
+/// Returns the rules' decisions about this pod, for these plugins (`NN-name`, or a name) and for the
 /// configured ones.
 pub(crate) fn report(
     config: &Config,

@@ -2,8 +2,8 @@
 //! The real runtime: finding and executing it.
 //!
 //! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is
-//! used. What the runtime inherits is never changed: descriptors, environment, signal mask and
-//! dispositions, working directory. A child is started only to query a runtime's features
+//! used. The runtime inherits unchanged descriptors, environment, signal mask and dispositions,
+//! and working directory. A child is started only to query a runtime's features
 //! (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that print a response and exit.

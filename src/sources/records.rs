@@ -87,7 +87,7 @@ fn time(bytes: &[u8]) -> Result<(u64, u64)> {
 /// Reads a `GetContainerResponse`.
 ///
 /// # Errors
-/// Fails if the bytes are not such a message.
+/// Fails if the bytes are not a `GetContainerResponse`.
 pub(crate) fn record(response: &[u8]) -> Result<StoreRecord> {
     let mut record = StoreRecord::default();
     for field in fields(response) {

@@ -62,7 +62,7 @@ pub(crate) async fn follow_task_exits(
 /// `Any` with the value in field 2. `None` for the process of an `exec`, whose `id` differs from the container's.
 ///
 /// # Errors
-/// Fails if the bytes are not such a message.
+/// Fails if the bytes are not an `Envelope` with a `TaskExit`.
 fn task_exit(envelope: &[u8]) -> Result<Option<TaskExit>> {
     let (mut id, mut process, mut pid, mut code) = (String::new(), String::new(), 0, 0);
     for field in fields(member(member(envelope, 4)?, 2)?) {

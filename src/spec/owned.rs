@@ -23,7 +23,7 @@ pub struct OwnedMember {
     pub nri: String,
     /// The member's value.
     pub value: Value,
-    /// Prefix of the owners' field names where these may differ from `nri`: a page size has several
+    /// Prefix of the owners' field names if these may differ from `nri`: a page size has several
     /// spellings, and a device rule has no NRI field.
     owners_begin_with: Option<&'static str>,
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's record. On disk, the members of its parts are members of the record.
+//! A container's record consists of parts. On disk, the members of the parts are members of the
+//! record itself.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +54,7 @@ pub struct Container {
     /// Its resources, as the engine and plugins set them.
     #[serde(flatten)]
     pub resources: Resources,
-    /// What plugins, rules, injections and promises decided about it.
+    /// The decisions of plugins, rules, injections and promises about it.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Calls in progress and updates that wait.
@@ -223,7 +224,7 @@ parts! {
         pub owners: BTreeMap<String, String>,
     }
 
-    /// What was decided about a container.
+    /// The decisions about a container.
     outcome: pub struct Outcome {
         /// The document put in the bundle, if there is one.
         pub patched: Option<Patched>,

@@ -2,7 +2,8 @@
 //! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
 //! the engine's documents beside them. An unusable file is set aside with one line, and never
 //! prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's start
-//! fails and is retried, so that a missing descriptor loses no container.
+//! fails and is retried, so that no container is lost because the daemon ran out of file
+//! descriptors.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -297,8 +298,8 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Fails when a record, or the list of records, is unreadable now.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
-        // Files that were set aside in another boot are removed, and so is its list of plugins, for
-        // which creates must not wait.
+        // Files that were set aside in another boot are removed, with its list of plugins: creates
+        // must not wait for these.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }

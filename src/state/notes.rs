@@ -47,7 +47,7 @@ impl Skipped {
         Self { plugin: String::new(), reason: format!("{verb}{BYPASSED}{why}") }
     }
 
-    /// Whether this says that the container was created by such a command.
+    /// Whether this says that the container was created by a command that bypassed the daemon.
     pub fn is_bypassed_create(&self) -> bool {
         let verb = self.reason.split_once(BYPASSED).map(|(verb, _)| verb);
         self.plugin.is_empty()

@@ -131,7 +131,7 @@ impl Store {
         self.stamp()
     }
 
-    /// This boot's id.
+    /// The ID of this boot.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }

@@ -84,7 +84,7 @@ fn stage_of(word: &str) -> Result<Stage> {
     Stage::named(word).ok_or_else(|| {
         let names = Stage::names().collect::<Vec<_>>().join(", ");
         Error::new(format!("unknown hook stage {}: must be one of: {names}", quoted(word)))
-            .hint("other stages run inside the container, where a host program cannot run")
+            .hint("nri-runc handles only hooks that run in the host's namespaces")
     })
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`). For a
-//! container without one, the search costs one failing `openat`; other commands do not search.
+//! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`) or
+//! the daemon takes part in each `exec` (`later.rs`). Without a mark, the search costs one failing
+//! `openat`. Other commands do not search.
 
 use std::path::Path;
 

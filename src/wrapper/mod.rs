@@ -3,9 +3,10 @@
 //! real runtime.
 //!
 //! It forks only to start the daemon (decision D6), prints nothing before the real runtime runs, and
-//! every successful path ends in `execve`. It runs async code only where no daemon answers and the
-//! configuration protects containers (`protection`). Commands that do not involve
-//! plugins go straight to the runtime.
+//! every successful path ends in `execve`. It runs async code only if no daemon answers and the
+//! configuration protects containers (`protection`). Other commands go straight to the runtime,
+//! except an `exec` that the audit log, exec rules or plugins need (`later.rs`), and an `exec` or
+//! `kill` of a container with a mark (`marked.rs`).
 
 mod admin_request;
 mod bypass;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the commands that go straight to the real runtime, without any connection or write.
+//! The conditions under which `mod.rs` passes a command straight to the real runtime, without any
+//! connection or write.
 
 use std::path::Path;
 

@@ -251,7 +251,7 @@ async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
             "{}: {event:?}",
             policy.what
         );
-        // From now on it is disconnected, whatever its policy.
+        // It stays disconnected under any policy.
         assert_eq!(ask(event, &[&odd, &next]).await, None, "{}: {event:?}", policy.what);
     }
 }

@@ -9,9 +9,9 @@ use super::{code, sources};
 /// A time-out of less than two seconds, in a configuration or in settings.
 const SHORT: &str = r#"_timeout(?: = \\"|: Duration::from_)(?:\d+ms|[01]s|millis|secs\([01]\))"#;
 
-/// Files with such time-outs, which no working plugin has to meet.
+/// Files with short time-outs that no working plugin has to meet.
 const MAY_BE_MISSED: &[&str] = &[
-    // Plugins near their time-out, whatever they manage.
+    // The plugins work near their time-out, and may miss it.
     "tests/bundle/load/crowd.rs",
     // Nothing registers within it.
     "tests/bundle/daemon/hostile_peers.rs",
@@ -30,7 +30,7 @@ const MAY_BE_MISSED: &[&str] = &[
 /// A test that fails if something takes forty seconds, or a time-out of the program.
 const HURRIED: &str = r"assert!\(.*\b(?:elapsed\(\)|took\b|waited\b|best\b).* < (?:(?:\d+ \* )?Duration::from_(?:millis|secs\([1-3]?\d\))|[A-Z][A-Z_]+\b)";
 
-/// Files with such a line that no busy machine fails.
+/// Files with a line of this form that passes on a busy machine too.
 const NOT_HURRIED: &[&str] = &[
     // The limit there is minutes.
     "tests/bundle/load/crowd.rs",

@@ -5,7 +5,7 @@
 //! The real one would bring an HTTP client with TLS into a daemon that runs as root, and a C
 //! compiler into the build. Nothing gets lax without it: CDI's own types refuse unknown members
 //! and wrong types, and its checks of names, versions and edits run as before. The patch in
-//! `Cargo.toml` goes when a published `container-device-interface` makes the schema optional
+//! `Cargo.toml` can be removed when a published `container-device-interface` makes the schema optional
 //! (docs/decisions/0005-no-json-schema-for-cdi.md).
 
 use std::convert::Infallible;

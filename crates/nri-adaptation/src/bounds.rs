@@ -28,7 +28,7 @@ impl std::fmt::Display for TooMany {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { field, count } = self;
         if field.is_empty() {
-            write!(f, "more than {MOST_IN_ALL} entries in all lists of its response")
+            write!(f, "more than {MOST_IN_ALL} entries in all lists together")
         } else {
             write!(f, "{count} entries in {field}, more than the {MOST_IN_ONE} that are accepted")
         }

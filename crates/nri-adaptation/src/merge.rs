@@ -163,8 +163,8 @@ impl Creation {
         Ok(self)
     }
 
-    /// Adds default values. The container's own values override them, and so does every value that a plugin sets or
-    /// removes. Later plugins receive them; they own nothing before [`Creation::settle`].
+    /// Adds default values. The container's own values, and every value that a plugin sets or removes, override
+    /// them. Later plugins receive them; they own nothing before [`Creation::settle`].
     ///
     /// # Errors
     /// Fails if a reply with these values would.

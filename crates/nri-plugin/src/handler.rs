@@ -191,7 +191,7 @@ handlers! {
     /// A pod starts.
     run_pod_sandbox(request: api::RunPodSandboxRequest) -> ();
 
-    /// A pod is about to be resized.
+    /// A pod is resized; nri-runc sends this after the resize.
     update_pod_sandbox(request: api::UpdatePodSandboxRequest) -> ();
 
     /// A pod was resized.
@@ -210,7 +210,8 @@ handlers! {
     /// A container was created; its process waits for the start.
     post_create_container(request: api::PostCreateContainerRequest) -> ();
 
-    /// A container is about to be started; it has a process and a cgroup.
+    /// A container is about to be started. It has a process and a cgroup, except with nri-runc and an engine that
+    /// calls `run`.
     start_container(request: api::StartContainerRequest) -> ();
 
     /// A container was started.
@@ -229,17 +230,19 @@ handlers! {
     /// A container is removed.
     remove_container(request: api::RemoveContainerRequest) -> ();
 
-    /// The changes of all plugins to a container that is being created; an error refuses it, with its text as reason.
+    /// The changes of all plugins to a container that is being created. An error refuses the container; its text is
+    /// the reason.
     validate_container_adjustment(request: api::ValidateContainerAdjustmentRequest) -> ();
 
     /// Extension: `exec` is about to start a process in a container; the answer may change its arguments, environment,
-    /// working directory and limits. An error refuses it.
+    /// working directory and limits. An error refuses the process.
     exec_container(request: extension::ExecContainerRequest) -> extension::ExecContainerResponse;
 
-    /// Extension: the changes of all plugins to such a process; an error refuses it, with its text as reason.
+    /// Extension: the changes of all plugins to a process that `exec` is about to start. An error refuses the process;
+    /// its text is the reason.
     validate_exec(request: extension::ValidateExecRequest) -> ();
 
-    /// Extension: such a process was started, has ended, or was refused.
+    /// Extension: a process of an `exec` was started, has ended, or was refused.
     post_exec(request: extension::PostExecRequest) -> ();
 
     /// Extension: the results of updates that this plugin requested.

@@ -31,8 +31,8 @@
 //! }
 //! ```
 //!
-//! The runtime can launch this program, which then inherits its socket as a descriptor. Started from a shell, it
-//! connects to the runtime's socket, reconnects with increasing pauses, and is synchronized again.
+//! The runtime can launch this program, which then inherits its socket as a descriptor. If it is started from a
+//! shell, it connects to the runtime's socket, reconnects with increasing pauses, and is synchronized again.
 //!
 //! * [`Plugin`] is that life without the command line: it runs over a socket, a descriptor or a stream.
 //!   [`PluginHandle`] waits until the plugin is ready, serves its readiness, updates containers unasked, and ends it.

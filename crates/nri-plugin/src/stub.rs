@@ -58,8 +58,8 @@ impl Stub {
     ) -> Result<Self> {
         let (index, name) = id.split_once('-').unwrap_or((id, ""));
         let (runtime, plugin) = RuntimeHandle::split(stream)?;
-        // Set before the plugin registers, because the runtime may synchronize the plugin before it answers the
-        // registration.
+        // The phase is set before the plugin registers, because the runtime may synchronize the plugin before it
+        // answers the registration.
         progress.phase.send_replace(Phase::Registered);
         let service = Service::new(handler, runtime.clone(), config.to_owned(), progress);
         let (refused, service) = (service.refused(), Arc::new(service));

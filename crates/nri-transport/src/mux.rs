@@ -194,8 +194,8 @@ impl Inbox {
     }
 
     /// Takes the received part of a frame that is longer than the protocol permits, and returns whether there was any;
-    /// `None` if such a frame ends the connection. Its response may be a refusal, which must not look like a broken
-    /// connection, so it is skipped like any response that is too long.
+    /// `None` if the frame ends the connection. An overlong response is skipped, because it may be a refusal, which
+    /// must not look like a broken connection.
     fn take_long(&self, unread: &Unread, id: u32, trunk: &Trunk) -> Option<bool> {
         let Self::Answers(answers) = self else { return None };
         if id != PLUGIN_CONNECTION || !trunk.is_registered() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A JSON document that can be edited without being rewritten.
 //!
-//! Objects are opened one level at a time, only where something is to change; the rest stays a byte range of the
-//! original text and is written back unchanged: blanks, unusual numbers, escapes, lone surrogates, order of keys,
+//! Objects are opened one level at a time, and only if a member of them changes. The rest stays a byte range of
+//! the original text and is written back unchanged: blanks, unusual numbers, escapes, lone surrogates, order of keys,
 //! repeated unknown keys. Nothing is guessed: if a key to edit is repeated, or in another case, Go's decoder would
 //! merge what this parser reads as two members, so the edit is refused. Reference: Go `encoding/json` (`Unmarshal`: key
 //! case, duplicates, null), RFC 8259.

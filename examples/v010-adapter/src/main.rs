@@ -73,7 +73,7 @@ impl Default for List {
 }
 
 impl List {
-    /// Read for each event, so a change needs no restart. Without the file there are no plugins.
+    /// Reads the list. It is read for each event, so a change needs no restart. Without the file there are no plugins.
     fn read(path: &Path) -> Result<Self, String> {
         match std::fs::read(path) {
             Ok(text) => {

@@ -89,7 +89,7 @@ impl Config {
     }
 }
 
-/// Read for each container, because a mount may be changed.
+/// Returns why cgroups are not delegated. The mounts are read for each container, because they may change.
 fn why_undelegated(mountinfo: &Path) -> Option<String> {
     match std::fs::read_to_string(mountinfo) {
         Ok(table) if is_delegated(&table) => None,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `check` about plugins of users other than root: a plugin can run anything as root in
-//! any container. Each setting that opens the plugin socket to more users has a row, and so has a
+//! any container. Each setting that opens the plugin socket to more users has a row, and each
 //! directory or file of pre-installed plugins that others can write. Recent refusals are listed.
 
 use std::os::unix::fs::MetadataExt;

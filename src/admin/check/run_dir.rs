@@ -59,7 +59,7 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
     }
 }
 
-/// Returns where a wrapper logs a bypass if it cannot use the run directory.
+/// Returns the log to which a wrapper reports a bypass if it cannot use the run directory.
 fn noted_elsewhere(config: &Config) -> &'static str {
     let host = config.host();
     match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {

@@ -39,7 +39,7 @@ pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
 }
 
-/// Plans to switch containerd's NRI off, where nri-runc is registered only with another engine.
+/// Plans to switch containerd's NRI off on a host on which nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files = parse_in_order(main, texts)?;
     let source = distribution::source(main);

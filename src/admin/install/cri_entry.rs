@@ -28,7 +28,7 @@ pub(super) fn runc_entry(cri: &[&str]) -> String {
     format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
 }
 
-/// What a registration adds to the CRI plugin's section.
+/// The lines that a registration adds to the CRI plugin's section.
 pub(super) struct Addition<'r> {
     pub(super) registration: &'r Registration,
     /// The version of the main file.

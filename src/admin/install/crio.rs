@@ -106,7 +106,7 @@ pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Plans to switch CRI-O's NRI off, where nri-runc is registered only with another engine.
+/// Plans to switch CRI-O's NRI off on a host on which nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files: Files = parse_all(texts)?.into_iter().filter(|(p, _)| p != NRI_DROP_IN).collect();
     let text = nri_off(NRI_DROP_IN, &files, texts, plan)?;

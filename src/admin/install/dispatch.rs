@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Plans to switch the engine's own NRI off, where nri-runc is registered with another engine.
+    /// Plans to switch the engine's own NRI off on a host on which nri-runc is registered with another engine.
     pub(super) fn plan_nri_off(
         self,
         main: Option<&str>,

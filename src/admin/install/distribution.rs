@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubernetes distributions whose containerd is not where containerd's package puts it: the file that it reads, the
-//! distribution's file to change instead, its socket and its folders. Pure.
+//! Kubernetes distributions that do not install containerd in the places of its package: for each, the file that
+//! containerd reads, the distribution's file to change instead, the socket and the folders. Pure.
 //!
 //! nri-runc never changes a file that the distribution rewrites at each start: k3s and RKE2 render a
 //! template or import a folder, k0s collects a folder, microk8s fills in a template, and on Flatcar the

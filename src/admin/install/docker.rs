@@ -119,7 +119,7 @@ pub(super) fn nri_setting(engine: &RuntimesFile, main: &str, texts: &Texts) -> R
     Ok(NriSetting { is_on, socket, is_on_by_form: false })
 }
 
-/// Plans to switch the engine's own NRI off, where nri-runc is registered only with another engine.
+/// Plans to switch the engine's own NRI off on a host on which nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(
     engine: &RuntimesFile,
     main: &str,

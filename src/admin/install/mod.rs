@@ -107,7 +107,7 @@ pub(super) struct EngineNamed {
     /// Container engine.
     #[arg(required_unless_present = "distribution")]
     engine: Option<Engine>,
-    /// Kubernetes distribution with the containerd (default: detected).
+    /// Kubernetes distribution whose containerd to configure (default: detected).
     #[arg(long, value_name = "NAME")]
     distribution: Option<Distribution>,
     /// The engine of this user (Podman only).
@@ -373,7 +373,7 @@ fn build_registration(
     let has_main = matches!(engine, Engine::Containerd | Engine::Docker | Engine::Isulad);
     if install.engine_config.is_some() && !has_main {
         return Err(Error::new("--engine-config applies to containerd, Docker and iSulad only")
-            .hint("leave it out: this engine has one place for drop-in files"));
+            .hint("omit it: nri-runc chooses the file of this engine"));
     }
     let of_user = podman::main_of_user(root.user(), loaded.config.is_of_user())?;
     let file = of_user.as_deref().or(install.engine_config.as_deref());

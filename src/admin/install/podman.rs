@@ -49,7 +49,7 @@ fn folder(main: &str) -> String {
     format!("{main}.d")
 }
 
-/// Whether Podman, without a runtime in its files, prefers crun where nri-runc would choose runc.
+/// Whether Podman, without a runtime in its files, would use crun although nri-runc would choose runc.
 pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
     let has =
         |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));

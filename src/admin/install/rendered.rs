@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd where a distribution regenerates its file at each start. An addition goes to the directory
+//! containerd of a distribution that regenerates its file at each start. An addition goes to the directory
 //! that the file imports, else to the distribution's template, but never to the file itself. Pure.
 //!
 //! A template is Go's `text/template`, which only the distribution can parse. So `install` only

@@ -27,7 +27,7 @@ use crate::sources::registered::FOLDER;
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
 
-/// The error for `--user` where it does not apply.
+/// The error for `--user` with another engine, or for root.
 pub(super) const NOT_A_USERS: &str = "--user is for the Podman of an unprivileged user";
 
 /// The root for all paths of `install`.

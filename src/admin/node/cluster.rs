@@ -40,7 +40,7 @@ const END_WAIT: Duration = Duration::from_secs(12);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is reported to the cluster.
+/// The reports to the cluster that the operator chose.
 #[derive(Debug, Args)]
 pub(super) struct ReportOptions {
     /// Set a node condition for each required plugin that is missing.

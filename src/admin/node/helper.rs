@@ -22,7 +22,7 @@ const CONFLICT: i32 = 5;
 /// The helper's exit code if the request is not valid.
 const INVALID: i32 = 6;
 
-/// What a failed request means for the next one.
+/// The meaning of a failed request for the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiProblem {
     /// The account lacks a permission, or a policy of the cluster refuses.

@@ -149,7 +149,7 @@ impl PodEvents {
             return;
         }
         let count = std::mem::take(&mut self.left_out);
-        log(&Error::new(format!("events about pods that were left out: {count}")).to_string());
+        log(&Error::new(format!("Events about pods that were not sent: {count}")).to_string());
         self.logged = Some(Instant::now());
     }
 }

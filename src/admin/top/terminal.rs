@@ -50,7 +50,7 @@ pub(super) struct Screen {
     output: File,
     before: Option<Termios>,
     signals: Signals,
-    /// What a signal requested that arrived while a page was written; the next wait returns it.
+    /// The request of a signal that arrived while a page was written; the next wait returns it.
     woken: Option<Woken>,
 }
 
@@ -147,7 +147,7 @@ impl Screen {
         }
     }
 
-    /// What the next pending signal requests; Ctrl-Z requests nothing.
+    /// Takes the next pending signal and returns what it requests; Ctrl-Z requests nothing.
     fn take_signal(&self) -> Option<Woken> {
         let mut signals = std::iter::from_fn(|| self.signals.take());
         let signal = signals.find(|signal| *signal != Signal::SIGTSTP)?;

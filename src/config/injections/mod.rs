@@ -156,7 +156,7 @@ fn read_index(value: &Value) -> Result<String, Mistake> {
         .ok_or_else(|| "expected two digits in quotes, \"00\" to \"99\"".into())
 }
 
-/// Whether the injection also applies where there is a value already.
+/// Whether the injection also applies if there is a value already.
 fn read_when(value: &Value) -> Result<bool, Mistake> {
     match read_text(value)? {
         "always" => Ok(true),

@@ -302,7 +302,7 @@ fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
     }
 }
 
-/// Follows a connected plugin until it is disconnected.
+/// Waits until a plugin is disconnected, then removes it from the registry and reports it.
 pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let (id, counted_connections) = (connected.id(), daemon.report.metrics.plugins());
     let why = connected.closed().await;
@@ -409,7 +409,7 @@ async fn request_synchronization(
     }
 }
 
-/// Reports a plugin that failed to synchronize, and the plugin, if any, that stays connected in its stead.
+/// Reports a plugin that failed to synchronize, and the plugin, if any, that stays connected instead.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {

@@ -94,7 +94,7 @@ pub(crate) fn expect_at_start(daemon: &Daemon) {
     expect_remembered(daemon, presence::insist(|| remembered(daemon)));
 }
 
-/// Makes creates wait, like [`expect_at_start`], in a daemon that already serves requests.
+/// Like [`expect_at_start`], for a daemon that already serves requests: creates wait from now on.
 pub(crate) fn expect(daemon: &Daemon) {
     expect_remembered(daemon, remembered(daemon));
 }

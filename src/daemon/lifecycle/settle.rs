@@ -74,7 +74,7 @@ pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane:
 }
 
 /// Settles every verb of this lane whose runtime process has exited; the caller holds the lane. A verb with an unknown
-/// outcome stays open, and so do all later ones.
+/// outcome, and all later verbs, stay open.
 pub(crate) async fn settle_exited(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     loop {
         let next = {

@@ -194,8 +194,8 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Fills in the current state of a container that the runtime made without the daemon, with times from its process
-/// where the host has them.
+/// Fills in the current state of a container that the runtime made without the daemon, with the times of its process
+/// if the host has them.
 ///
 /// # Errors
 /// Fails when the start time of the process is unknown.

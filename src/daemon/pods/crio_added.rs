@@ -64,7 +64,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
 
 /// Starts watching for new pods.
 pub(crate) fn look_out(daemon: &Rc<Daemon>) {
-    // Read once now, so that a later `uninstall` is noticed.
+    // The registration is read once now, so that a later `uninstall` is noticed.
     let _is_default = is_for_us(daemon, "");
     let homes = known_homes(daemon);
     for home in homes {

@@ -8,7 +8,7 @@
 //! elsewhere, before.
 //!
 //! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if the
-//! pod alone decides that. It also applies where the engine serves plugins, and no annotation exempts from it.
+//! pod alone decides that. It also applies if the engine serves plugins itself, and no annotation exempts from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

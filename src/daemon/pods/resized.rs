@@ -31,7 +31,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What `check` prints if the kernel does not name the writers of limits.
+/// The line of `check` if the kernel does not name the writers of limits.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by an unidentified process, so this is not a resize";
 const OVERWRITTEN: &str =
@@ -220,7 +220,7 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let _turn = lane.turn.lock().await;
     let Some(mut pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = read(&watch.cgroups);
-    // Taken after the values were read, so that a later write is handled next time.
+    // The writes are taken after the values were read, so that a later write is handled next time.
     let written = watch.writes.written.take();
     let by = |file: &str| written.get(file).copied();
     limits.retain(|file, _| by(file) == Some(Written::ByKubelet));

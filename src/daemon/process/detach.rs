@@ -48,7 +48,7 @@ const LIMITS: [(Resource, &str, u64); 6] = [
 const DESCRIPTORS: u64 = 1 << 20;
 
 /// Raises the limits of this process. `is_inherited`: the limits come from an engine's call, so
-/// hard limits are raised too where the kernel allows. A service manager's hard limits are kept.
+/// hard limits are raised too if the kernel permits it. A service manager's hard limits are kept.
 ///
 /// # Errors
 /// Fails when a limit is too low for the daemon and cannot be raised.
@@ -62,7 +62,7 @@ pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises one soft and hard limit to `wanted`; where that is not allowed, the soft limit to the hard one.
+/// Raises one soft and hard limit to `wanted`; if that is not permitted, the soft limit to the hard one.
 fn lift(
     name: &str,
     (soft, hard): (u64, u64),

@@ -116,8 +116,8 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     let processes = std::fs::read_dir("/proc").or_absent().into_iter().flatten().flatten();
     let daemons = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
-        // Checked first: reading a command line reads the process's memory, and a container's process can make its
-        // reader wait.
+        // This check comes first: reading a command line reads the process's memory, and a container's process can
+        // make its reader wait.
         if !is_of_this_host(pid) {
             return None;
         }

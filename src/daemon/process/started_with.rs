@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_possibly_changed_files_are_read_again() {
+    fn only_files_that_may_have_changed_are_read_again() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("config.toml");
         let write = |text: &str| crate::files::replace(&path, text.as_bytes()).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each
+//! Calls that wrappers ran without a daemon, because the policy was to continue (decision D9). Each
 //! wrapper left a note with its request. The daemon records the containers of such calls that still
 //! exist, so that plugins receive them by Synchronize and then their later events.
 //!

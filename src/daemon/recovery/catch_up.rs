@@ -304,7 +304,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         return Ok(()); // Already resumed by an earlier attempt that failed at another verb.
     }
     let writing = Arc::clone(&lane.writing).lock_owned().await;
-    // Read again, because the update may have been concluded meanwhile.
+    // The update may have been concluded meanwhile, so its record is read again.
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let updating = record.pending.updating.clone().filter(|updating| updating.pid == pid);
     let Some(updating) = updating else { return Ok(()) };

@@ -25,7 +25,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// Records checked in a row before other tasks get a turn; a check is usually one system call.
 const AT_ONCE: usize = 64;
 
-/// What `forget` reports about a dropped record.
+/// The warning of `forget` about a dropped record.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
                        further events of it";
 

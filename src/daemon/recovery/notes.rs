@@ -106,7 +106,7 @@ pub(crate) fn report_dropped(daemon: &Daemon) -> bool {
     );
     daemon.report.note_failure(&line, "");
     daemon.report.count_bypassed(u64::try_from(count).unwrap_or(u64::MAX));
-    // Written first, so that a daemon that ends now does not lose the search.
+    // The request to search is written first, so that a daemon that ends now does not lose it.
     let due = files::replace(&daemon.config().was_disabled_file(), NO_NOTE.as_bytes());
     log_failure("noting that containers are to be searched for", due);
     let _counted = std::fs::remove_file(file);

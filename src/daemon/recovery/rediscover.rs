@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Containers whose records are gone, because the run directory was wiped: the daemon finds those that the runtimes'
-//! state directories show. The plugins' changes are lost, and so is the engine's original of a patched document.
+//! state directories show. The plugins' changes and the engine's original of a patched document are lost.
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
 //! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
@@ -422,7 +422,9 @@ fn call(
     call.ok_or_else(|| Error::new("its ID cannot be passed on a command line"))
 }
 
-/// The runtime of this kind: as configured for an instance, else as installed, else the default one.
+/// Returns the runtime of this kind: the first one that `[instance]` or `runtime` names by path, else
+/// the default runtime if it is of this kind, else the one on the PATH. If none is of this kind,
+/// returns the default runtime.
 fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     let config = &daemon.config();
     let named = config.instances.values().chain(&config.runtime);

@@ -279,7 +279,8 @@ impl Reexec<'_> {
         // Ending the connection would stop a launched plugin; see `check_launched`.
         let others = connected.iter().filter(|plugin| !plugin.is_launched());
         for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
-            let why = "the daemon is being re-executed, and it was not synchronized in time";
+            let why =
+                "the daemon is being re-executed, and the plugin was not synchronized in time";
             plugin.disconnect(why);
         }
     }

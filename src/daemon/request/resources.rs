@@ -18,7 +18,7 @@ use crate::spec::flags;
 /// if they cannot be parsed, because then the runtime reports the error.
 ///
 /// # Errors
-/// Fails where the runtime may interpret a repeated member differently than plugins would receive it.
+/// Fails if the runtime may interpret a repeated member differently than plugins would receive it.
 pub(crate) fn requested(
     call: &VerbRequest,
     bytes: Option<Vec<u8>>,

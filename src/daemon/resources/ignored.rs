@@ -57,8 +57,8 @@ pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     found
 }
 
-/// Removes values that are in force anyway on cgroup v2, where crun refuses an update that contains
-/// them. Values that the engine requests stay.
+/// Removes values that are in force anyway on cgroup v2, because crun refuses an update with them.
+/// Values that the engine requests stay.
 pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Block) {
     if !is_cgroup_v2(&daemon.host) {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that
-//! the runtime made for the containers on record. Claims of the process do not count, nor do names
-//! of cgroups that it made.
+//! the runtime made for the containers on record. Claims of the process, and names of cgroups that
+//! it made, do not count.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -141,7 +141,7 @@ fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The container of a process, where each init process is in the cgroup of this line.
+    /// Returns the container of a process; `inits` has the line of the cgroup of each init process.
     fn found(text: &str, all: &[(&str, &str)], inits: &[&str]) -> Option<usize> {
         outermost(text, all, |at| inits.get(at).map(|text| (*text).to_owned())).unwrap()
     }

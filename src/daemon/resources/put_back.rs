@@ -107,8 +107,8 @@ impl PutBacks {
     }
 }
 
-/// Writes the values: the daemon to the files where it may, else the runtime, which always writes
-/// all resources.
+/// Writes the values to the files if the daemon may do that, else through the runtime, which always
+/// writes all resources.
 async fn write(
     daemon: &Rc<Daemon>,
     record: &Container,

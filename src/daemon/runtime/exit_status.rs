@@ -173,7 +173,7 @@ impl ExitCodes {
         self.is_kernel_mute.set(is_mute);
     }
 
-    /// What the kernel reports about the end of this process.
+    /// Returns the kernel's report about the end of this process.
     fn ending(&self, process: &OwnedFd) -> ProcessExit {
         if self.is_kernel_mute.get() { ProcessExit::Unsaid } else { pidfd::ending(process) }
     }
@@ -213,8 +213,8 @@ impl ExitCodes {
         published.iter().rev().find(is_its).map(|exit| exit.code)
     }
 
-    /// Waits briefly for the exit code from the kernel or the engine, because StopContainer waits
-    /// for it. Returns at once if neither will report it. `written` reads the engine's code.
+    /// Waits for the exit code from the kernel or the engine, but only briefly: StopContainer is
+    /// sent afterwards. Returns at once if neither will report it. `written` reads the engine's code.
     pub(crate) async fn wait(
         &self,
         record: &Container,

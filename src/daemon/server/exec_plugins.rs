@@ -31,10 +31,10 @@ use crate::plugin::api::extension::{
 use crate::spec::patch::{PatchedSpec, SpecChange, patch_exec};
 use crate::state::{Change, ContainerKey, ExecChange};
 
-/// The event name of such changes.
+/// The event name of plugins' changes to a process.
 const EXEC: &str = "exec";
 
-/// What the plugins decided about a process.
+/// The plugins' decision about a process.
 #[derive(Default)]
 pub(super) struct Asked {
     /// The wrapper's instructions.

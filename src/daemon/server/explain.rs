@@ -222,7 +222,7 @@ fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
     rows.collect()
 }
 
-/// The fields where injections gave way to values of the container or of plugins.
+/// The fields in which injections gave way to values of the container or of plugins.
 fn gave_way(container: &Container) -> Vec<WayGiven> {
     let rows = container.outcome.gave_way.iter().cloned().map(|GaveWay { plugin, field, to }| {
         let to = Some(to).filter(|to| !to.is_empty());

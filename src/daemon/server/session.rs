@@ -67,7 +67,7 @@ async fn dispatch(
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
-    // A delete, a kill or an exec is never held, nor is a hook that reports a past event.
+    // A delete, a kill, an exec, or a hook that reports a past event is never held.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
         None => !matches!(call.command_line.verb, Verb::Delete | Verb::Kill | Verb::Exec),

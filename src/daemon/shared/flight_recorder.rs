@@ -59,8 +59,8 @@ impl FlightRecorder {
         self.kept().calls.iter().cloned().collect()
     }
 
-    /// The calls about a container (or, where `container` is empty, about the pod itself), the
-    /// oldest first.
+    /// The calls about a container (about the pod itself if `container` is empty), the oldest
+    /// first.
     pub(crate) fn calls_about<T>(
         &self,
         pod: &str,

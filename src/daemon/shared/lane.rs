@@ -123,7 +123,7 @@ pub(crate) struct ProposedUpdate {
     /// Values that the engine repeats and that do not take effect.
     pub(crate) repeated: Vec<RepeatedValue>,
     pub(crate) classes: Classes,
-    /// Whether plugins were asked, and so are notified of the result.
+    /// Whether plugins were asked; then they are notified of the result.
     pub(crate) is_told: bool,
     pub(crate) writing: OwnedMutexGuard<()>,
 }
@@ -131,7 +131,7 @@ pub(crate) struct ProposedUpdate {
 /// An `update` whose runtime has exited.
 #[derive(Debug)]
 pub(crate) struct ConcludedUpdate {
-    /// Whether plugins were asked, and so are notified.
+    /// Whether plugins were asked; then they are notified.
     pub(crate) is_told: bool,
     /// The resources that a failed update tried to set.
     pub(crate) failed: Option<Map<String, Value>>,

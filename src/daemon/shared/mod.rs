@@ -78,7 +78,7 @@ pub(crate) struct Daemon {
     pub(crate) update_backoff: UpdateBackoff,
     /// Memory reserved for snapshots that are being sent to plugins.
     pub(crate) snapshots: SnapshotRoom,
-    /// Locked while a starting daemon looks up the addresses of many pods: plugins are admitted afterwards.
+    /// A starting daemon holds this while it looks up the addresses of many pods: plugins are admitted afterwards.
     pub(crate) looking_up: Arc<Mutex<()>>,
     /// File systems that do not respond.
     unanswered: Unanswered,

@@ -136,7 +136,7 @@ async fn put_on_record(
 
 impl Admitted {
     /// Whether the container is its pod's infrastructure container; plugins receive no events about
-    /// such a container.
+    /// it.
     pub(super) fn is_sandbox(&self) -> bool {
         self.description.role == Role::Sandbox
     }

@@ -48,7 +48,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
                 stop::notify_once(&daemon, &key).await;
             }
             if ends_pod {
-                // Sent now, because after the runtime's `delete` the container no longer exists (D37).
+                // After the runtime's `delete` the container no longer exists (D37).
                 stopping::stop_with_sandbox(&daemon, &record).await;
             }
             drop(active);

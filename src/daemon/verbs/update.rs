@@ -79,7 +79,7 @@ pub(crate) async fn update(
             Error::new("another update of this container takes too long")
                 .hint("nothing was changed")
         })?;
-    // Read again, because another update may have changed the record while plugins were asked.
+    // Another update may have changed the record while plugins were asked.
     let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };
     let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
     leave_out_idle(daemon, &mut merged.to_runtime, &merged.engine);
@@ -114,7 +114,7 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// What plugins are asked about an engine's update.
+/// The question to plugins about an engine's update.
 enum EnginesQuestion {
     /// The engine changes these values.
     Changed(Block),
@@ -216,7 +216,7 @@ async fn ask(
     let pods = target::KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };
     let asked = chain::update(&subscribers, request, scope, &skips).await;
-    // Listed once, because kubelet repeats its request every ten seconds.
+    // A skipped plugin is listed once, because kubelet repeats its request every ten seconds.
     updates::note_skipped(daemon, key, Event::UpdateContainer.name(), skips.0.into_inner());
     let updated = match asked {
         Ok(updated) => updated,

@@ -78,7 +78,8 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value> {
         return Err(PatchError::invalid(FIELD, problem));
     }
     if [path].into_iter().chain(args).chain(env).any(|word| word.contains('\0')) {
-        let problem = format!("a {stage} hook has NUL in its path, arguments or environment");
+        let problem =
+            format!("a {stage} hook has a NUL byte in its path, arguments or environment");
         return Err(PatchError::invalid(FIELD, problem));
     }
     Ok(object_of([

@@ -29,7 +29,7 @@ pub(super) fn patch(
     }
     let (flag_names, has) = (all_known(FIELD, flags)?, |flag: Flag| flags.contains(&flag.into()));
     if has(Flag::MPOL_F_STATIC_NODES) && has(Flag::MPOL_F_RELATIVE_NODES) {
-        let problem = "MPOL_F_STATIC_NODES and MPOL_F_RELATIVE_NODES exclude each other";
+        let problem = "MPOL_F_STATIC_NODES and MPOL_F_RELATIVE_NODES are mutually exclusive";
         patch.changes.doubt(FIELD, Err(problem));
     }
     let value =

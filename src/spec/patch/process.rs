@@ -246,7 +246,7 @@ fn put_rlimit(
     Ok(())
 }
 
-/// Sets a limit to `wanted`, or removes it, if it is absent or has the value `replaced`; returns
+/// If the limit is absent or equals `replaced`, sets it to `wanted` (`null` removes it). Returns
 /// whether the document changed.
 pub(super) fn replace_rlimit(
     items: &mut Vec<Item<'_>>,

@@ -328,7 +328,7 @@ fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     // Minus one means any device, for every runtime.
     let is_number = |number: i64| (-1..=i64::from(u32::MAX)).contains(&number);
     if [major, minor].iter().any(|n| n.as_ref().is_some_and(|n| !is_number(n.value))) {
-        return Err("no device has such a number");
+        return Err("a device number must be from -1 to 4294967295");
     }
     let number =
         |number: &MessageField<api::OptionalInt64>| number.as_ref().map(|n| n.value).into();

@@ -88,7 +88,7 @@ fn check_notify(policy: &api::LinuxSeccomp) -> Result<(), String> {
     }
     if asking.clone().any(|rule| rule.names.iter().any(|name| name == "write")) {
         return Err(format!(
-            "{NOTIFY} cannot be the action for write: the runtime would wait for itself"
+            "{NOTIFY} cannot be the action for the system call write: the runtime would wait for itself"
         ));
     }
     if asking.next().is_some() && !is_heard {

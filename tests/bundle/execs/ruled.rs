@@ -103,7 +103,7 @@ fn an_unreadable_document_is_refused_if_a_rule_may_match() {
     // runc takes the last of two members, regardless of case.
     host.write("process", r#"{"terminal": false, "Terminal": true, "args": ["sh"]}"#);
     refused(&host, &host.verb(&["exec", "-p", &file, "c1"]), &["no terminals"]);
-    // runc keeps words of the earlier list where the later list has null.
+    // If the later list has a null, runc keeps the word of the earlier list.
     host.write("process", r#"{"terminal": false, "args": ["sh"], "args": [null]}"#);
     refused(&host, &host.verb(&["exec", "-p", &file, "c1"]), &["no terminals"]);
     refused(&host, &host.verb(&["exec", "--tty", "--process=", "c1", "sh"]), &["no terminals"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections without a plugin, beside plugins, in audit mode, and where they fail.
+//! Injections without a plugin, beside plugins, in audit mode, and injections that fail.
 
 use serde_json::{Value, json};
 use test_support::adjustments::sets;

@@ -149,7 +149,7 @@ fn a_start_without_a_response_is_skipped_or_refused_by_policy() {
 }
 
 #[test]
-fn no_plugin_prevents_the_kill_or_delete_of_a_container() {
+fn no_plugin_prevents_the_forced_delete_of_a_container() {
     for act in [Response::Refuse("no"), Response::Hang, Response::Leave] {
         let host = started(SILENT);
         let ends = move |event: Event, _: &str| match event.name() {

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use super::policies::connect;
 use crate::succeeds;
 
-/// What a candidate does in the method that its test selects.
+/// The behaviour of a candidate in the method that its test selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Does {
     /// Waits until the test releases it.

@@ -177,7 +177,7 @@ fn the_first_source_that_reports_a_pod_announces_it_once() {
         succeeds(&host.verb(&["start", "c1"]));
         assert_eq!(count(), 1);
         if !folder_first {
-            // From now on the place of the pods is known.
+            // The daemon now knows the folder of the pods.
             let home = "host/elsewhere/overlay-containers/5a0f/userdata";
             std::fs::create_dir_all(host.path(home)).unwrap();
             write(&host, &format!("{home}/config.json"), &document(&pod("5a0f", "later")));

@@ -150,7 +150,7 @@ fn a_pod_with_the_claim_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_container_needs_the_plugin_for_its_own_claims_only() {
+fn a_connected_plugin_meets_the_promise_to_a_claim() {
     let host = host(CLAIMS);
     let _kubelet = Kubelet::answering(socket(&host), pod("p1", "dra.net", ""));
     let received = host.plugin("10", "gpu", Script::default());

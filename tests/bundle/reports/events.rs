@@ -377,16 +377,16 @@ fn follows_two_daemons(language: &str, file: &str, build: &[&str]) {
 }
 
 #[test]
-fn the_python_client_of_the_page_follows_two_daemons() {
+fn the_python_client_in_events_md_follows_two_daemons() {
     follows_two_daemons("python", "client.py", &[]);
 }
 
 #[test]
-fn the_go_client_of_the_page_follows_two_daemons() {
+fn the_go_client_in_events_md_follows_two_daemons() {
     follows_two_daemons("go", "client.go", &["go", "build"]);
 }
 
 #[test]
-fn the_rust_client_of_the_page_follows_two_daemons() {
+fn the_rust_client_in_events_md_follows_two_daemons() {
     follows_two_daemons("rust", "client.rs", &["rustc", "--edition=2024"]);
 }

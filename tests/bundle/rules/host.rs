@@ -15,7 +15,7 @@ pub(crate) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> Strin
     lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
-/// Writes such a container into any folder, as an author who forges its annotations can.
+/// Writes a container of the namespace into any folder, as an author who forges its annotations can.
 pub(crate) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({

@@ -149,7 +149,7 @@ fn old_plugins(host: &TestHost, names: &[&str]) -> String {
     json!({"conf": host.path("conf.json"), "bin": host.path("old")}).to_string()
 }
 
-/// What such a plugin was called with.
+/// The requests that a plugin of NRI v0.1 received.
 fn old_requests(host: &TestHost, name: &str) -> Vec<Value> {
     let text = host.read(&format!("old/{name}.requests"));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -281,7 +281,7 @@ fn meant(differences: &[(&str, &str)]) -> Vec<Meant> {
     let rows =
         differences.iter().map(|(field, id)| format!("| `{ENGINE}` | all | `{field}` | {id} |\n"));
     let rows = format!("## Intended differences\n{}", rows.collect::<String>());
-    // Those of the area first: each must be needed.
+    // The differences of the area come first: each must be needed.
     let mut all = compare::meant(&rows);
     all.extend(compare::meant(&page("docs/compatibility.md")));
     all

@@ -28,8 +28,8 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
 /// Docker lowered its own score, which its children inherit; this key was removed in version 25.
 const SCORE: &str = " \"oom-score-adjust\": 0,";
 
-/// A containerd that runs as a service: without its CRI, with its images where Docker's own would have
-/// them.
+/// A containerd that runs as a service: without its CRI, with its images in the folder of Docker's own
+/// containerd.
 const CONTAINERD: &str = r#"version = 2
 root = "DIR/data/containerd/daemon"
 state = "DIR/exec/containerd/daemon"
@@ -253,7 +253,7 @@ impl Docker {
         });
     }
 
-    /// Starts the containerd below it, whose tasks are where Docker's own would have them.
+    /// Starts the containerd below it, with its tasks in the folder of Docker's own containerd.
     fn start_containerd(&self) -> Containerd {
         let dir = self.host.path("");
         let setup = Setup {

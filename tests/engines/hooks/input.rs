@@ -135,7 +135,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
     succeeds(&run_hook(&host, "poststop", state(&host).to_string().as_bytes()));
 }
 
-/// A runtime as a shell script that calls hooks where runc does, with a handwritten state.
+/// A runtime as a shell script that calls hooks at the same stages as runc, with a handwritten state.
 const RUNTIME: &str = r#"#!/bin/sh
 dir=$(dirname "$0")
 shift; root=$1; verb=$2; id=$3; bundle=$dir/../bundle

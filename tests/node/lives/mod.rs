@@ -87,7 +87,7 @@ impl Stage {
 
     /// Writes the document, as an engine does before every create; returns the command line.
     fn create_words(&self, id: &str, document: &str) -> Vec<String> {
-        // The bundle of a pod's member is where containerd's CRI plugin puts it.
+        // The bundle of a pod's member is in the folder of containerd's CRI plugin.
         let is_cri = document.contains("io.kubernetes.cri.");
         let folder = if is_cri { "io.containerd.runtime.v2.task/k8s.io" } else { "bundles" };
         let bundle = self.host.path(folder).join(id);

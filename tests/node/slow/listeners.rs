@@ -36,7 +36,7 @@ fn beginning(socket: &str) -> Vec<u8> {
     }
 }
 
-/// A host on which each socket has such clients while containers run.
+/// A host on which each socket has clients of this kind while containers run.
 fn with_clients(strace: &Path, client: fn(&str, UnixStream)) -> Option<Place> {
     let mut host = TestHost::default();
     let listens = format!("[metrics]\nlisten = \"unix:{}\"\n", host.path("metrics.sock").display());

@@ -97,7 +97,7 @@ fn root(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// The process sees a file of its mount namespace where the daemon sees the file server, and connects.
+/// In its mount namespace the process sees a file at the path at which the daemon sees the file server. It connects.
 fn program(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;

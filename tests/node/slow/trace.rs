@@ -37,7 +37,7 @@ const TRANSFERS: [&str; 25] = [
     "writev",
 ];
 
-/// Those that have two descriptors.
+/// Calls that have two descriptors.
 const BETWEEN_TWO: [&str; 4] = ["copy_file_range", "sendfile", "splice", "tee"];
 
 /// Calls that look up a file by one path.
@@ -230,7 +230,7 @@ impl Starts {
         }
     }
 
-    /// Whether it reads such a report: this number of bytes, or the end after a success.
+    /// Whether it reads a report of eight bytes, or the end after a success.
     fn is_answer(&self, call: &Call) -> bool {
         matches!(call.name.as_str(), "read" | "recvfrom")
             && (call.words.ends_with(", 8") || call.words.contains(", 8, 0, NULL"))
@@ -409,7 +409,7 @@ fn leads_out_of_proc(path: &str, follows: bool) -> bool {
     let followed = parts.len().saturating_sub(usize::from(!follows));
     let is_link = |(at, part): (usize, &&str)| match *part {
         "cwd" | "exe" | "root" => at < followed,
-        // A folder of such links.
+        // A folder of links to files.
         "fd" | "map_files" => at + 1 < followed,
         _ => false,
     };

@@ -341,7 +341,7 @@ const INSTALLED: &[Fault] = &[
         seed: |world| {
             launch_sample(world);
             install(world, "10-a", "echo no device >&2; exit 3");
-            // In every place where an operator looks.
+            // Each command that an operator may use shows it.
             let printed_by = |verb: &str| {
                 let output = world.host.call(&["nri", verb]);
                 String::from_utf8_lossy(&output.stdout).into_owned()

@@ -90,7 +90,7 @@ fn a_named_file_that_is_missing_is_a_failed_check() {
 }
 
 #[test]
-fn a_mistake_elsewhere_is_a_warning() {
+fn a_mistake_in_a_key_that_protects_nothing_is_a_warning() {
     let host = started("[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
     succeeds(&host.create("c1"));
     assert_eq!(finding(&host, "configuration")["ok"], false);
@@ -102,7 +102,7 @@ fn container_in(host: &TestHost, namespace: &str, id: &str) -> String {
     lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
-/// Writes such a container into any folder, as an author who forges its annotations can.
+/// Writes a container of the namespace into any folder, as an author who forges its annotations can.
 fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: serde_json::Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({

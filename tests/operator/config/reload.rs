@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A changed configuration of a running daemon: what a reload applies, what it refuses, what needs
-//! a restart, and where operators see it.
+//! A changed configuration of a running daemon: changes that a reload applies or refuses, changes that
+//! need a restart, and the output that operators see.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports of `nri node` to the cluster: conditions, taints and Events, with a test API server on a loopback
-//! port. It merges as Kubernetes does, counts versions, and fails where a test says so.
+//! port. It merges as Kubernetes does, counts versions, and fails if a test requires it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -426,7 +426,7 @@ fn a_storm_of_refusals_is_limited_and_counted() {
     // One more for each minute that the machine takes.
     let first = of("p1");
     assert!((5..20).contains(&first), "{first} events");
-    running.prints("events about pods that were left out");
+    running.prints("Events about pods that were not sent");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
 }
 

@@ -10,8 +10,8 @@ use crate::skip;
 
 /// Builds one program: a folder of `tests/interop` (NRI v0.12.5), `cri` for the client of an
 /// engine's CRI, `promtool` and `prometheus` of the version in `tests/mixin/go.mod`, `stub-vX.Y.Z` for the plugin in
-/// `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`. Without a Go of at least 1.24, and where the Go packages
-/// cannot be fetched, the test is skipped; under CI it fails.
+/// `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`. Without a Go of at least 1.24, or if the Go
+/// packages cannot be fetched, the test is skipped; under CI it fails.
 pub fn program(name: &str) -> Option<PathBuf> {
     // One at a time, because two tests may need the same file.
     static BUILDING: Mutex<()> = Mutex::new(());
@@ -53,7 +53,7 @@ fn source(name: &str) -> (&'static str, Vec<String>) {
         return ("tests/interop/cri", vec![".".to_owned()]);
     }
     if matches!(name, "promtool" | "prometheus") {
-        // Without service discovery of clouds it is a third of the work.
+        // The build takes a third of the time without the service discovery of clouds.
         let path = format!("github.com/prometheus/prometheus/cmd/{name}");
         let flags = ["-trimpath", "-tags=remove_all_sd"].map(str::to_owned);
         return ("tests/mixin", flags.into_iter().chain([path]).collect());

@@ -189,7 +189,7 @@ impl TestHost {
         log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
-    /// Waits for this number of such lines, and fails for more. A line may come a moment after the
+    /// Waits for `count` lines with these words, and fails for more. A line may come a moment after the
     /// state that the test has seen.
     #[track_caller]
     pub fn logs(&self, words: &[&str], count: usize) {
@@ -197,7 +197,7 @@ impl TestHost {
         assert_eq!(self.logged(words), count, "{words:?}: {}", self.read("daemon.err"));
     }
 
-    /// Waits for at least this number of such lines.
+    /// Waits for at least `count` lines with these words.
     #[track_caller]
     pub fn logs_at_least(&self, words: &[&str], count: usize) {
         wait_until(&format!("{words:?} is logged"), || self.logged(words) >= count);

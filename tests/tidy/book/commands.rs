@@ -24,7 +24,7 @@ Commands need root, unless a verb says otherwise below. Their codes: [Exit codes
 /// Verbs that need no root, and their purpose.
 const WITHOUT_ROOT: [(&str, &str); 4] = [
     ("adjust", "No root is needed."),
-    ("replay", "No root is needed, but for `--record`."),
+    ("replay", "Only `--record` needs root."),
     ("policy test", "With `--bundle` no root is needed."),
     ("install", "With `--root DIR`, what may be written there is enough."),
 ];

@@ -280,7 +280,7 @@ const LINTS: [&[&str]; 2] = [
     &["groff", "-K", "utf8", "-man", "-T", "utf8", "-ww", "-z"],
 ];
 
-/// The output of such a program about a page; `None` without the program.
+/// The output of a program that checks pages; `None` without the program.
 fn lint(words: &[&str], file: &Path) -> Option<String> {
     let output = std::process::Command::new(words[0]).args(&words[1..]).arg(file).output().ok()?;
     let printed = [output.stdout, output.stderr].concat();

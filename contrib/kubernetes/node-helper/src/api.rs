@@ -36,7 +36,7 @@ impl ApiServer {
     /// Returns the API server that this pod's environment names; each request may take `within`.
     ///
     /// # Errors
-    /// Fails outside of a pod, or where the authority cannot be read.
+    /// Fails outside of a pod, or if the authority's certificate cannot be read.
     pub(crate) fn of_pod(within: Duration) -> Result<Self> {
         let host = std::env::var("KUBERNETES_SERVICE_HOST").unwrap_or_default();
         if host.is_empty() {

@@ -34,8 +34,8 @@ pub(crate) struct Installed<'n> {
 /// Removes the installation.
 ///
 /// # Errors
-/// Fails, with everything as it was, while pods name the RuntimeClass; later where a pod of the DaemonSet
-/// does not end in time, or a node kept nri-runc because a container needs it.
+/// Fails without a change while pods name the RuntimeClass. Fails later if a pod of the DaemonSet does not end
+/// in time, or if a node kept nri-runc because a container needs it.
 pub(crate) fn remove(
     server: &ApiServer,
     installed: &Installed<'_>,

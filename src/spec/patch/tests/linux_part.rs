@@ -49,7 +49,7 @@ fn a_rule_stays_while_another_node_needs_it() {
 }
 
 #[test]
-fn a_pipe_needs_no_rule_and_an_unknown_type_is_refused() {
+fn a_fifo_needs_no_device_rule_and_an_unknown_type_is_refused() {
     let (text, changes) = adjusted("{}", &device("/dev/p", "p", 0, 0));
     assert_eq!(changes.len(), 1, "{text}");
     for kind in ["", "x", "C"] {

@@ -201,7 +201,7 @@ pub(super) fn of(
     cases.extend(seccomp(host));
     cases.extend(resources::all(&furniture.disk.1));
     if layout == Layout::V1 {
-        // Refused only because of the cgroup version, which has no such files.
+        // This case is refused only because cgroup v1 lacks these files.
         cases.retain(|case| case.row != "CgroupsUnified[cpu.idle]");
     }
     cases

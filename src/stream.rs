@@ -241,7 +241,7 @@ impl EventRing {
         packed + self.lines.len() - self.dropped
     }
 
-    /// The number of the next event.
+    /// Returns the number of the next event.
     fn next(&self) -> u64 {
         self.first + u64::try_from(self.len()).unwrap_or(u64::MAX)
     }
@@ -310,7 +310,7 @@ impl EventRing {
         ring
     }
 
-    /// The line about events that a reader missed; their number is unknown if they are another daemon's.
+    /// Returns the line about events that a reader missed; their number is unknown if they are another daemon's.
     fn lost_line(&self, count: Option<u64>) -> String {
         let said = match count {
             Some(_) => "they were dropped before they were read",
@@ -350,7 +350,7 @@ impl EventStream {
         }
     }
 
-    /// Events that readers missed because they read slowly or came late.
+    /// Returns events that readers missed because they read slowly or came late.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.get()
     }
@@ -394,7 +394,7 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
-    /// The cursor after which the reader continues: that of the last event before its position.
+    /// Returns the cursor after which the reader continues: that of the last event before its position.
     pub(crate) fn cursor(&self) -> String {
         self.stream.ring.borrow().cursor(self.next - 1)
     }

@@ -255,7 +255,7 @@ mod tests {
         FakeFiles(files.iter().copied().collect())
     }
 
-    /// The file, value and undo value of each write.
+    /// Returns the file, value and undo value of each write.
     fn shown(writes: &[Write]) -> Vec<String> {
         let show = |write: &Write| {
             let undo = write.undo.as_ref().map(|(_, value)| value.as_str()).unwrap_or_default();

@@ -85,7 +85,7 @@ pub(crate) fn carry_out(
     Ok(written.collect())
 }
 
-/// The current text of a write's file, for comparison or display only.
+/// Returns the current text of a write's file, for comparison or display only.
 fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
@@ -140,7 +140,7 @@ pub(super) fn is_within_a_page(now: u64, wanted: u64) -> bool {
     now <= wanted && wanted - now < LARGEST_PAGE
 }
 
-/// The numbers of a list such as `0-3,7`; `None` for any other form.
+/// Returns the numbers of a list such as `0-3,7`; `None` for any other form.
 pub(crate) fn members(list: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -59,12 +59,12 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
-    /// A failure without a field.
+    /// Creates a failure without a field.
     pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
 
-    /// The line for the operator, with the plugin, field and rule for the audit log.
+    /// Returns the line for the operator, with the plugin, field and rule for the audit log.
     pub(crate) fn into_error(self) -> Error {
         let error = Error::new(quoted(&self.text)).by(self.plugin);
         let error = match self.field {
@@ -77,7 +77,7 @@ impl PluginFailure {
         }
     }
 
-    /// The failure of a reply that conflicts with others.
+    /// Creates the failure of a reply that conflicts with others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let (cause, field, against) = match error {
             MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
@@ -236,7 +236,7 @@ impl ChainedPlugin {
         self.counts.replace(counts);
     }
 
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub fn id(&self) -> String {
         self.plugin.id()
     }
@@ -266,7 +266,7 @@ impl ChainedPlugin {
         counts.last_failure = Some((clock::now(), what.to_owned()));
     }
 
-    /// The policy in force for the plugin.
+    /// Returns the policy in force for the plugin.
     pub fn policy(&self) -> Policy {
         self.terms.borrow().policy.clone()
     }
@@ -293,7 +293,7 @@ impl ChainedPlugin {
         self.strikes.count() >= HANGING_STRIKES
     }
 
-    /// The plugin's rights.
+    /// Returns the plugin's rights.
     ///
     /// # Errors
     /// Fails when the operator's settings contain a nonexistent field name.
@@ -417,7 +417,7 @@ pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, 
     }
 }
 
-/// The line for an operator about a field that this version does not know.
+/// Returns the line for an operator about a field that this version does not know.
 pub(crate) fn unknown_field_line(plugin: &str, field: &str) -> String {
     format!("{plugin} set {field}, which this version does not know; it was not applied")
 }

@@ -51,7 +51,7 @@ pub(crate) struct ExecMembers<'a> {
 }
 
 impl ExecMembers<'_> {
-    /// Deadline for the subscribers' replies: validators are asked afterwards, and a validator
+    /// Returns deadline for the subscribers' replies: validators are asked afterwards, and a validator
     /// without time left would reject only because another plugin was slow.
     fn until_answered(&self) -> Instant {
         let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
@@ -72,7 +72,7 @@ pub(crate) struct ExecChanges {
 }
 
 impl ExecChanges {
-    /// The changes as a message of the extension.
+    /// Returns the changes as a message of the extension.
     pub(crate) fn to_adjustment(&self) -> ExecAdjustment {
         let cwd = self.cwd.clone().map(|value| api::OptionalString { value, ..Default::default() });
         ExecAdjustment {

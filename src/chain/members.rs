@@ -9,7 +9,7 @@ use super::ChainedPlugin;
 
 /// A plugin with what its owner knows of it.
 pub(crate) trait Member {
-    /// The plugin in the chain.
+    /// Returns the plugin in the chain.
     fn chained(&self) -> &Rc<ChainedPlugin>;
     /// Whether the plugin receives requests and events without delay.
     fn is_synchronized(&self) -> bool;
@@ -26,12 +26,12 @@ impl<M> Default for Members<M> {
 }
 
 impl<M: Member> Members<M> {
-    /// All members, in order.
+    /// Returns all members, in order.
     pub(crate) fn borrow(&self) -> Ref<'_, Vec<Rc<M>>> {
         self.0.borrow()
     }
 
-    /// Every synchronized plugin, in order.
+    /// Returns every synchronized plugin, in order.
     pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
         let members = self.0.borrow();
         let synchronized = members.iter().filter(|member| member.is_synchronized());

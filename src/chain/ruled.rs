@@ -31,13 +31,13 @@ impl std::fmt::Debug for RuleScope<'_> {
 }
 
 impl<'a> RuleScope<'a> {
-    /// An empty set of rules.
+    /// Creates an empty set of rules.
     pub fn none() -> Self {
         static NONE: Rules = Rules::none();
         Self { rules: &NONE, subject: None, pods: &() }
     }
 
-    /// The fields that a plugin may set in the request's container, and in the containers that its
+    /// Returns the fields that a plugin may set in the request's container, and in the containers that its
     /// reply names.
     ///
     /// # Errors
@@ -58,12 +58,12 @@ impl<'a> RuleScope<'a> {
         Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
     }
 
-    /// The fields that an injection may set in the request's container.
+    /// Returns the fields that an injection may set in the request's container.
     pub(crate) fn rights_of_injection(&self, id: &str) -> Rights {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// Why this plugin's reply must be dropped: the plugin knew the request's container before a
+    /// Returns why this plugin's reply must be dropped: the plugin knew the request's container before a
     /// rule hid the container from it. `None` if it need not.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
@@ -72,7 +72,7 @@ impl<'a> RuleScope<'a> {
         Some(format!("may not change anything: the rule \"{rule}\" hides this pod from it"))
     }
 
-    /// The request as this validator receives it: without updates of containers that rules hide from it.
+    /// Returns the request as this validator receives it: without updates of containers that rules hide from it.
     pub(super) fn shown_to<'r>(
         &self,
         member: &ChainedPlugin,

@@ -25,7 +25,7 @@ pub(super) struct Strikes {
 }
 
 impl Strikes {
-    /// The number of time-outs.
+    /// Returns the number of time-outs.
     pub(super) fn count(&self) -> u32 {
         self.count.get()
     }

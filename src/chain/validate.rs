@@ -58,7 +58,7 @@ pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailur
     }
 }
 
-/// Why a validator does not agree; its reply says whether it rejects `what`, and why.
+/// Returns why a validator does not agree; its reply says whether it rejects `what`, and why.
 pub(super) fn rejection(
     member: &ChainedPlugin,
     what: &str,

@@ -196,7 +196,7 @@ impl Bundle {
 /// Number of attempts to restore the engine's document; together they take two thirds of a second.
 const ATTEMPTS: usize = 6;
 
-/// The suffix of a container's temporary file.
+/// Returns the suffix of a container's temporary file.
 fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }

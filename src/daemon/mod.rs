@@ -266,7 +266,7 @@ fn follow_engines(daemon: &Rc<Daemon>) {
     }
 }
 
-/// The daemon's state, with the records of earlier daemons of this boot.
+/// Returns the daemon's state, with the records of earlier daemons of this boot.
 fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Daemon>> {
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");

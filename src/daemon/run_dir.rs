@@ -109,12 +109,12 @@ impl RunDir {
         }
     }
 
-    /// The number of the lock's descriptor.
+    /// Returns the number of the lock's descriptor.
     pub(crate) fn lock_number(&self) -> RawFd {
         self.lock.borrow().as_raw_fd()
     }
 
-    /// The descriptor number on which wrappers are accepted.
+    /// Returns the descriptor number on which wrappers are accepted.
     pub(crate) fn listener_number(&self) -> RawFd {
         self.listener.get()
     }

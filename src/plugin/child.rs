@@ -85,7 +85,7 @@ impl PluginProcess {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
 
-    /// The process's PID, while the process exists.
+    /// Returns the process's PID, while the process exists.
     pub(super) fn pid(&self) -> Option<i32> {
         self.process.map(Pid::as_raw)
     }

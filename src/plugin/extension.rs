@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const NOTICE_WAIT: Duration = Duration::from_millis(250);
 
 impl Plugin {
-    /// The events of the extension to which the plugin is subscribed, as bits.
+    /// Returns the events of the extension to which the plugin is subscribed, as bits.
     pub fn extension_events(&self) -> u32 {
         self.server.extension_events()
     }

@@ -61,7 +61,7 @@ impl SavedProcess {
 }
 
 impl SavedPlugin {
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
@@ -90,7 +90,7 @@ impl Plugin {
         self.turns.is_idle() && self.caller.is_idle()
     }
 
-    /// The number of the plugin's requests that were read and are not answered.
+    /// Returns the number of the plugin's requests that were read and are not answered.
     pub(crate) fn open_requests(&self) -> usize {
         self.caller.open_requests()
     }

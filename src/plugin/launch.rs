@@ -51,7 +51,7 @@ impl Launched {
     }
 }
 
-/// The reason why a plugin did not register, with its process's exit and last output.
+/// Returns the reason why a plugin did not register, with its process's exit and last output.
 async fn postmortem(child: PluginProcess, log: &Arc<ProcessLog>, why: &str) -> Error {
     child.wait_for_exit(POSTMORTEM_WAIT).await;
     let is_over = child.has_exited();

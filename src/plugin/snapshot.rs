@@ -32,7 +32,7 @@ impl Encoded {
         self.kept.len() + self.now.len()
     }
 
-    /// The bytes that it takes in a request: with its tag and its length.
+    /// Returns the bytes that it takes in a request: with its tag and its length.
     fn size(&self) -> usize {
         let length = compute_raw_varint64_size(self.len() as u64);
         1 + usize::try_from(length).unwrap_or_default() + self.len()
@@ -59,7 +59,7 @@ impl EncodedSnapshot {
         }
     }
 
-    /// The length of the longest of the snapshot's requests, in bytes.
+    /// Returns the length of the longest of the snapshot's requests, in bytes.
     pub(crate) fn longest_request(&self) -> usize {
         self.pods.iter().chain(&self.containers).map(Encoded::size).sum::<usize>().min(ROOM)
     }

@@ -161,7 +161,7 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     new_spec(&raw, &path.to_owned(), priority).map_err(|error| error.root_cause().to_string())
 }
 
-/// The edits of one device, with those of its file if the device is the first of that file.
+/// Returns the edits of one device, with those of its file if the device is the first of that file.
 fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiDevice, String> {
     let mut spec = empty_spec();
     let mut edits = ContainerEdits::new();
@@ -199,7 +199,7 @@ fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiD
     Ok(device)
 }
 
-/// A spec with every part present and empty, because the crate would fill in defaults for missing parts.
+/// Returns a spec with every part present and empty, because the crate would fill in defaults for missing parts.
 fn empty_spec() -> Spec {
     let mut process = Process::default();
     process.set_env(Some(Vec::new()));

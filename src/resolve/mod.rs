@@ -68,7 +68,7 @@ pub(crate) fn resolve(
     Ok((resolved, doubts))
 }
 
-/// The annotations that plugins may set although the runtime acts on them (`runtime_annotations`).
+/// Returns the annotations that plugins may set although the runtime acts on them (`runtime_annotations`).
 pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<String> {
     let mut keys = merged.adjust.annotations.keys().filter(|key| is_acted_on(key)).peekable();
     if keys.peek().is_none() {

@@ -33,8 +33,8 @@ pub(super) struct RdtPlaces<'c> {
     pub(super) resctrl: &'c Path,
 }
 
-/// The name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read a file of classes
-/// add no prefix.
+/// Returns the name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read a file of
+/// classes add no prefix.
 pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }

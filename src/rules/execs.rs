@@ -121,12 +121,12 @@ pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     chosen.peek().is_none() || chosen.any(|entry| is_it(entry))
 }
 
-/// Why a process was refused, as a clause.
+/// Returns why a process was refused, as a clause.
 pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule with whether it matches a pod, for `explain` and `policy test`. Rules after one
+/// Returns every exec rule with whether it matches a pod, for `explain` and `policy test`. Rules after one
 /// that matches every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRuleRow> {
     let mut is_settled = false;

@@ -26,7 +26,7 @@ use crate::presence::IfThere;
 /// machine that may be busy.
 const REEXEC_WAIT: Duration = Duration::from_secs(30);
 
-/// The error for a daemon that exited before its response.
+/// Returns the error for a daemon that exited before its response.
 pub(super) fn exited() -> Error {
     Error::new("the daemon exited during the request").seen(DaemonSeen::Exited)
 }

@@ -140,7 +140,7 @@ fn own(number: i32) -> OwnedFd {
 mod tests {
     use super::*;
 
-    /// A document of this length that comes through a pipe.
+    /// Returns a document of this length that comes through a pipe.
     fn read_from_pipe(length: u64) -> Result<Option<ProcessDocument>> {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let value = format!("/proc/self/fd/{}", reader.as_raw_fd()).into();

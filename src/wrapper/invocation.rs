@@ -104,7 +104,7 @@ impl<'a> Invocation<'a> {
     }
 }
 
-/// The start of the wrapper's error line: the operation and the container.
+/// Returns the start of the wrapper's error line: the operation and the container.
 pub(super) fn doing(call: &CommandLine) -> String {
     let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
     format!("cannot {} {id}", call.verb.name())

@@ -68,7 +68,7 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
-/// The settings of the daemon of this process's user, if that user is not the host's root and has a
+/// Returns the settings of the daemon of this process's user, if that user is not the host's root and has a
 /// daemon. If root's policy refuses the container, the user's daemon is not asked.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);

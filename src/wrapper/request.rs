@@ -228,7 +228,7 @@ pub(super) fn build_question(
     }
 }
 
-/// The version of the protocol that this process speaks.
+/// Returns the version of the protocol that this process speaks.
 pub(super) fn link_protocol(config: &Config) -> u32 {
     config.seams.protocol.unwrap_or(link::PROTOCOL)
 }

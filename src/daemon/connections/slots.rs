@@ -60,7 +60,7 @@ impl Slots {
 }
 
 impl Taken {
-    /// The PID of the connection's process.
+    /// Returns the PID of the connection's process.
     pub(super) fn pid(&self) -> i32 {
         self.slot.pid
     }
@@ -84,7 +84,7 @@ impl Drop for Taken {
     }
 }
 
-/// The oldest connection of the largest group, level by level.
+/// Returns the oldest connection of the largest group, level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
     // A process with more than half of the slots is in the largest group of every level; this
     // shortcut finds it quickly.

@@ -44,7 +44,7 @@ impl Registration {
         is_set.notify_waiters();
     }
 
-    /// The plugin, as long as its connection lasts.
+    /// Returns the plugin, as long as its connection lasts.
     pub(super) fn connected(&self) -> Option<Rc<ConnectedPlugin>> {
         self.0.0.borrow().upgrade()
     }

@@ -32,7 +32,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Values to apply once the container is created; `answered` holds the responses to this creation.
+/// Returns values to apply once the container is created; `answered` holds the responses to this creation.
 pub(crate) fn from_earlier(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -119,7 +119,7 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     true
 }
 
-/// The exit code that the engine wrote, if known.
+/// Returns the exit code that the engine wrote, if known.
 pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     daemon.written_exit_code(record).await.or_absent().flatten()
 }

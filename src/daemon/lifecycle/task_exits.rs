@@ -54,7 +54,7 @@ fn has_any(daemon: &Daemon) -> bool {
     all.any(|record| record.engine.behaviour().has_shim)
 }
 
-/// The socket of the containerd whose shim is the parent of this container's process.
+/// Returns the socket of the containerd whose shim is the parent of this container's process.
 fn socket(daemon: &Daemon, record: &Container) -> Option<String> {
     let parent = procfs::parent_of(&daemon.host, record.process.init_pid?).or_absent().flatten();
     let parent = parent.filter(|pid| *pid > 1 && procfs::is_of_this_host(&daemon.host, *pid));

@@ -133,7 +133,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// The pod's folders: one below the run root, one below the graph root.
+/// Returns the pod's folders: one below the run root, one below the graph root.
 fn folders(document: &Path) -> Vec<PathBuf> {
     let Some(folder) = document.parent() else { return Vec::new() };
     let text = folder.to_string_lossy();

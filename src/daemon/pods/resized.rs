@@ -37,7 +37,7 @@ const UNKNOWN_WRITER: &str =
 const OVERWRITTEN: &str =
     "limits of a pod were overwritten right after kubelet wrote them, so this is not a resize";
 
-/// The current limits of the pod's cgroup; none if the cgroup is not kubelet's.
+/// Returns the current limits of the pod's cgroup; none if the cgroup is not kubelet's.
 pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
     cgroups(daemon, engine, pod).map(|cgroups| read(&cgroups)).unwrap_or_default()
 }
@@ -58,7 +58,7 @@ fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option
     Cgroups::at(&daemon.host, &mounts, &cgroup_of_pod(&path, &pod.uid)?)
 }
 
-/// The files of this layout, with their controllers.
+/// Returns the files of this layout, with their controllers.
 fn files(cgroups: &Cgroups) -> &'static [(&'static str, &'static str)] {
     match cgroups.layout() {
         Layout::V1 => &V1,

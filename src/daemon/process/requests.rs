@@ -58,7 +58,7 @@ impl<T> Requests<T> {
         outcome.await.map_err(|_ended| ending())?
     }
 
-    /// The receiving end; `None` on a second call.
+    /// Returns the receiving end; `None` on a second call.
     pub(crate) fn receive(&self) -> Option<UnboundedReceiver<Request<T>>> {
         self.receiver.borrow_mut().take()
     }

@@ -61,7 +61,7 @@ pub(crate) async fn keep_informed() {
     tokio::join!(beats, again);
 }
 
-/// The watchdog's interval, if the watchdog is meant for this process.
+/// Returns the watchdog's interval, if the watchdog is meant for this process.
 fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

@@ -115,7 +115,7 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
-/// The number of the socket's descriptor, if the service manager passed one. A re-execution keeps
+/// Returns the number of the socket's descriptor, if the service manager passed one. A re-execution keeps
 /// the number.
 pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     let pid = std::env::var("LISTEN_PID").ok()?;

@@ -40,7 +40,7 @@ impl StandIn {
         Self { wake }
     }
 
-    /// The number of the pipe's descriptor, for the next program.
+    /// Returns the number of the pipe's descriptor, for the next program.
     pub(crate) fn number(&self) -> RawFd {
         self.wake.as_raw_fd()
     }

@@ -245,7 +245,7 @@ mod tests {
             self.0.path().join(above).join(id)
         }
 
-        /// A daemon with records of these containers, whose init process is `init`.
+        /// Returns a daemon with records of these containers, whose init process is `init`.
         fn daemon(&self, ids: &[&str], init: Option<u32>) -> Rc<Daemon> {
             let config = Config { run_dir: self.0.path().join("run"), ..Config::default() };
             let host = config.host();

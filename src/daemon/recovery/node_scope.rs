@@ -375,7 +375,7 @@ async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredCo
     all
 }
 
-/// The folders of the state directories that belong to no container on record.
+/// Returns the folders of the state directories that belong to no container on record.
 async fn unknown_folders(daemon: &Rc<Daemon>) -> Result<Vec<ContainerKey>> {
     let config = Config::clone(&daemon.config());
     let list = move || rediscover::list(&rediscover::roots(&config)?, limits::RUNTIME_FOLDERS);
@@ -460,7 +460,7 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
     !all.is_empty()
 }
 
-/// The number of containers of the plain runtime that plugins do not receive, for `check`.
+/// Returns the number of containers of the plain runtime that plugins do not receive, for `check`.
 ///
 /// # Errors
 /// Fails when the state directories cannot be read.

@@ -36,7 +36,7 @@ impl From<WrittenBytes> for NoteBytes {
     }
 }
 
-/// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
+/// Returns the notes in this folder, oldest first. Partial files of killed wrappers are removed.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.

@@ -54,7 +54,7 @@ fn has_other_children(daemon: &Daemon) -> bool {
     pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))
 }
 
-/// The children of this process: each thread lists the children that it started.
+/// Returns the children of this process: each thread lists the children that it started.
 fn children() -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     for thread in presence::entries(Path::new("/proc/self/task"))? {

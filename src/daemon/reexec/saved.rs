@@ -80,7 +80,7 @@ pub(super) struct SavedInit {
 }
 
 impl SavedDaemon {
-    /// Every descriptor that the state names.
+    /// Returns every descriptor that the state names.
     pub(super) fn descriptors(&self) -> Vec<RawFd> {
         let plugins = self.plugins.iter().flat_map(|saved| {
             let output = saved.plugin.process.as_ref().and_then(|process| process.output);

@@ -84,8 +84,8 @@ impl Registry {
         })
     }
 
-    /// A synchronized plugin of this name (or `NN-name`) that does not satisfy the requirement because the name belongs
-    /// to a file.
+    /// Returns a synchronized plugin of this name (or `NN-name`) that does not satisfy the requirement because the name
+    /// belongs to a file.
     pub(crate) fn stand_in(&self, name: &str) -> Option<String> {
         let connected = self.synchronized();
         let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {

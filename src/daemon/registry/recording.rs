@@ -88,7 +88,7 @@ impl Recorders {
         self.send(&line);
     }
 
-    /// The number of the request that was recorded last; `None` while nothing is recorded.
+    /// Returns the number of the request that was recorded last; `None` while nothing is recorded.
     pub(crate) fn last(&self) -> Option<u64> {
         self.is_on().then(|| self.count.get())
     }
@@ -122,7 +122,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// The next line; `None` once the recording has ended and all lines are read.
+    /// Returns the next line; `None` once the recording has ended and all lines are read.
     pub(crate) async fn next(&mut self) -> Option<Rc<str>> {
         let line = self.lines.recv().await?;
         self.queued.set(self.queued.get().saturating_sub(line.len()));

@@ -173,7 +173,7 @@ impl ReturningPlugins {
         if is_waiting { Vec::new() } else { self.late(is_present) }
     }
 
-    /// Expected plugins that are not present and may still return.
+    /// Returns expected plugins that are not present and may still return.
     fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let expected = self.expected.borrow();
         let late = expected

@@ -119,12 +119,12 @@ impl History {
     }
 }
 
-/// The reason for ending a connection that `plugin` replaced.
+/// Returns the reason for ending a connection that `plugin` replaced.
 pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
     format!("{} took over from it", process_name(plugin.pid()))
 }
 
-/// A process as operators see it; the kernel does not show one in another PID namespace.
+/// Returns a process as operators see it; the kernel does not show one in another PID namespace.
 pub(crate) fn process_name(pid: Option<i32>) -> String {
     match pid.filter(|pid| *pid > 0) {
         Some(pid) => format!("process {pid}"),

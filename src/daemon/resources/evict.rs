@@ -145,7 +145,7 @@ fn insist(daemon: &Rc<Daemon>, record: Rc<Container>) {
     });
 }
 
-/// The first of the plugins that may evict this container.
+/// Returns the first of the plugins that may evict this container.
 fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<String, String> {
     let mut why = "no plugin asked for it".to_owned();
     for asker in askers {

@@ -41,7 +41,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     }
 }
 
-/// The part that the runtime accepts without applying it.
+/// Returns the part that the runtime accepts without applying it.
 pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     if RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun {
         return Map::new();
@@ -123,7 +123,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// The cgroups of a scope; the tests do not read them.
+    /// Returns the cgroups of a scope; the tests do not read them.
     fn scope() -> Cgroups {
         let host = Host::default();
         let mounts = crate::cgroup::Mounts::read(&host).unwrap();

@@ -106,7 +106,7 @@ pub(crate) fn of_engines_update(
     send_one(daemon, &key.id, &requested, &result);
 }
 
-/// The owners, until now, of fields that are about to get these owners.
+/// Returns the owners, until now, of fields that are about to get these owners.
 pub(super) fn owned_by_others(
     daemon: &Daemon,
     key: &ContainerKey,

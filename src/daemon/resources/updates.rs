@@ -381,7 +381,7 @@ fn conclude_deferred(
     }
 }
 
-/// The line about the failed update, with the plugins that requested it.
+/// Returns the line about the failed update, with the plugins that requested it.
 fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped {
     let plugins: BTreeSet<&str> =
         update_request.requested.owners.values().map(String::as_str).collect();
@@ -410,7 +410,7 @@ fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &Up
     note_skipped(daemon, key, "", vec![skipped]);
 }
 
-/// The line of `explain` for a field that this version does not know (D23).
+/// Returns the line of `explain` for a field that this version does not know (D23).
 pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
     Skipped { plugin, reason: format!("{field} is not known to this version and was not applied") }
 }

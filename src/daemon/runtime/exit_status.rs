@@ -45,18 +45,18 @@ pub(crate) struct ExitFile {
 }
 
 impl ExitFile {
-    /// The file of this container, if its engine writes one.
+    /// Returns the file of this container, if its engine writes one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
         let path = host.path(place(record)?);
         Some(Self { path, pid: record.process.init_pid, is_shims: is_shim(record) })
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The exit code, if the engine wrote one for this process.
+    /// Returns the exit code, if the engine wrote one for this process.
     ///
     /// # Errors
     /// Fails when the file cannot be read.
@@ -87,7 +87,7 @@ pub(crate) enum ExitRecord {
 }
 
 impl ExitRecord {
-    /// The record of this container, if its engine has one.
+    /// Returns the record of this container, if its engine has one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
         match record.engine.behaviour().lasting_exit? {
             LastingExit::Databases => {
@@ -102,7 +102,7 @@ impl ExitRecord {
         }
     }
 
-    /// The folder that [`read`](Self::read) reads.
+    /// Returns the folder that [`read`](Self::read) reads.
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::Databases { files, .. } => {
@@ -112,7 +112,7 @@ impl ExitRecord {
         }
     }
 
-    /// The exit code, if the engine knows that the container has exited.
+    /// Returns the exit code, if the engine knows that the container has exited.
     ///
     /// # Errors
     /// Fails when the record cannot be read.
@@ -142,7 +142,7 @@ impl ExitRecord {
     }
 }
 
-/// conmon's second file: the bundle is `RUN-ROOT/DRIVER-containers/ID/userdata`, the root file system is below
+/// Returns conmon's second file: the bundle is `RUN-ROOT/DRIVER-containers/ID/userdata`, the root file system is below
 /// `GRAPH-ROOT/DRIVER`, and the file in `GRAPH-ROOT/DRIVER-containers/ID/userdata`.
 fn second_file(bundle: &str, document: &[u8]) -> Option<PathBuf> {
     let document: serde_json::Value = serde_json::from_slice(document).ok()?;
@@ -173,7 +173,7 @@ impl ExitCodes {
         self.is_kernel_mute.set(is_mute);
     }
 
-    /// What the kernel reports about the end of this process.
+    /// Returns what the kernel reports about the end of this process.
     fn ending(&self, process: &OwnedFd) -> ProcessExit {
         if self.is_kernel_mute.get() { ProcessExit::Unsaid } else { pidfd::ending(process) }
     }
@@ -204,7 +204,7 @@ impl ExitCodes {
         published.push_back(exit);
     }
 
-    /// The exit code that containerd published for this process, if any.
+    /// Returns the exit code that containerd published for this process, if any.
     pub(crate) fn published(&self, record: &Container) -> Option<i32> {
         let published = self.published.borrow();
         let is_its = |exit: &&TaskExit| {
@@ -280,7 +280,7 @@ pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
     Ok(process.is_some_and(|process| !pidfd::has_ended(&process)))
 }
 
-/// The reason why the container stopped, in CRI engines' words, and a message for operators; both
+/// Returns the reason why the container stopped, in CRI engines' words, and a message for operators; both
 /// are empty if the container never had a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
@@ -323,7 +323,7 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
     })
 }
 
-/// The key of a monitor: its engine and runtime root.
+/// Returns the key of a monitor: its engine and runtime root.
 fn monitor(record: &Container) -> (String, String) {
     (record.engine.to_string(), record.key.root.clone())
 }

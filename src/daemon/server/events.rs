@@ -13,7 +13,7 @@ use crate::limits;
 use crate::link::DaemonResponse;
 use crate::stream::{EventReader, Since};
 
-/// The events after the cursor, as one document.
+/// Returns the events after the cursor, as one document.
 ///
 /// # Errors
 /// Fails on an invalid cursor.

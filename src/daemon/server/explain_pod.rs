@@ -10,7 +10,7 @@ use crate::daemon::server::{explain::searched, recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
 
-/// The pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
+/// Returns the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
 /// namespace/name, or by name if it has no namespace. `None` if no pod matches.
 pub(crate) fn explain(
     daemon: &Daemon,

@@ -14,7 +14,7 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
 
-/// The containers with the socket whose pods have no connected plugin.
+/// Returns the containers with the socket whose pods have no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
     // Then no other process can become a plugin.
@@ -48,7 +48,7 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     SocketMounts { count, containers: rows }
 }
 
-/// The paths by which a mount may name the socket or a folder above it.
+/// Returns the paths by which a mount may name the socket or a folder above it.
 fn places(config: &Config) -> BTreeSet<PathBuf> {
     let path = &config.socket_path;
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -60,7 +60,7 @@ fn places(config: &Config) -> BTreeSet<PathBuf> {
     both.flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// The mount by which a container's process reaches the socket as a permitted user.
+/// Returns the mount by which a container's process reaches the socket as a permitted user.
 fn exposing(
     container: &api::Container,
     config: &Config,

@@ -99,7 +99,7 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)
     Ok((buffer, installed(&control), is_cut_off))
 }
 
-/// The descriptors in the kernel's one control message. If some are missing, nix returns none of
+/// Returns the descriptors in the kernel's one control message. If some are missing, nix returns none of
 /// them, and the others would stay open forever.
 fn installed(control: &[u8]) -> Vec<OwnedFd> {
     const LENGTH: usize = size_of::<usize>();
@@ -213,7 +213,7 @@ mod tests {
         })
     }
 
-    /// A stream with a full buffer, and its other end, which is not read.
+    /// Returns a stream with a full buffer, and its other end, which is not read.
     async fn full() -> (UnixStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.writable().await.unwrap();

@@ -73,7 +73,7 @@ impl MetricsServer {
         server
     }
 
-    /// The listener's current state.
+    /// Returns the listener's current state.
     pub(crate) fn save(&self) -> Option<SavedMetrics> {
         let (descriptor, at) = self.listener.as_ref()?;
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })

@@ -137,7 +137,7 @@ async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess
     write_line(&daemon, &call.key, at, &process, (result, exit_code), &Error::new(""));
 }
 
-/// The outcome of an `exec`, from the process that became the runtime, and the exit code if known.
+/// Returns the outcome of an `exec`, from the process that became the runtime, and the exit code if known.
 async fn outcome(
     daemon: &Daemon,
     call: &VerbRequest,

@@ -189,7 +189,7 @@ async fn settle_verdict(
     }
 }
 
-/// Longest wait for a turn, for verbs that must not wait for plugins that handle earlier events
+/// Returns longest wait for a turn, for verbs that must not wait for plugins that handle earlier events
 /// slowly. The events of these verbs are still sent after the earlier ones.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];

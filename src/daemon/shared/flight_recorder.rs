@@ -28,7 +28,7 @@ pub(crate) struct RecordedCall {
 }
 
 impl RecordedCall {
-    /// The memory that this call takes, in bytes.
+    /// Returns the memory that this call takes, in bytes.
     fn bytes(&self) -> usize {
         let CallCopies { request, answer, .. } = &self.copies;
         let texts = self.plugin.capacity() + self.pod.capacity() + self.container.capacity();
@@ -54,12 +54,12 @@ impl FlightRecorder {
         Arc::new(Self { counts, kept: Mutex::default() })
     }
 
-    /// The kept calls, the oldest first.
+    /// Returns the kept calls, the oldest first.
     pub(crate) fn calls(&self) -> Vec<RecordedCall> {
         self.kept().calls.iter().cloned().collect()
     }
 
-    /// The calls about a container (or, where `container` is empty, about the pod itself), the
+    /// Returns the calls about a container (or, where `container` is empty, about the pod itself), the
     /// oldest first.
     pub(crate) fn calls_about<T>(
         &self,

@@ -44,7 +44,7 @@ named! {
 }
 
 impl ConnectionLine {
-    /// One line about `count` further connections.
+    /// Returns one line about `count` further connections.
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {
             Self::Unaccepted => "could not be accepted",

@@ -141,13 +141,13 @@ impl Admitted {
         self.description.role == Role::Sandbox
     }
 
-    /// The user of the process, as in the engine's document.
+    /// Returns the user of the process, as in the engine's document.
     pub(super) fn engines_user(&self) -> Value {
         let user = self.description.container.user.get_or_default();
         json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids})
     }
 
-    /// The file name of the runtime that the wrapper resolved.
+    /// Returns the file name of the runtime that the wrapper resolved.
     pub(super) fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
@@ -309,7 +309,7 @@ impl Admitted {
     }
 }
 
-/// The error of an adjustment that cannot be applied, with the plugin that set the field.
+/// Returns the error of an adjustment that cannot be applied, with the plugin that set the field.
 pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     let plugin = error.field().and_then(|field| merged.plugin_behind(field));
     let what = quoted(&match &plugin {

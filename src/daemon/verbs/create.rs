@@ -99,7 +99,7 @@ fn has_news(record: &Container) -> bool {
         && record.outcome.gave_way.is_empty())
 }
 
-/// The values that `exec` applies; `None` if the record's list of changes is enough. It is not if
+/// Returns the values that `exec` applies; `None` if the record's list of changes is enough. It is not if
 /// later changes may displace entries, or if the engine's user is needed, which the list lacks.
 fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
     let user = admitted.engines_user();

@@ -143,7 +143,7 @@ pub(crate) fn check_node(
     }
 }
 
-/// The facts about the host; its mounts are read only if the adjustment requests mounts that
+/// Returns the facts about the host; its mounts are read only if the adjustment requests mounts that
 /// propagate.
 pub(crate) async fn host_facts(
     daemon: &Daemon,

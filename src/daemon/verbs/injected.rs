@@ -78,7 +78,7 @@ impl Admitted {
         Ok(())
     }
 
-    /// The values of an injection, if a trial shows that this node and this document permit it
+    /// Returns the values of an injection, if a trial shows that this node and this document permit it
     /// alone; with the names of the fields if it was tried.
     async fn prepare(
         &self,

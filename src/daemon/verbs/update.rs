@@ -140,7 +140,7 @@ impl EnginesQuestion {
     }
 }
 
-/// The requested values that do not take effect, because a plugin owns the field and none has set
+/// Returns the requested values that do not take effect, because a plugin owns the field and none has set
 /// it this time.
 fn repeated(
     request: &Block,
@@ -232,7 +232,7 @@ async fn ask(
     Ok(AnsweredUpdate { is_told: true, ..answer })
 }
 
-/// The plugins' part of the update of the container itself.
+/// Returns the plugins' part of the update of the container itself.
 fn own(
     daemon: &Daemon,
     record: &Container,
@@ -321,7 +321,7 @@ fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     Ok(Proceed { stdin: Some(stdin), argv, document: None })
 }
 
-/// The changes for `explain`: fields that plugins set, and fields that the engine took back.
+/// Returns the changes for `explain`: fields that plugins set, and fields that the engine took back.
 fn changes(
     record: &Container,
     merged: &UpdateOutcome,

@@ -132,7 +132,7 @@ impl FolderWatch {
 }
 
 impl NewWatch {
-    /// The descriptor for [`add_watch`].
+    /// Returns the descriptor for [`add_watch`].
     pub(crate) fn events(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.0.events)
     }

@@ -161,7 +161,7 @@ struct RawEvent {
     process: RawFd,
 }
 
-/// The events in these bytes.
+/// Returns the events in these bytes.
 fn events(mut bytes: &[u8]) -> impl Iterator<Item = RawEvent> {
     std::iter::from_fn(move || {
         let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);

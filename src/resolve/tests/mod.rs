@@ -76,7 +76,7 @@ fn says(error: &PatchError, wanted: &[&str]) {
     }
 }
 
-/// The adjustment that a plugin writes as this JSON.
+/// Returns the adjustment that a plugin writes as this JSON.
 fn asks(adjustment: &Value) -> api::ContainerAdjustment {
     crate::plugin::json::read(adjustment).unwrap()
 }

@@ -16,7 +16,7 @@ fn checked(tree: &HostTree, adjustment: &api::ContainerAdjustment) -> Result<(),
     check_node(adjustment, &Resolved::default(), resctrl, b"{}", &tree.host())
 }
 
-/// An adjustment for each row of the table, with the field that a refusal names.
+/// Returns an adjustment for each row of the table, with the field that a refusal names.
 fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     [
         (json!({"resources": {"unified": {"memory.high": "1"}}}), "CgroupsUnified[memory.high]"),
@@ -32,7 +32,7 @@ fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     .into()
 }
 
-/// Two nodes: one that lacks every feature, and one that has all.
+/// Returns two nodes: one that lacks every feature, and one that has all.
 fn nodes() -> [HostTree; 2] {
     let poor = HostTree::new(&[
         ("/sys/fs/cgroup/memory/tasks", ""),

@@ -141,7 +141,7 @@ fn patch_sysctls(patch: &mut Patch<'_, '_>, sysctl: &HashMap<String, String>) ->
     patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), &mut patch.changes)
 }
 
-/// The types of the namespaces that the container will have.
+/// Returns the types of the namespaces that the container will have.
 fn namespaces_of(root: &mut Object<'_>) -> Result<HashSet<String>> {
     let mut types = HashSet::new();
     for item in root.object("linux")?.array("namespaces")?.items().iter() {

@@ -279,7 +279,7 @@ fn is_same_limit(one: &Value, other: &Value) -> bool {
     })
 }
 
-/// The positions of a limit in a list.
+/// Returns the positions of a limit in a list.
 fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>> {
     let mut places = Vec::new();
     for (index, item) in items.iter().enumerate() {

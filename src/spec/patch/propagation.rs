@@ -37,7 +37,7 @@ enum Propagation {
     Slave,
 }
 
-/// The mount sources of an adjustment, its CDI devices included, for which facts about host mounts
+/// Returns the mount sources of an adjustment, its CDI devices included, for which facts about host mounts
 /// are needed.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
@@ -73,7 +73,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, mount: &api::Mount) -> Result<()>
     Ok(patch.changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
 }
 
-/// The propagation that a mount requests; the last of its options applies, as in mount(8).
+/// Returns the propagation that a mount requests; the last of its options applies, as in mount(8).
 fn wanted(mount: &api::Mount) -> Option<Propagation> {
     let (_, is_removal) = unmark(&mount.destination);
     let is_bind = mount.type_ == "bind"
@@ -145,7 +145,7 @@ impl HostMounts {
         Self(all)
     }
 
-    /// The host's mount that contains `path`: its mount point, and how it propagates.
+    /// Returns the host's mount that contains `path`: its mount point, and how it propagates.
     fn holding(&self, path: &str) -> Option<(&str, Option<Propagation>)> {
         let mut branch = self.0.first()?;
         let mut found = branch.mount.as_ref();

@@ -115,7 +115,7 @@ fn replace(linux: &mut Object<'_>, settings: Vec<RdtSetting>, changes: &mut Chan
     Ok(())
 }
 
-/// The NRI field to which a member of the section belongs.
+/// Returns the NRI field to which a member of the section belongs.
 fn owner_of(key: &str) -> &'static str {
     match key {
         "schemata" | "l3CacheSchema" | "memBwSchema" => SCHEMATA,

@@ -44,7 +44,7 @@ fn invalid_field(adjustment: &Adjustment) -> String {
     }
 }
 
-/// The adjustment that a plugin writes as this JSON.
+/// Returns the adjustment that a plugin writes as this JSON.
 fn asks(adjustment: &Value) -> Adjustment {
     crate::plugin::json::read(adjustment).unwrap()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's mark: the few facts about it that `exec` and `kill` need without asking the daemon
-//! (decisions D36 and D37).
+//! Encodes, decodes and finds a container's mark: the few facts that `exec` and `kill` need without
+//! asking the daemon (decisions D36 and D37).
 //!
 //! Together with the verdict on a container's creation, the daemon writes one file for each
 //! container that needs one, below its records; the file is removed with the container. A wrapper

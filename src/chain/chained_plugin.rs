@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin in the chain: its counters, its policy, and what the policy makes of each outcome of
-//! a call (NRI FailurePolicy).
+//! Calls one plugin of the chain, counts its failures, and applies its policy to the outcome of
+//! each call (NRI FailurePolicy).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ named! {
     pub enum Cause {
         /// A plugin did not answer in time.
         Timeout => "timeout",
-        /// A plugin's connection broke while it was asked.
+        /// A plugin's connection broke while it handled the request.
         Gone => "gone",
         /// A plugin or a validator refused.
         Refused => "refused",
@@ -64,7 +64,7 @@ impl PluginFailure {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
 
-    /// Returns the line for the operator, with the plugin, field and rule for the audit log.
+    /// Converts the failure to the operator's line, with the plugin, field and rule for the audit log.
     pub(crate) fn into_error(self) -> Error {
         let error = Error::new(quoted(&self.text)).by(self.plugin);
         let error = match self.field {
@@ -139,7 +139,7 @@ impl Terms {
     }
 }
 
-/// A plugin's counters, with which the next program continues.
+/// A plugin's counters, which the next program of this process continues.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PluginCounts {
     /// Requests sent to the plugin.
@@ -170,7 +170,7 @@ pub struct ChainedPlugin {
     /// Consecutive execs for which the plugin's reply came too late; an `exec` waits less than the
     /// plugin's time-out.
     pub(super) late_execs: Strikes,
-    /// Wakes the requests that wait for a turn when the plugin no longer answers.
+    /// Wakes the requests that wait for a turn, once the plugin no longer answers.
     given_up: Notify,
     /// Notifications of the extension that the plugin has not answered yet.
     notices: Cell<usize>,
@@ -321,8 +321,8 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // Without this, a request would wait one time-out of a hanging plugin for each request
-            // before it, so that one plugin would delay many containers for minutes.
+            // Without this, a request would wait a full time-out of a hanging plugin for each
+            // request before it, and one plugin would delay many containers for minutes.
             outcome = tokio::select! {
                 biased;
                 outcome = call => Some(outcome),
@@ -408,7 +408,7 @@ impl ChainedPlugin {
     }
 }
 
-/// Logs unknown fields in the replies to one request: plugin and field.
+/// Logs the unknown fields (pairs of plugin and field) in the replies to one request.
 pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, String)]) {
     for (plugin, field) in unknown {
         if let Some(member) = members.iter().find(|member| member.id() == *plugin) {

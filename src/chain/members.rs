@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of a chain in the order in which they are asked: the daemon's, or those of a dry run. It never sends
+//! Keeps the plugins of a chain (the daemon's, or a dry run's) in the order in which they are asked. It never sends
 //! anything.
 
 use std::cell::{Ref, RefCell};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::ChainedPlugin;
 
-/// A plugin with what its owner knows of it.
+/// A plugin, with the data that the owner of the chain keeps about it.
 pub(crate) trait Member {
     /// Returns the plugin in the chain.
     fn chained(&self) -> &Rc<ChainedPlugin>;
@@ -15,8 +15,8 @@ pub(crate) trait Member {
     fn is_synchronized(&self) -> bool;
 }
 
-/// The plugins by index. Those of the same index stay in connection order, so that the order is reproducible.
-/// NRI: the reference sorts by index only, and not stably.
+/// The plugins, sorted by index; plugins with the same index stay in connection order, so that the order is
+/// reproducible. NRI: the reference sorts by index only, and not stably.
 pub(crate) struct Members<M>(RefCell<Vec<Rc<M>>>);
 
 impl<M> Default for Members<M> {
@@ -48,8 +48,8 @@ impl<M: Member> Members<M> {
         member
     }
 
-    /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that the
-    /// order of plugins with the same index stays. Returns the removed ones.
+    /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that
+    /// plugins with the same index keep their order. Returns the removed members.
     pub(crate) fn replace(&self, is_old: impl Fn(&M) -> bool, member: &Rc<M>) -> Vec<Rc<M>> {
         let mut members = self.0.borrow_mut();
         let Some(at) = members.iter().position(|other| is_old(other)) else { return Vec::new() };

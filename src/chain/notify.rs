@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events whose replies have no content: a plugin can only accept or refuse them.
+//! Sends events whose replies have no content: a plugin can only accept or refuse them.
 
 use std::rc::Rc;
 

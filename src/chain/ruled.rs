@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules in one request: the fields that each plugin may set, and the parts of the request
-//! that each validator receives. This module only looks rules up; `adaptation` enforces them.
+//! Looks up the operator's rules for one request: the fields that each plugin may set, and the parts of
+//! the request that each validator receives. `adaptation` enforces them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -64,7 +64,7 @@ impl<'a> RuleScope<'a> {
     }
 
     /// Returns why this plugin's reply must be dropped: the plugin knew the request's container before a
-    /// rule hid the container from it. `None` if it need not.
+    /// rule hid the container from it. `None` if the reply counts.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;

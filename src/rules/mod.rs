@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules on plugins, pods and containers (decision D44).
+//! Applies the operator's rules on plugins, pods and containers (decision D44).
 //!
 //! The first rule that matches pod and plugin decides; without one, the rules permit everything,
 //! and the plugin's own section may still restrict it. A pod whose identity a tenant may have
@@ -62,7 +62,7 @@ pub trait PodsOfContainers {
     fn pod_of(&self, container: &str) -> Option<RuledPod>;
 }
 
-/// No container but the request's own is known.
+/// For callers that know no container but the request's own.
 impl PodsOfContainers for () {
     fn pod_of(&self, _container: &str) -> Option<RuledPod> {
         None
@@ -192,7 +192,7 @@ impl Rules {
         rights
     }
 
-    /// Returns every rule with whether it matches, for `policy test`.
+    /// Returns every rule, and whether it matches, for `policy test`.
     fn explain(&self, plugin: &str, pod: &RuledPod) -> Vec<(Arc<Ruling>, Fit, Reason)> {
         let all = self.rules.iter().map(|rule| {
             let (fit, reason) = matching::fit(&rule.section, plugin, pod);

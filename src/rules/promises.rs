@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The promises about containers with certain devices: which of them apply to a pod or a container
-//! (decision D61).
+//! Determines the promises about devices that apply to a pod or a container (decision D61).
 //!
 //! Every promise is checked, and one matching list of devices is enough. If a source of the devices
 //! was unreadable, or the pod's identity is unproven, the promise may apply, and counts as
@@ -100,7 +99,7 @@ impl<'s> PromiseFacts<'s> {
         named.chain(annotated.map(|name| name.trim().to_owned())).collect()
     }
 
-    /// Returns paths of device nodes, and both ends of mounts.
+    /// Returns the paths of device nodes, and both ends of mounts.
     fn paths(&self) -> Vec<String> {
         let Some(container) = self.container else { return Vec::new() };
         let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules that decide about a pod, with reasons: the document of `nri-runc nri policy test`.
-//! Nothing is changed, and no plugin is asked.
+//! Reports the rules that decide about a pod, with reasons, as the document of `nri-runc nri policy
+//! test`. Nothing is changed, and no plugin is asked.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The features of a runtime: its `features` and `--version`, queried once for each executable.
+//! Queries a runtime's features, by its `features` and `--version`, once for each executable.
 //!
 //! It never starts a container, and waits at most two seconds. A runtime that does not answer is
 //! assumed to have every feature. Reference: OCI runtime-spec `features.md`, `features-linux.md`.

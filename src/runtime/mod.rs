@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime: finding and executing it.
+//! Finds and executes the real runtime.
 //!
 //! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is
 //! used. What the runtime inherits is never changed: descriptors, environment, signal mask and
@@ -134,7 +134,7 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
     execute(&path).map(|()| path)
 }
 
-/// The variable that is set for a program that is tested as the runtime: a wrapper that finds it
+/// The variable that is set while a program is tested as the runtime: a wrapper that finds it set
 /// reports that and exits.
 const TRIED: &str = "NRI_RUNC_TRIED";
 
@@ -370,8 +370,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // If this failed, a copy of this program would count as the runtime, and would then search
-        // for one itself.
+        // Without this metadata, a copy of nri-runc would count as the runtime, and would then
+        // search for a runtime itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 

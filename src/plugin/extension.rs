@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of the extension to a plugin, each with a deadline: an `exec` waits less than other
+//! Sends a plugin requests of the extension, each with a deadline: an `exec` waits less than other
 //! commands. This module decides nothing.
 
 use std::time::Duration;

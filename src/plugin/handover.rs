@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected plugin, saved for the next program of this process: its descriptor, its unanswered
-//! requests, the number of its next call, its process. The plugin notices nothing. It can only be
-//! saved between two calls.
+//! Saves a connected plugin for the next program of this process, and resumes it: its descriptor, unanswered requests,
+//! number of the next call, and process. The plugin notices nothing. It can only be saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
@@ -44,7 +43,7 @@ pub(crate) struct SavedPlugin {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedProcess {
     pid: i32,
-    /// The pipe of the process's output, until that has ended.
+    /// The pipe with the process's output, until the output has ended.
     pub(crate) output: Option<RawFd>,
     /// The last lines that the process printed, each with its time.
     #[serde(default)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin's response times within the last hour, as counts. This module reads no clock.
+//! Counts a plugin's response times within the last hour. This module reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the result of each request to a plugin to a meter, which counts. This module counts nothing.
+//! Defines the meter that receives the result of each request to a plugin. This module counts nothing.
 
 use std::fmt::Debug;
 use std::time::Duration;

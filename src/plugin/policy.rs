@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a missing reply means: the operator's setting, else the plugin's declaration, else the
-//! default, for each half separately (NRI FailurePolicy; the default is the reference's).
+//! Decides what a missing reply means: by the operator's setting, else the plugin's declaration,
+//! else the default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
 use crate::answers::PolicyRow;
 use crate::config::{OnFailure, PluginSettings};

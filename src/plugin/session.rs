@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's side of one plugin connection: register, configure, synchronize, then calls, each
-//! with a deadline and a typed outcome (ttRPC's errors are text).
+//! Serves the runtime's side of one plugin connection: register, configure, synchronize, then
+//! calls, each with a deadline and a typed outcome (ttRPC's errors are text).
 //!
 //! The plugin gets one request at a time, or as many as `concurrency` permits, in the order of `turns.rs`.
 //! It may call the daemon at any time, even from inside a handler, because that needs no turn.
@@ -306,7 +306,7 @@ impl Plugin {
         self.identity.to_string()
     }
 
-    /// Two digits.
+    /// Returns the index, two digits.
     pub fn index(&self) -> &str {
         &self.identity.index
     }
@@ -316,7 +316,7 @@ impl Plugin {
         &self.identity.name
     }
 
-    /// Returns version of the plugin's NRI library; empty before v0.12.
+    /// Returns the version of the plugin's NRI library; empty before v0.12.
     pub fn nri_version(&self) -> &str {
         &self.identity.nri_version
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket that plugins connect to (decisions D11, D12).
+//! Creates the socket that plugins connect to (decisions D11, D12).
 //!
 //! A socket on which another process listens is never unlinked: containerd and CRI-O use the same
 //! default path for plugins, and their plugins would silently stop connecting.
@@ -258,7 +258,7 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns why a daemon could not open the plugin socket, if none is running; `None` if it could.
+/// Returns why a daemon that is started now could not open the plugin socket; `None` if it could.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }

@@ -101,7 +101,7 @@ struct WaitingRequest {
 pub(super) struct Turn {
     state: Option<Arc<Mutex<TurnState>>>,
     begun: Instant,
-    /// Whether its duration counts for the mean of events.
+    /// Whether the turn's duration counts for the mean of events.
     is_event: bool,
 }
 
@@ -326,7 +326,7 @@ pub(crate) fn busy_plugins() -> Vec<String> {
     CALLER_DEADLINE.try_with(names).unwrap_or_default()
 }
 
-/// Returns time at which the current caller stops waiting.
+/// Returns the time at which the current caller stops waiting.
 pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection to the daemon: connecting, frames with descriptors, heartbeats, responses.
+//! Connects to the daemon, sends frames with descriptors, and receives heartbeats and responses.
 //!
 //! Every wait is bounded (D8). This module starts no daemon, and decides nothing if none runs.
 

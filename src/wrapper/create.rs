@@ -34,7 +34,7 @@ impl Invocation<'_> {
         };
         self.host.point(Point::WrapperVerdict)?;
 
-        // The only write of this process; it is undone if a later step fails.
+        // The only change that this process makes; it is undone if a later step fails.
         let committed = commit::put_in_place(&document, proceed.document.as_deref())?;
         self.host.point(Point::WrapperCommitted)?;
         if let Err(gone) = session.notify_exec() {

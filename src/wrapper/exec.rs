@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `exec` in a container whose process plugins changed: the engine's document of the new process
-//! gets the same values, as `spec/patch/later.rs` defines (D36). `later.rs` decides whether the
-//! daemon is involved; the daemon's response has the plugins' changes to this one process.
+//! Handles `exec` in a container whose process plugins changed: the engine's document of the new
+//! process gets the same values, as `spec/patch/later.rs` defines (D36). `later.rs` decides whether
+//! the daemon is involved; the daemon's response has the plugins' changes to this one process.
 //!
 //! This module runs only for calls that involve the daemon, or whose container has a mark. The
 //! engine's file is never written: the runtime reads an edited copy in memory, by a descriptor that

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri hook STAGE`, an OCI hook. It reads the state from standard input, finds the
-//! command line of the runtime that called it, and sends the daemon the request that the wrapper
-//! would have sent.
+//! Implements `nri-runc nri hook STAGE`, an OCI hook: it reads the state from standard input, finds the command line of
+//! the runtime that called it, and sends the daemon the request that the wrapper would have sent.
 //!
 //! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI
 //! runtime specification's `hooks` and `state`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`). For a
+//! Finds the mark (`src/mark.rs`) without which `exec` and `kill` go straight to the runtime. For a
 //! container without one, the search costs one failing `openat`; other commands do not search.
 
 use std::path::Path;

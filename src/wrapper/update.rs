@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
+//! Handles `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
 //!
 //! Standard input (or the file) is read in full before the daemon is asked. The real runtime then
 //! receives new input: the same bytes, or the daemon's version of them (D21).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O, on both layouts.
+//! Plans writes of block I/O limits, on both layouts of cgroups.
 //!
 //! A list replaces the file's limits: for a device that is not in the list, the limit is lifted. An
 //! absent list leaves the limits unchanged, and a weight of zero sets the kernel's default.

@@ -114,7 +114,7 @@ pub(crate) enum Unfit {
         /// Why.
         why: String,
     },
-    /// The cgroup files cannot show it, but the runtime may be able to set it.
+    /// The daemon cannot write it to the cgroup files, but the runtime may be able to set it.
     NotDirect(String),
 }
 
@@ -200,7 +200,7 @@ impl Write {
     }
 }
 
-/// The writes of CPUs and memory nodes.
+/// Plans the writes of CPUs and memory nodes.
 fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     let lists = [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")];
     for (file, value, field) in lists.into_iter().filter(|(_, value, _)| !value.is_empty()) {
@@ -208,7 +208,7 @@ fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     }
 }
 
-/// The writes of huge page limits; `file` is the limit file's name without its page size.
+/// Plans the writes of huge page limits; `file` is the limit file's name without its page size.
 fn plan_hugepages(
     controller: &'static str,
     file: &str,

@@ -101,7 +101,7 @@ impl Mounts {
 }
 
 impl Layout {
-    /// Returns the controller and the file with the state in which a cgroup really is.
+    /// Returns the controller and the file that show whether a cgroup is in fact frozen.
     fn freezer(self) -> (&'static str, &'static str) {
         match self {
             Self::V1 => ("freezer", "freezer.state"),

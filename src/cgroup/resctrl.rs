@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups of resctrl: moves a running container into another group, thread by thread as the kernel
+//! Moves a running container into another group of resctrl, thread by thread as the kernel
 //! requires, and removes a group that a runtime made for a container whose creation failed.
 //!
 //! A thread that starts meanwhile is in its parent's group, so the tasks are read again until none

@@ -29,7 +29,7 @@ pub(crate) struct AppliedWrite {
     pub after: String,
 }
 
-/// A write that the kernel refused, after which nothing is changed.
+/// A refused write; the earlier writes were reverted as far as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteError {
     /// Path of the resource.

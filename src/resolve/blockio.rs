@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O classes: each is defined in a YAML file, which engines read through goresctrl.
+//! Resolves block I/O classes, which a YAML file defines; engines read the same file through goresctrl.
 //!
 //! Only the requested class is read, and devices are looked up each time, because they may change.
 //! A device pattern without a match limits nothing and is reported in a note, as other readers of

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
+//! Resolves CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
 //!
 //! The crate `container-device-interface` reads the files and makes the edits. It can edit only a typed
 //! spec, so each device is applied to an empty spec, whose content is then used as plain data (decision

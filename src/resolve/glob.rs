@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Path names with wildcards, as in configuration files of classes. A wildcard never matches `/`.
+//! Expands path names with wildcards, as in configuration files of classes. A wildcard never matches `/`.
 
 use std::path::PathBuf;
 

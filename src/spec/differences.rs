@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The members in which two documents differ, named like plugins' changes: `process.env[A]`,
+//! Finds the members in which two documents differ, named like plugins' changes: `process.env[A]`,
 //! `mounts[/x]`, `linux.resources.memory.limit`.
 //!
 //! A value that means the same as an absent member (`null`, `false`, `""`, an empty list) counts as
@@ -110,7 +110,7 @@ fn entries(list: Option<&Value>, key: &str) -> Block {
     named.collect()
 }
 
-/// Whether a value means something else than an absent member.
+/// Whether a value differs in meaning from an absent member.
 fn is_said(value: &&Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

@@ -232,7 +232,7 @@ fn without_unset(request: &Block) -> Block {
     request
 }
 
-/// runc crashes on some `null` members, and no `null` has a meaning.
+/// Drops members that are `null`: runc crashes on some, and none has a meaning.
 fn without_null(map: &Block) -> Block {
     let mut map = map.clone();
     map.retain(|_, value| !value.is_null());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Device nodes of CDI files, completed from the host's nodes. The tests use a pipe and a link to
+//! Tests device nodes of CDI files, completed from the host's nodes. They use a pipe and a link to
 //! `/dev/null`, which need no privilege.
 
 use nix::sys::stat::Mode;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
+//! Tests names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
 
 mod delegated;
 mod device_nodes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The needs of adjustments, compared with runtimes' responses.
+//! Tests the needs of adjustments, compared with runtimes' responses.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features that nodes lack, on trees of files; the table of docs/compatibility.md matches the
-//! code's.
+//! Tests features that nodes lack, on trees of files, and that the table of docs/compatibility.md matches the code.
 
 use std::path::Path;
 

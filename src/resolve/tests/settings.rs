@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources for which the host's cgroups have no setting, on trees of files.
+//! Tests resources for which the host's cgroups have no setting, on trees of files.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts.
+//! Applies mounts.
 //!
 //! A new mount replaces all mounts with the same destination. If anything changed, mounts are
 //! sorted in the reference's order, by depth and then by destination, so that parents precede their

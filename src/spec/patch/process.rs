@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process: environment, arguments, resource limits, OOM score.
+//! Applies changes of the process: environment, arguments, resource limits, OOM score.
 //!
 //! Entries that a plugin does not name stay, even those without `=`. Values are never expanded or merged: a
 //! variable is replaced as a whole. Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`,
@@ -84,7 +84,7 @@ impl<'t> Environment<'t> {
         (there, value)
     }
 
-    /// Sets a variable to `wanted`, or removes it, if it is absent or has the value `replaced`;
+    /// Sets a variable to `wanted` (`None` removes it) if it is absent or has the value `replaced`;
     /// returns whether the document changed.
     pub(super) fn replace(
         &mut self,

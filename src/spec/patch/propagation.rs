@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Propagation: a bind mount that propagates needs a host mount that propagates, and a root file
-//! system that permits it.
+//! Checks propagation: a bind mount that propagates needs a host mount that propagates, and a root
+//! file system that permits it.
 //!
 //! Each mount is checked by its options. The facts about the host are passed in as text; without them the runtime
 //! decides. It never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7; mount_namespaces(7),

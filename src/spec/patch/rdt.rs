@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Intel RDT: class of service, schemata, monitoring.
+//! Applies Intel RDT: class of service, schemata, monitoring.
 //!
 //! A removal is applied first and removes the whole section; only values set in the same adjustment
 //! remain. Without a removal, fields that a plugin does not name stay. This module never accesses

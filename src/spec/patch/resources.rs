@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of an adjustment in the OCI specification's form.
+//! Converts an adjustment's resources to the OCI specification's form.
 //!
 //! One list of settings serves for edits of config.json at creation and for the overlay in updates,
 //! so that both agree. Values are checked here, where the plugin can still be named, but never

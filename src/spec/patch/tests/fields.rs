@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scheduler, I/O priority, seccomp, network devices, memory policy, RDT.
+//! Tests scheduler, I/O priority, seccomp, network devices, memory policy, RDT.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of adjusted documents: helpers to create adjustments.
+//! Tests adjusted documents, with helpers to create adjustments.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts that propagate, and the host's conditions for them.
+//! Tests mounts that propagate, and the host's conditions for them.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI devices and classes, whose definitions come with the adjustment.
+//! Tests CDI devices and classes, whose definitions come with the adjustment.
 
 use serde_json::{Value, json};
 

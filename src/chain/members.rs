@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the plugins of a chain (the daemon's, or a dry run's) in the order in which they are asked. It never sends
-//! anything.
+//! Keeps the plugins of a chain (the daemon's, or a dry run's) in the order in which they are asked. This module
+//! never sends anything.
 
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of a bundle (decisions D1 and D16): opening the engine's document, writing a patched
-//! one beside it, restoring the engine's, removing temporary names. The wrapper exchanges the two
-//! files; until then the bundle is unchanged.
+//! Handles the files of a bundle (decisions D1 and D16): opens the engine's document, writes a
+//! patched one beside it, restores the engine's, removes temporary names. The wrapper exchanges the
+//! two files; until then the bundle is unchanged.
 //!
-//! It never decides about the contents of a document. It imports `shared`.
+//! This module never decides about the contents of a document. It imports `shared`.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

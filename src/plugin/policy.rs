@@ -20,7 +20,7 @@ pub struct Policy {
 }
 
 named! {
-    /// Where one half of a policy comes from.
+    /// The source of one half of a policy.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum PolicySource {
         Configuration => "configuration",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Collects the data of one call of the runtime: its command line, the configuration, the real
-//! runtime, and the document that this runtime will read. It decides nothing.
+//! runtime, and the document that this runtime will read. This module decides nothing.
 
 use std::convert::Infallible;
 use std::ffi::OsString;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs one process per command: it asks the daemon, puts the patched document in place, and becomes the real runtime.
 //!
-//! It forks only to start the daemon (decision D6), prints nothing before the real runtime runs, and
-//! every successful path ends in `execve`. It runs async code only where no daemon answers and the
-//! configuration protects containers (`protection`). Commands that do not involve
-//! plugins go straight to the runtime.
+//! The process forks only to start the daemon (decision D6), prints nothing before the real runtime runs, and every
+//! successful path ends in `execve`. It runs async code only where no daemon answers and the configuration protects
+//! containers (`protection`). Commands that do not involve plugins go straight to the runtime.
 
 mod admin_request;
 mod bypass;

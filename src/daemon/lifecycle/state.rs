@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's changes of state: created, running, stopped, removed. Each function changes the record, writes the
+//! Changes a container's state: created, running, stopped, removed. Each function changes the record, writes the
 //! audit log for a creation, and sends the event to other programs. Its caller notifies plugins afterwards, so that
 //! they receive each event once.
 

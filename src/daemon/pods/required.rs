@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Required plugins: which of them must have answered for a pod and its containers (D14, D40), whether they are
-//! connected, and the wait for absent ones.
+//! Enforces required plugins: decides which of them must have answered for a pod and its containers (D14, D40),
+//! checks whether they are connected, and waits for absent ones.
 //!
 //! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
 //! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's cgroup.
-//! The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
+//! Handles pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's
+//! cgroup. The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
 //! PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal is only reported. Plugins and node
 //! agents write these files too; only kubelet's writes count (`kubelet.rs`, decision D57).
 //!
-//! It costs nothing between two writes, for any number of pods. It writes no cgroup.
+//! This module costs nothing between two writes, for any number of pods. This module writes no cgroup.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What `check` prints if the kernel does not name the writers of limits.
+/// The line that `check` prints if the kernel does not name the writers of limits.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by an unidentified process, so this is not a resize";
 const OVERWRITTEN: &str =

@@ -4,7 +4,7 @@
 //! containers without them and is not started.
 //!
 //! Only a process of the host's root that holds the lock counts as a daemon: a process of a container may have any
-//! name, file and lock. It signals no process.
+//! name, file and lock. This module signals no process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub(crate) struct OtherDaemon {
 }
 
 impl OtherDaemon {
-    /// Names the daemon, its differences from `config`, and the next step.
+    /// Returns the error that names the daemon, both run directories, and the next step.
     pub(crate) fn error(&self, config: &Config) -> Error {
         let (pid, ours) = (self.pid, config.run_dir.display());
         let theirs = quoted(&self.run_dir.to_string_lossy());
@@ -47,7 +47,7 @@ impl OtherDaemon {
         error.hint(self.next_step())
     }
 
-    /// The remedy that leaves one daemon, or separates the two.
+    /// Returns the instruction that leaves one daemon, or separates the two.
     pub(crate) fn next_step(&self) -> &'static str {
         match self.is_ours {
             true => "use: nri-runc nri restart",
@@ -181,8 +181,8 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     None
 }
 
-/// Whether the process runs the program of this path: the same file, or after an upgrade a file in
-/// the same mount namespace.
+/// Whether the process runs a program of the same path: the same file or, after an upgrade, another
+/// file in the same mount namespace.
 fn is_same_program(pid: u32) -> bool {
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration files and the program of this daemon. For a reload it reads the files again,
-//! and reports how they differ from those in force; the daemon's `reload.rs` decides what is
-//! applied.
+//! Keeps the configuration files and the program of this daemon. For a reload it reads the files again, and reports how
+//! they differ from those in force; the daemon's `reload.rs` decides what is applied.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that wrappers ran without a daemon, where the policy was to continue (decision D9): each
-//! wrapper left a note with its request. The daemon records the containers of such calls that still
-//! exist, so that plugins receive them by Synchronize and then their later events.
+//! Handles calls that wrappers ran without a daemon, where the policy was to continue (decision
+//! D9): each wrapper left a note with its request. The daemon records the containers of such calls
+//! that still exist, so that plugins receive them by Synchronize and then their later events.
 //!
 //! No plugin is asked about such a call and nothing is changed: the runtime has already run.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! After a restart: compares the records of an earlier daemon with the state of the runtime.
+//! Compares, after a restart, the records of an earlier daemon with the state of the runtime.
 //!
 //! First, before any plugin registers, the daemon corrects every record: it rolls back creations that failed, and
 //! records containers that were created, started or updated meanwhile. So plugins are synchronized with the current

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records without a container: an engine that crashed, or failed to call the runtime, abandons a
-//! container without a `delete`. Once the container's bundle and the runtime's state are both gone,
-//! the daemon removes the record and sends plugins the outstanding events. It also ends a pod whose
-//! last container vanished unseen.
+//! Removes records without a container: an engine that crashed, or failed to call the runtime, abandons a container
+//! without a `delete`. Once the container's bundle and the runtime's state are both gone, the daemon removes the record
+//! and sends plugins the outstanding events. It also ends a pod whose last container vanished unseen.
 //!
 //! Gone means that the kernel reports absence; a folder that cannot be read may exist. Two checks
 //! some time apart must find both gone, so that a creation or removal in progress is not mistaken
@@ -25,7 +24,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// Records checked in a row before other tasks get a turn; a check is usually one system call.
 const AT_ONCE: usize = 64;
 
-/// What `forget` reports about a dropped record.
+/// The warning that `forget` prints about a dropped record.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
                        further events of it";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers whose records are gone, because the run directory was wiped: the daemon finds those that the runtimes'
-//! state directories show. The plugins' changes are lost, and so is the engine's original of a patched document.
+//! Finds containers whose records are gone because the run directory was wiped, in the runtimes' state directories.
+//! The plugins' changes are lost, and so is the engine's original of a patched document.
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
 //! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
@@ -202,7 +202,7 @@ pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     Ok(all)
 }
 
-/// Returns device and inode of a folder (its paths may be several, if /var/run is a link), else its path.
+/// Returns the folder's device and inode (it may have several paths, if /var/run is a link), else its path.
 fn file_of(path: &Path) -> (u64, u64, PathBuf) {
     let of = |found: std::fs::Metadata| (found.dev(), found.ino(), PathBuf::new());
     std::fs::metadata(path).map_or_else(|_| (0, 0, path.to_owned()), of)

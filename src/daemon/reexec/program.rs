@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that now lies at the daemon's path: checks whether it can continue from this
-//! daemon's state, and executes it.
+//! Checks whether the program that now lies at the daemon's path can continue from this daemon's
+//! state, and executes it.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::RawFd;

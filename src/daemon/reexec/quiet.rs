@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and this
+//! Determines whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and this
 //! process has no other child. Then the records and the plugins' connections are the complete state.
 
 use std::io;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registered plugin: whether it is synchronized, the pods and containers that it knows, the
-//! events queued until it is synchronized, and its pending requests.
+//! Keeps the state of one registered plugin: whether it is synchronized, the pods and containers
+//! that it knows, the events queued until it is synchronized, and its pending requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -179,7 +179,7 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Gone || self.connection().is_gone()
     }
 
-    /// Whether the plugin's connection broke after it was synchronized, and it was not removed yet.
+    /// Whether the plugin's connection broke after it was synchronized, and the plugin was not removed yet.
     pub(super) fn is_lost(&self) -> bool {
         self.phase.get() == Phase::Synchronized && self.connection().is_gone()
     }

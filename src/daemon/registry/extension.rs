@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which plugins subscribed to events of the extension, and how they handle each `exec`. It sends nothing to plugins.
+//! Finds the plugins that subscribed to the extension's events, and how they handle each `exec`. It sends nothing.
 
 use std::cell::Cell;
 use std::rc::Rc;

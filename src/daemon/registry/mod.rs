@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registered plugins: which plugin receives which event, in which order, and which pods and
-//! containers each knows. `chain` sends the requests.
+//! Keeps the registered plugins, and decides which receive an event, in which order, by the pods
+//! and containers that each knows. `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.
 //! No event waits for a plugin that is still being synchronized: events are queued for it and sent
 //! afterwards.
 //!
-//! It never accepts a connection and changes no record. It imports `watch`.
+//! This module never accepts a connection and changes no record. It imports `watch`.
 
 pub(crate) mod connected;
 pub(crate) mod extension;
@@ -256,7 +256,7 @@ impl Registry {
     /// Returns the output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
-    /// One line if no launched plugin is meant.
+    /// Fails with one line if no launched plugin is meant.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
         let ids: Vec<String> = connected.iter().map(|plugin| plugin.id()).collect();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
-//! whose reader is too slow is ended, so a recording never delays a container. Without a reader,
-//! nothing is recorded.
+//! Records every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
+//! whose reader is too slow is ended, so a recording never delays a container. Without a reader, nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -142,8 +141,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Queues a line; returns whether there was space and a reader. Into an empty queue a line of
-    /// any length fits.
+    /// Queues a line; returns whether there was space and a reader. An empty queue takes a line of any length.
     fn takes(&self, line: &Rc<str>) -> bool {
         let waiting = self.queued.get();
         let bytes = waiting + line.len();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins for which creates wait after a daemon start (D14), and the wait. `connections` decides which plugins
-//! these are.
+//! Keeps the plugins for which creates wait after a daemon start (D14), and waits for them. `connections` decides
+//! which plugins these are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

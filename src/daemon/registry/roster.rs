@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rows of `plugins`: registered plugins, plugins in their handshake, and recently disconnected
-//! plugins. It only stores them; `connections` decides which plugins may register.
+//! Keeps the rows of `plugins`: registered plugins, plugins in their handshake, and recently
+//! disconnected plugins. It only stores them; `connections` decides which plugins may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

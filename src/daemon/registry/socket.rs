@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin socket: the process that listens on it, and since when.
+//! Keeps the state of the plugin socket: the process that listens on it, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;

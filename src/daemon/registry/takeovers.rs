@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The takeovers of each plugin's place within the last minute, and the pods whose process was
-//! replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each other.
-//! This module only stores them; `connections` refuses newcomers.
+//! Keeps the takeovers of each plugin's place within the last minute, and the pods whose process
+//! was replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each
+//! other. This module only stores them; `connections` refuses newcomers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
-    /// Pods whose process was replaced since no process had the identity.
+    /// Pods whose process was replaced since the identity was last unused.
     displaced: VecDeque<String>,
     /// Time of the last refusal that was logged.
     logged: Option<Instant>,

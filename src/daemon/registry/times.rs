@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The times in a plugin's row of `plugins`: its limits, its response times, its Synchronize.
+//! Fills in the times in a plugin's row of `plugins`: its limits, its response times, its Synchronize.
 
 use std::time::Duration;
 

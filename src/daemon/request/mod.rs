@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrapper's request, decoded: its container, bundle and flags (`mod.rs`, with the wrapper's
-//! command line parser), its engine and pod (`describe.rs`), and the container's
-//! first record (`record.rs`).
+//! Decodes a wrapper's request: its container, bundle and flags (`mod.rs`, with the wrapper's command line parser), its
+//! engine and pod (`describe.rs`), and the container's first record (`record.rs`).
 //!
-//! It never asks a plugin and writes nothing. It imports `shared`.
+//! This module never asks a plugin and writes nothing. It imports `shared`.
 
 pub(crate) mod describe;
 pub(crate) mod record;
@@ -105,7 +104,7 @@ impl VerbRequest {
         self.received.question.later.take()
     }
 
-    /// Returns command lines of the caller and of its parent, which identify an engine.
+    /// Returns the command lines of the caller and of its parent, which identify an engine.
     ///
     /// # Errors
     /// Fails when they cannot be read.

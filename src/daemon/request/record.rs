@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first record of a container: the data of the call, the bundle and the engine.
+//! Builds a container's first record from the data of the call, the bundle and the engine.
 
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::Description;

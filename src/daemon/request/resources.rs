@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources that an engine requests by `update`.
+//! Reads the resources that an engine requests by `update`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;

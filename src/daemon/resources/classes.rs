@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O and RDT classes of running containers: the values of a class, and the move into another RDT group, which
-//! no runtime offers.
+//! Applies block I/O and RDT classes to running containers: the values of a class, and the move into another RDT
+//! group, which no runtime offers.
 //!
 //! The container's message keeps the name of a class that a plugin set, so that the move can be repeated. This module
 //! never creates a group, and asks no plugin. It removes a group that the runtime made for a container whose creation

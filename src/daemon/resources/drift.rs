@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drift: values owned by plugins and injections that are no longer in force in the kernel, because another process
-//! wrote the cgroup files or the init process changed its limits. The daemon checks on an operator's request, and
-//! periodically if configured.
+//! Finds drift: values owned by plugins and injections that are no longer in force in the kernel, because another
+//! process wrote the cgroup files or the init process changed its limits. The daemon checks on an operator's
+//! request, and periodically if configured.
 //!
 //! No plugin is asked, nothing is read on the loop, and a file that cannot be read or compared is reported but never
 //! counts as a difference. Updates of a container wait only while a difference is confirmed.
@@ -88,7 +88,7 @@ pub(crate) struct Drifts {
     compared: usize,
     /// Whether the check ended before the last container.
     is_broken_off: bool,
-    /// Where the resources are written, if one container was checked.
+    /// The place where the resources are written, if one container was checked.
     pub(super) place: Option<ResourcePlace>,
 }
 

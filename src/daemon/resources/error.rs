@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reasons why a container was not updated.
+//! Defines the reasons why a container was not updated.
 
 use std::fmt;
 use std::time::Duration;

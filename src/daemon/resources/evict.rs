@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evictions: a plugin requests the end of a container, if the operator permits it.
+//! Carries out evictions: a plugin requests the end of a container, if the operator permits it.
 //!
 //! The real runtime sends SIGTERM, later SIGKILL; the engine reacts as to any exited container.
 //! Each container is evicted once, within the operator's limit per minute. A pod's infrastructure

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the part of
-//! them that the daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's other
-//! memory settings, whose files systemd does not manage. Device rules are refused: systemd manages those of
-//! a scope, and reverts other writes at its next reload. This module only reads.
+//! Finds values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the
+//! part of them that the daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's
+//! other memory settings, whose files systemd does not manage. Device rules are refused: systemd manages
+//! those of a scope, and reverts other writes at its next reload. This module only reads.
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ use crate::daemon::shared::Daemon;
 /// The field that systemd manages in a scope: device rules.
 const SYSTEMDS: &str = "devices";
 
-/// Whether the runtime's `update` applies all of `part`.
+/// Fails unless the runtime's `update` applies all of `part`.
 pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     let mut ignored = owned::fields(&ignored(record, part));
     if ignored.is_empty() {

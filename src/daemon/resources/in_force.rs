@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources in force of a container, and the record of their changes.
+//! Determines the resources in force of a container, and records their changes.
 
 use crate::limits;
 use crate::spec::{overlay, owned};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that
-//! the runtime made for the containers on record. Claims of the process do not count, nor do names
-//! of cgroups that it made.
+//! Finds the pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that the runtime
+//! made for the containers on record. Claims of the process do not count, nor do names of cgroups that it made.
 
 use std::collections::BTreeSet;
 use std::io;

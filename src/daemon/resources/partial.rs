@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that a failed `update` left in force: runc and crun write one file after the other,
-//! and revert nothing. The cgroup files show which values were written. This module only reads.
+//! Finds the values that a failed `update` left in force: runc and crun write one file after the other, and revert
+//! nothing. The cgroup files show which values were written. This module only reads.
 
 use crate::cgroup;
 use crate::limits;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with no other container's
-//! processes; else the runtime, if systemd manages the cgroups or the driver is unknown. This module only reads.
+//! Finds the writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with no other
+//! container's processes; else the runtime, if systemd manages the cgroups or the driver is unknown. It only reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The container that a plugin's ID means.
+//! Finds the container that a plugin's ID means.
 
 use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::shared::{Daemon, events};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of other containers that plugins request: in replies to Create, Update, Stop and Synchronize, and
-//! unprompted.
+//! Carries out the updates of other containers that plugins request: in replies to Create, Update, Stop and
+//! Synchronize, and unprompted.
 //!
 //! All updates of a request are checked before anything is written; then each container succeeds or
 //! fails separately. A container that is being created or started receives its updates right
@@ -63,7 +63,7 @@ pub(crate) async fn carry_out(
     ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
     // Evictions first, because they free resources for the updates (D19).
     evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
-    // The result of an engine's update includes what UpdateContainer replies about its own container.
+    // The result of an engine's update includes the values that plugins replied for the same container.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
     let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
@@ -236,7 +236,7 @@ fn check_target(
     }
 }
 
-/// Carries out the possible updates; returns the indexes of failed ones that must not fail.
+/// Carries out the possible updates; returns the indexes of failures that the plugins do not ignore.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {

@@ -41,7 +41,7 @@ pub(crate) fn has_unknown_files(record: &Container) -> bool {
     RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Other
 }
 
-/// What the `state` command of a runtime says about a container (OCI runtime specification, "State").
+/// A container as the runtime's `state` command describes it (OCI runtime specification, "State").
 #[derive(Deserialize)]
 pub(crate) struct RuntimeState {
     /// The PID of the container's process.

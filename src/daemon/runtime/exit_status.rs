@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit code of a container's process, and the reason of its exit if known. The wrapper became the
-//! runtime's `create`, which exits long before. The sources are the kernel (since 6.15, once the process is
-//! reaped), the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`, conmon a
-//! file in the engine's exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's database
-//! and conmon's second file in CRI-O's storage. This module only reads.
+//! Finds the exit code of a container's process, and the reason of its exit if known. The wrapper became
+//! the runtime's `create`, which exits long before. The sources are the kernel (since 6.15, once the
+//! process is reaped), the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`,
+//! conmon a file in the engine's exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's
+//! database and conmon's second file in CRI-O's storage. This module only reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime's state directory, which shows the outcome of its verbs (decision D2): the wrapper becomes the
-//! runtime and never sees its exit code. runc and youki keep `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`; runc
-//! and crun keep `exec.fifo` there from create until start. This module only reads; an unknown state is an error, never
-//! an absence.
+//! Reads the real runtime's state directory, which shows the outcome of its verbs (decision D2): the wrapper becomes
+//! the runtime and never sees its exit code. runc and youki keep `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`;
+//! runc and crun keep `exec.fifo` there from create until start. This module only reads; an unknown state is an error,
+//! never an absence.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's responses to operators: one JSON document for each admin verb, in a form that scripts
-//! depend on. This module changes nothing itself; `recovery` and `reload` carry out changes.
+//! Answers operators with one JSON document for each admin verb, in a form that scripts depend on.
+//! This module changes nothing itself; `recovery` and `reload` carry out changes.
 //!
 //! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent
 //! while it is built, and never held in memory as a whole.
@@ -234,7 +234,7 @@ fn top(daemon: &Daemon) -> TopAnswer {
     }
 }
 
-/// Returns running containers that were created without plugins because the daemon was unavailable.
+/// Returns the running containers that were created without plugins because the daemon was unavailable.
 fn unadjusted(store: &Store) -> Vec<String> {
     let lives = |container: &&Container| {
         !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
@@ -246,8 +246,8 @@ fn unadjusted(store: &Store) -> Vec<String> {
     ids.take(limits::UNADJUSTED).collect()
 }
 
-/// Returns lines that the audit log has written and lost, and why it cannot be written now; `None` without
-/// an audit log.
+/// Returns how many lines the audit log has written and lost, and why it cannot be written now; `None`
+/// without an audit log.
 fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     let log = &daemon.report.audit;
     let counts = log.is_on().then(|| log.counts())?;

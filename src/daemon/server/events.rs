@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri events`: the stored events, or a stream of them until the reader closes its end. A
-//! slow reader delays only its own connection.
+//! Serves `nri-runc nri events`: the stored events, or a stream of them until the reader closes its
+//! end. A slow reader delays only its own connection.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as
-//! the runtime would read it, and the verdict includes their changes. Without a subscribed plugin
-//! nothing is sent.
+//! Asks plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as the runtime
+//! would read it, and the verdict includes their changes. Without a subscribed plugin nothing is sent.
 
 use std::rc::Rc;
 
@@ -34,7 +33,7 @@ use crate::state::{Change, ContainerKey, ExecChange};
 /// The event name of such changes.
 const EXEC: &str = "exec";
 
-/// What the plugins decided about a process.
+/// The plugins' decision about a process.
 #[derive(Default)]
 pub(super) struct Asked {
     /// The wrapper's instructions.

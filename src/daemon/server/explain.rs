@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `explain`: finds the container that an operator means, and shows the plugins' changes to it. It
-//! reads the records of existing and removed containers, and changes nothing.
+//! Answers `explain`: finds the container that an operator means, and shows the plugins' changes to
+//! it. It reads the records of existing and removed containers, and changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ enum Match {
     Prefix,
 }
 
-/// Returns the text that each removed record has that `wanted` means: its last part that is not empty.
+/// Returns the last non-empty part of `wanted`, which every removed record that it means contains.
 pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
@@ -160,7 +160,7 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
     }
 }
 
-/// Returns namespace and name of the container's pod, which may be removed; older daemons recorded neither.
+/// Returns the namespace and name of the container's pod, which may be removed; older daemons recorded neither.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
     match daemon.records.read().pod(&container.pod.id) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
-//! reads the records of existing and removed pods, and changes nothing.
+//! Answers `explain` for a pod: whether it was refused, which plugins were skipped, and its
+//! containers. It reads the records of existing and removed pods, and changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

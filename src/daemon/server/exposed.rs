@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that have the plugin socket mounted, for `check`: a process in them can act as a
-//! plugin, and a plugin can change every container. Links inside a mounted folder are not in the
-//! records.
+//! Finds containers that have the plugin socket mounted, for `check`: a process in them can act as a plugin, and a
+//! plugin can change every container. Links inside a mounted folder are not in the records.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use crate::state::{Container, Lifecycle};
 /// Returns the containers with the socket whose pods have no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // Then no other process can become a plugin.
+    // With either setting no other process can become a plugin.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return SocketMounts::default();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One wrapper's connection, asynchronously: it receives the request with its descriptors, sends heartbeats and the
-//! response, and receives notices. Sizes and times are bounded; a peer that violates the protocol ends only its
+//! Handles one wrapper's connection asynchronously: receives the request with its descriptors, sends heartbeats and
+//! the response, and receives notices. Sizes and times are bounded; a peer that violates the protocol ends only its
 //! connection.
 
 use std::convert::Infallible;
@@ -191,9 +191,9 @@ pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    // Concurrently. The work continues if the wrapper is gone: plugins were asked, and a rollback
-    // follows when the verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes
-    // or none, so it is never sent in part.
+    // Both run concurrently. The work continues if the wrapper is gone: plugins were asked, and a
+    // rollback follows when the verdict cannot be delivered. A socket accepts all of a heartbeat's
+    // few bytes or none, so it is never sent in part.
     tokio::select! {
         biased;
         done = work => done,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --pod`: what the rules in force permit plugins to do with a known pod. It reads
-//! records and changes nothing.
+//! Answers `policy test --pod`: what the rules in force permit plugins to do with a known pod. It
+//! reads records and changes nothing.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the recorded
-//! bytes off the event loop, and never shows a plugin's configuration.
+//! Shows the calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the
+//! recorded bytes off the event loop, and never shows a plugin's configuration.
 
 use protobuf::Message;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields of a container that several admin answers have.
+//! Builds fields of a container that several admin answers have.
 
 use crate::answers::{ContainerState, PromiseOutcome, PromiseResult, Times};
 use crate::config::RuleMode;
@@ -26,12 +26,12 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// Its state; only the kernel knows whether it is paused.
+/// Returns the container's state; only the kernel knows whether it is paused.
 pub(crate) fn state(daemon: &Daemon, container: &Container) -> ContainerState {
     if daemon.is_paused(container) { ContainerState::Paused } else { container.state.into() }
 }
 
-/// Returns the line that says that a name or prefix matches several pods, and names them.
+/// Returns the line for a name or prefix that matches several pods, and names them.
 pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
         (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the host and its engines that do not change while the daemon runs.
+//! Caches facts about the host and its engines that do not change while the daemon runs.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::log::{LineLimit, Room, WINDOW};
 use crate::text::counted;
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FewOf {
     /// accept(2) failed.

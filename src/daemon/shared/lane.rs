@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lane for each container and pod (decision D3): verbs of one container run one after another, and each first
-//! settles the previous verb. Different containers never wait for each other here.
+//! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each
+//! first settles the previous verb. Different containers never wait for each other here.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

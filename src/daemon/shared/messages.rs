@@ -217,7 +217,7 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// The pod of a container's event. containerd sends no PID of a pod that stopped before the container was removed.
+/// Returns the pod of a container's event. containerd sends no PID of a pod that stopped before the removal.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = record.engine.behaviour().forgets_at_removal;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's shared state: the records of pods and containers, a lane for each of them, the registered plugins, and
-//! the counts and failures for `status`.
+//! Holds the daemon's shared state: the records of pods and containers, a lane for each of them, the registered
+//! plugins, and the counts and failures for `status`.
 //!
-//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime` and
-//! `watch`, because it contains their types.
+//! This module never decides about an event; the verbs do. It imports `process`, `registry`,
+//! `runtime` and `watch`, because it contains their types.
 
 mod audited;
 pub(crate) mod bundle_turns;
@@ -157,9 +157,9 @@ impl Daemon {
         self.mark_execs(text.is_some());
     }
 
-    /// Called before the execs file is rewritten. `are_resuming`: plugins of the previous program
-    /// are about to be resumed. Otherwise, after a restart, plugins that protected execs may
-    /// return; until then execs stay protected (D14).
+    /// Prepares for former plugins, before the execs file is rewritten. `are_resuming`: plugins of
+    /// the previous program are about to be resumed. Otherwise, after a restart, plugins that
+    /// protected execs may return; until then execs stay protected (D14).
     pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
         self.registry.returning.execs.are_resuming.set(are_resuming);
         if are_resuming {
@@ -186,8 +186,8 @@ impl Daemon {
         }
     }
 
-    /// While each `exec` involves the daemon, adds the facts that `exec` needs to each container's
-    /// mark; else removes them (D51).
+    /// Adds the facts that `exec` needs to each container's mark, while each `exec` involves the
+    /// daemon; else removes them (D51).
     fn mark_execs(&self, is_wanted: bool) {
         self.records.mark_execs(is_wanted);
         let keys: Vec<ContainerKey> = {

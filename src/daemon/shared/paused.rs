@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container is paused. `pause` and `resume` bypass the daemon, so the daemon reads the freezer's
-//! state when it describes a container: for Synchronize, an update, or an operator. It freezes nothing.
+//! Determines whether a container is paused. `pause` and `resume` bypass the daemon, so the daemon reads the freezer's
+//! state when it describes a container: for Synchronize, an update, or an operator. This module freezes nothing.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::plugin::Event;
 use crate::plugin::api::ContainerState;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// Returns the process that decides whether a container is paused: until it runs, and after its end, none does.
+/// Returns the process whose cgroup shows whether the container is paused; `None` unless it is running.
 fn running(record: &Container) -> Option<u32> {
     record.process.init_pid.filter(|_| record.state == Lifecycle::Running)
 }
@@ -24,7 +24,7 @@ impl Daemon {
         mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
     }
 
-    /// Returns the places in this list of the containers that are paused. Their files are read off the loop, since
+    /// Returns the indexes of the paused containers in this list. The files are read off the loop, since those of
     /// thousands would delay every create.
     pub(crate) async fn paused_among(&self, records: &[Rc<Container>]) -> Vec<usize> {
         let Ok(mounts) = self.caches.cgroup_mounts(&self.host) else { return Vec::new() };

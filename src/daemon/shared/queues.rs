@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queues between modules of the daemon: container processes to watch, and pods to follow. The
+//! Connects modules of the daemon by queues of container processes to watch and pods to follow. The
 //! sender does not know the receiver.
 
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of pods and containers. Other modules read the store; only these functions change
-//! it.
+//! Keeps the records of pods and containers. Other modules read the store; only these functions change it.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -206,7 +205,7 @@ impl Records {
         self.store.borrow_mut().rebuild()
     }
 
-    /// Retries to remove files whose removal failed.
+    /// Retries the removal of files that could not be removed.
     fn retry_if_left(&self) {
         if self.read().has_leftovers() {
             self.refused.notify_one();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The common part of `create` and of creation hooks: describes, announces and records the container, then asks the
+//! Does the common part of `create` and of creation hooks: describes, announces and records the container, asks the
 //! plugins.
 
 use std::cell::RefCell;
@@ -298,8 +298,8 @@ impl Admitted {
             .change_in_memory(&self.key, |record| record.outcome.skipped.extend(skipped));
     }
 
-    /// For `run` and `restore`, also sends StartContainer: every event that a plugin may refuse
-    /// comes before exec (D5).
+    /// Sends PostCreateContainer and StartContainer for `run` and `restore`: every event that a
+    /// plugin may refuse comes before exec (D5).
     ///
     /// # Errors
     /// Fails with the plugin that refused the start.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `create`, `run` and `restore`: describe the container, ask the plugins in order, merge and check
-//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; a
-//! refusal leaves it unchanged.
+//! Decides `create`, `run` and `restore`: describes the container, asks the plugins in order, merges and checks their
+//! replies, then writes. Nothing in the bundle changes before every plugin has agreed; a refusal leaves it unchanged.
 
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: a runtime that no wrapper started reports its container. Plugins are asked as usual,
-//! but the runtime has already read its document: only the cgroup values of an adjustment can be
-//! applied, and any other change refuses the container.
+//! Decides OCI hooks: a runtime that no wrapper started reports its container. Plugins are asked as
+//! usual, but the runtime has already read its document: only the cgroup values of an adjustment
+//! can be applied, and any other change refuses the container.
 //!
 //! If a wrapper became this runtime, the wrapper has reported the container, and the hook (whose
 //! parent is the same process) is ignored. Nothing in the bundle is written here.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` (decisions D21, D66): plugins are asked only about values that the engine changes, and the
-//! runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
+//! Decides `update` (decisions D21, D66): plugins are asked only about values that the engine changes, and
+//! the runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
 //! repeats every cpuset every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But
 //! a person may also have made the engine repeat its values. So plugins that own some are asked about a
 //! repetition too, as an engine's own NRI does, and keep the values that they do not set again.
@@ -114,7 +114,7 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// What plugins are asked about an engine's update.
+/// The question to plugins about an engine's update.
 enum EnginesQuestion {
     /// The engine changes these values.
     Changed(Block),

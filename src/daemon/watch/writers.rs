@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches writes to files and reports the process that wrote, with one fanotify group; inotify
-//! does not name the writer. It needs CAP_SYS_ADMIN and Linux 5.15. It reads no file and no
-//! process. Reference: fanotify(7).
+//! does not name the writer. It needs CAP_SYS_ADMIN and Linux 5.15. This module reads no file and
+//! no process. Reference: fanotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Applies the Linux part of an adjustment: the fields in order, and the small fields itself.
+//! Applies the fields of an adjustment's Linux part in order; the small ones are edited here.
 //!
 //! Each field is named here, so that a new field breaks the build until its handling is decided.
 //! Reference: NRI `Generator.Adjust`, except for BUG-06, BUG-12, BUG-G1; decision D23.

@@ -3,8 +3,8 @@
 //! file system that permits it.
 //!
 //! Each mount is checked by its options. The facts about the host are passed in as text; without them the runtime
-//! decides. It never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7; mount_namespaces(7),
-//! proc(5).
+//! decides. This module never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7;
+//! mount_namespaces(7), proc(5).
 
 use std::collections::{BTreeSet, HashMap};
 

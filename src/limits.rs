@@ -217,7 +217,7 @@ pub(crate) const TRACE_STATE: usize = 512;
 
 /// Values that `drift` lists, some 300 bytes each, so that the response is one part.
 pub(crate) const DRIFTS: usize = 2000;
-/// Containers whose files time out (after 10 s each) before a check of all containers is broken off.
+/// Containers whose files time out (after 10 s each) before a check of all containers is abandoned.
 pub(crate) const DRIFT_UNANSWERED: usize = 3;
 /// Values that are restored within a minute, and those of one container within an hour: another
 /// program may change them again each time.

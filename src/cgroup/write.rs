@@ -50,7 +50,7 @@ pub(crate) fn carry_out(
     for write in writes {
         // A value that cannot be read could not be restored.
         let before = match cgroups.text(write.controller, &write.file) {
-            // The file can only be written, such as devices.allow.
+            // A file such as devices.allow can only be written.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             known => known,
         };

@@ -287,8 +287,7 @@ impl ChainedPlugin {
         self.strikes.count() > 0
     }
 
-    /// Whether the plugin's last requests all timed out, so that containers are created without it,
-    /// or refused.
+    /// Whether the plugin's last requests all timed out, so that containers are created without the plugin, or refused.
     pub fn is_unresponsive(&self) -> bool {
         self.strikes.count() >= HANGING_STRIKES
     }

@@ -28,8 +28,7 @@ pub(crate) struct Bundle {
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk was patched for another container; then this container must not run
-    /// with it.
+    /// Whether the file on disk was patched for another container, so that this one must not run with it.
     is_patched: bool,
 }
 
@@ -262,7 +261,7 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
         write_pristine(&dir, patched, pristine)?;
         files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         if !is_ours(&patched.temporary)? {
-            // The document was edited right before the exchange: the edit is put back.
+            // The document was edited right before the exchange, so the edited file is put back.
             files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         }
     }

@@ -78,7 +78,7 @@ impl SavedPlugin {
         // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
         let copy = unsafe { nix::libc::fcntl(self.descriptor, nix::libc::F_DUPFD_CLOEXEC, 3) };
         let copy = nix::errno::Errno::result(copy)?;
-        // SAFETY: it was made here, for this value alone.
+        // SAFETY: the descriptor was made here, for this value alone.
         Ok(unsafe { OwnedFd::from_raw_fd(copy) })
     }
 }
@@ -168,6 +168,6 @@ fn own(number: RawFd) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
     let result = unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
     nix::errno::Errno::result(result)?;
-    // SAFETY: it is open, and the previous program's state gives it to this plugin alone.
+    // SAFETY: the descriptor is open, and the previous program's state gives it to this plugin alone.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

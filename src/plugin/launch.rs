@@ -26,7 +26,7 @@ pub(crate) struct Launched;
 
 impl Launched {
     /// Starts the plugin and performs the handshake. Must be called on the main thread: the plugin
-    /// is killed when the thread that started it ends. `log` takes its output and its exit.
+    /// is killed when the thread that started it ends. `log` receives its output and its exit.
     ///
     /// # Errors
     /// Fails when it cannot be executed or does not register; its process is then ended.

@@ -55,7 +55,7 @@ impl Rank {
     }
 }
 
-/// The plugin is too busy: the turn would come too late.
+/// The refusal of a turn that would come too late, because the plugin is too busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Busy {
     ahead: usize,

@@ -190,7 +190,7 @@ impl CgroupFiles for NewCgroup {
         }
         let (mut has_children, mut left) = (false, limits::PRESENT_CGROUPS);
         for entry in presence::entries(&dir)? {
-            // Looks at several, because a threaded cgroup lacks some of the files.
+            // Several cgroups are examined, because a threaded one lacks some of the files.
             if left > 0 && presence::is_dir(&entry.path())? {
                 (has_children, left) = (true, left - 1);
                 if presence::exists(&entry.path().join(file))? {

@@ -402,7 +402,7 @@ pub(crate) fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infal
     for word in argv.iter().skip(1) {
         words.push(CString::new(word.as_bytes()).map_err(|_nul| inner_nul())?);
     }
-    // Not std's Command::exec, which would reset SIGPIPE and the inherited signal mask.
+    // std's Command::exec would reset SIGPIPE and the inherited signal mask.
     match nix::unistd::execv(&first, &words) {
         Ok(never) => Ok(never),
         Err(errno) => Err(Error::from(errno).doing(format!("executing {}", runtime.display()))),

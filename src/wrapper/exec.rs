@@ -121,7 +121,7 @@ fn keep_open(bytes: &[u8]) -> Result<OwnedFd> {
     let low = memfd_create(c"nri-runc-process", MFdFlags::empty()).doing(doing)?;
     let copy = match fcntl(&low, FcntlArg::F_DUPFD(FIRST_DESCRIPTOR)) {
         Ok(number) => own(number),
-        // RLIMIT_NOFILE does not permit the higher number.
+        // RLIMIT_NOFILE permits no descriptor of the higher number.
         Err(_) => low,
     };
     let mut file = File::from(copy);

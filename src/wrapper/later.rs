@@ -192,7 +192,7 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
-    // An unlisted flag may hide where the process's words begin, so the process is unknown.
+    // After an unknown flag it is uncertain where the process's arguments begin, so it is not described.
     if call.id_may_be_value {
         return LaterProcess::default();
     }

@@ -56,7 +56,7 @@ pub(crate) fn watch(
     });
 }
 
-/// Attempts to learn an unknown outcome before the next verb continues without it: two thirds of a second.
+/// Attempts to learn an unknown outcome, within two thirds of a second; then the next verb continues without it.
 const ATTEMPTS: usize = 6;
 
 /// Settles the verbs of this lane before the next one; the caller holds the lane. Waits a moment

@@ -265,7 +265,7 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
 async fn notify_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
     let id = pod.id.as_str();
     let mut limits = pod.limits.clone();
-    // A cgroup that is being removed has no values; the written ones stand.
+    // A cgroup that is being removed has no values; the recorded ones then stay.
     limits.extend(written);
     if pod.state != PodState::Ready || limits == pod.limits {
         return;

@@ -80,7 +80,7 @@ fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
     for (first, last) in [(3, number.saturating_sub(1)), (number + 1, u32::MAX)] {
         if first <= last {
-            // SAFETY: plain system call on numbers; nothing below this function uses them.
+            // SAFETY: plain system call on numbers; no later code of this process uses the descriptors.
             unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
         }
     }

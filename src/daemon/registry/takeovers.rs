@@ -48,8 +48,8 @@ impl Takeovers {
         }
     }
 
-    /// Whether the place of `id` was taken over so often recently that two processes must be
-    /// replacing each other.
+    /// Whether the place of `id` was taken over [`MOST`] times recently, so that two processes must
+    /// be replacing each other.
     pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return false };

@@ -26,7 +26,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     if ignored.is_empty() {
         return Ok(());
     }
-    // A value that lifts limits changes nothing if the container has none.
+    // An empty list lifts limits, so it changes nothing if the container has no such limits.
     let none = Value::Array(Vec::new());
     let now = in_force(record);
     ignored.retain(|field| {

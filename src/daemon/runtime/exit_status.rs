@@ -296,7 +296,7 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     }
     match code {
         Some(0) => only("Completed"),
-        // Only a killed process can have been killed for its memory.
+        // Only a process that SIGKILL ended can have been killed for lack of memory.
         Some(KILLED) | None if lacked_memory(host, record) => only(OOM_KILLED),
         Some(_) => only("Error"),
         None if record.process.init_pid.is_some() => {

@@ -73,7 +73,7 @@ pub(crate) async fn serve(
         "stop" => {
             let document = json!({"pid": std::process::id()});
             frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
-            // Handled like an operator's signal: requests in flight are finished first.
+            // This has the effect of an operator's signal: requests in flight are finished first.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
         }
         verb => {

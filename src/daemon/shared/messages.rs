@@ -209,7 +209,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send about a removed container, because the container has no task then.
+/// Removes values that containerd does not send about a removed container, because that has no task any longer.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer && record.engine.behaviour().forgets_at_removal {
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// Pauses after a failure: the first; each further failure doubles it, up to the longest.
+/// The first pause after a failure, which each further failure doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 

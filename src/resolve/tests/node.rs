@@ -77,7 +77,7 @@ fn a_missing_controller_or_page_size_is_named() {
 
 #[test]
 fn unreadable_controllers_do_not_mean_cgroup_v1() {
-    // A folder fails with another error than a missing file.
+    // Reading a folder fails with another error than reading a missing file.
     let node = HostTree::new(&[("/sys/fs/cgroup/cgroup.controllers/x", "")]);
     let [(unified, _), ..] = <[_; 5]>::try_from(each()).unwrap();
     says(&checked(&node, &unified).unwrap_err(), &["cgroup.controllers cannot be read: "]);

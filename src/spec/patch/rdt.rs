@@ -57,7 +57,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>> {
         settings.push(RdtSetting { key: "closID", nri_field: CLOS_ID, value });
     }
     if let Some(schemata) = schemata.as_ref().map(|given| given.value.as_slice()) {
-        // The runtime writes each on a line, and a line feed inside one would start another schema.
+        // The runtime writes each schema on a line, and a line feed inside one would start another.
         let is_line = |line: &&String| line.contains(':') && !line.chars().any(char::is_control);
         if let Some(odd) = schemata.iter().find(|line| !is_line(line)) {
             let problem = format!("\"{}\" is not a schema, such as MB:0=70", quoted(odd));
